@@ -1,0 +1,214 @@
+"""Builds the programs of the local stack from Go modules, once per user and version.
+
+The modules and their checksums are pinned in gomod/NAME/{go.mod,go.sum}; a binary is good for every checkout with the
+same pins, so it lives in the user's cache under a name that says which pins it was built from. A build writes beside
+that name and renames at the end: a build that was killed leaves nothing that looks like a result, and two builds at
+once wait for each other.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from local import golang, paths
+from local.errors import LocalError
+
+GOMOD = Path(__file__).parent / "gomod"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A file that is used as it lies in a Go module's directory."""
+
+    gomod: str  # the folder of gomod/ that pins the module
+    path: str  # inside the module
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One build: the programs that come from one module at one version."""
+
+    name: str  # also the folder of gomod/
+    module: str
+    programs: dict[str, str]  # file name -> Go package
+    version_variables: tuple[str, ...] = ()  # Go variables that get the module's version, for `--version`
+    scripts: tuple[Script, ...] = ()
+
+
+KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+)
+PULUMI_SDK = "github.com/pulumi/pulumi/sdk/v3"
+
+TOOLS = (
+    Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    Tool(
+        "kubernetes",
+        "k8s.io/kubernetes",
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS},
+        ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"),
+    ),
+    Tool("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    Tool(
+        "pulumi",
+        "github.com/pulumi/pulumi/pkg/v3",
+        {"pulumi": "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"},
+        (f"{PULUMI_SDK}/go/common/version.Version",),
+    ),
+    Tool(
+        "pulumi-language-python",
+        PULUMI_SDK,
+        {"pulumi-language-python": f"{PULUMI_SDK}/python/cmd/pulumi-language-python"},
+        (f"{PULUMI_SDK}/go/common/version.Version",),
+        (
+            # The program that runs __main__.py must match the pulumi package that the program imports: a current one.
+            Script("pulumi-plugins-python", "python/cmd/pulumi-language-python-exec"),
+            Script("pulumi-language-python", "python/dist/pulumi-resource-pulumi-python"),
+            Script("pulumi-language-python", "python/dist/pulumi-analyzer-policy-python"),
+        ),
+    ),
+)
+BY_NAME = {tool.name: tool for tool in TOOLS}
+PULUMI_TOOLS = ("pulumi", "pulumi-language-python")
+NODE_TOOLS = ("etcd", "kubernetes", "coredns")
+
+
+def version(tool: Tool) -> str:
+    """The version that the tool's go.mod requires, without the v. go.mod is the only place that says it."""
+    text = (GOMOD / tool.name / "go.mod").read_text()
+    found = re.search(rf"^(?:require )?\s*{re.escape(tool.module)} v(\S+)", text, re.MULTILINE)
+    if not found:
+        raise LocalError(f"local/gomod/{tool.name}/go.mod requires no version of {tool.module}; restore the file")
+    return found[1]
+
+
+def link_flags(tool: Tool) -> str:
+    """Without symbol tables (a third of the size), and with the version that `--version` prints."""
+    return " ".join(["-s -w", *(f"-X {variable}=v{version(tool)}" for variable in tool.version_variables)])
+
+
+def key(tool: Tool) -> str:
+    """Twelve hex digits over everything that decides what the tool's binaries are."""
+    digest = hashlib.sha256(link_flags(tool).encode())
+    for folder in sorted({tool.name, *(script.gomod for script in tool.scripts)}):
+        for name in ("go.mod", "go.sum"):
+            digest.update((GOMOD / folder / name).read_bytes())
+    for program in sorted(tool.programs):
+        digest.update(program.encode())
+    return digest.hexdigest()[:12]
+
+
+def home(tool: Tool) -> Path:
+    """The tool's directory in the cache. It exists exactly when the build completed."""
+    return paths.cache() / f"{tool.name}-{version(tool)}-{key(tool)}"
+
+
+def bin_directory(tool: Tool) -> Path:
+    return home(tool) / "bin"
+
+
+def is_built(tool: Tool) -> bool:
+    return home(tool).is_dir()
+
+
+def program(name: str) -> str:
+    """The path of a built program, by its file name."""
+    tool = next(tool for tool in TOOLS if name in tool.programs)
+    return str(bin_directory(tool) / name)
+
+
+@contextmanager
+def lock(tool: Tool) -> Iterator[None]:
+    """Held while a tool is built. The kernel drops it when its holder dies, however it dies."""
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    with (paths.cache() / f"{tool.name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def go_environment() -> dict[str, str]:
+    """The caller's proxy and caches; none of the settings that would change the result."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+
+
+def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None] | None = None) -> str:
+    """Runs go in a folder of gomod/ and returns its standard output; go's own last line is the error.
+
+    `go build -v` names each package on standard error as it is compiled: `on_package` gets their number so far.
+    """
+    with subprocess.Popen(
+        arguments, cwd=folder, env=go_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        lines: list[str] = []
+        compiled = 0
+        for line in process.stderr:
+            if line.startswith("go: downloading"):
+                continue
+            lines.append(line.strip())
+            compiled += 1
+            if on_package:
+                on_package(compiled)
+        output = process.stdout.read()
+    if process.returncode:
+        told = next((line for line in reversed(lines) if line), "no output")
+        raise LocalError(
+            f"{' '.join(arguments[:2])} failed in local/gomod/{folder.name}: {told}; "
+            "is the Go module proxy reachable (go env GOPROXY)?"
+        )
+    return output
+
+
+def prefetch(tool: Tool) -> None:
+    """Downloads the modules that the tool's packages come from, so that the network works while others compile."""
+    if not is_built(tool):
+        go_run([golang.find(), "list", "-deps", *tool.programs.values()], GOMOD / tool.name)
+
+
+def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
+    """Makes the tool's directory in the cache. Returns False when it was there already."""
+    if is_built(tool):
+        return False
+    with lock(tool):
+        final = home(tool)
+        if final.is_dir():  # built by the one we waited for
+            return False
+        for leftover in paths.cache().glob(f"{tool.name}-*.building"):
+            shutil.rmtree(leftover)  # of a build that was killed: nobody else builds while we hold the lock
+        partial = final.with_name(final.name + ".building")
+        (partial / "bin").mkdir(parents=True)
+        try:
+            _fill(tool, partial / "bin", on_package)
+            os.replace(partial, final)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def _fill(tool: Tool, target: Path, on_package: Callable[[int], None] | None) -> None:
+    go, folder = golang.find(), GOMOD / tool.name
+    flags = ["-v", "-trimpath", "-buildvcs=false", "-ldflags", link_flags(tool)]
+    # Several packages in one go, so that they compile and link beside each other; each program is then named after the
+    # last part of its package. A single one needs its name said: etcd's package ends in "v3".
+    output = target if len(tool.programs) > 1 else target / next(iter(tool.programs))
+    go_run([go, "build", *flags, "-o", f"{output}", *tool.programs.values()], folder, on_package)
+    for script in tool.scripts:
+        module = BY_NAME[script.gomod].module if script.gomod in BY_NAME else PULUMI_SDK
+        go_run([go, "mod", "download", module], GOMOD / script.gomod)
+        directory = go_run([go, "list", "-m", "-f", "{{.Dir}}", module], GOMOD / script.gomod).strip()
+        copy = target / Path(script.path).name
+        shutil.copyfile(Path(directory) / script.path, copy)
+        copy.chmod(0o755)
