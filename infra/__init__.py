@@ -1,0 +1,1 @@
+"""What a cloud bills: configuration, clusters, storage and images."""

@@ -1,0 +1,142 @@
+"""Builds and pushes an image with buildah, as a Pulumi dynamic provider: for machines without a Docker engine.
+
+The provider's methods run in a process of Pulumi's own, which finds this module by name because it starts in the
+project's folder; nothing but plain values crosses over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+#: A corporate proxy's certificate authority, trusted by this machine, is trusted in the build as well.
+CERTIFICATES = "/etc/ssl/certs"
+#: Lines of the build's output that a failure shows.
+SHOWN_LINES = 15
+#: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
+MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+
+class BuildahImage(Resource, module="trainyard", name="BuildahImage"):
+    """An image that buildah builds from a Dockerfile in the project and pushes to `target` (registry/name:tag).
+
+    The tag names the content: an image that the registry already has under it is not built again.
+    """
+
+    reference: pulumi.Output[str]
+
+    def __init__(
+        self,
+        name: str,
+        target: pulumi.Input[str],
+        dockerfile: str,
+        build_args: dict[str, str],
+        insecure: bool,
+        opts: pulumi.ResourceOptions,
+    ):
+        inputs = {"target": target, "dockerfile": dockerfile, "buildArgs": build_args, "insecure": insecure}
+        super().__init__(BuildahProvider(), name, {**inputs, "reference": None}, opts)
+
+
+class BuildahProvider(ResourceProvider):
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        reference = _ensure(props)
+        return CreateResult(id_=reference, outs={**props, "reference": reference})
+
+    def update(self, _id: str, _olds: dict[str, Any], props: dict[str, Any]) -> UpdateResult:
+        return UpdateResult(outs={**props, "reference": _ensure(props)})
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        return DiffResult(changes=any(olds.get(key) != news.get(key) for key in ("target", "dockerfile", "buildArgs")))
+
+    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+        if registry_digest(props["target"], props["insecure"]) is None:
+            return ReadResult(id_="", outs={})
+        return ReadResult(id_=id_, outs=props)
+
+    # No delete: the image stays in the registry, as a cache for the next `pulumi up`; who owns the registry removes it.
+
+
+def _ensure(props: dict[str, Any]) -> str:
+    # Pulumi prints the traceback of whatever a dynamic provider raises; with this, the message alone.
+    sys.tracebacklimit = 0
+    target, insecure = props["target"], bool(props["insecure"])
+    digest = registry_digest(target, insecure)
+    if digest is None:
+        if not shutil.which("buildah"):
+            raise RuntimeError("buildah is not installed; install it, or set image.builder to buildkit or prebuilt")
+        build(target, props["dockerfile"], props["buildArgs"], insecure)
+        digest = push(target, insecure)
+    return f"{target.rsplit(':', 1)[0]}@{digest}"
+
+
+def build(target: str, dockerfile: str, build_args: dict[str, str], insecure: bool) -> None:
+    """Build `dockerfile` in the current folder under the name `target`.
+
+    Raises:
+        RuntimeError: with the last lines of the build's output.
+    """
+    # chroot isolation and the host's network need no more privileges than a container build inside a container has.
+    command = ["buildah", "build", "--isolation", "chroot", "--network", "host", "--layers"]
+    command += [f"--tls-verify={'false' if insecure else 'true'}", "--file", dockerfile, "--tag", target]
+    if os.path.isdir(CERTIFICATES):
+        command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+    for key, value in sorted(build_args.items()):
+        command += ["--build-arg", f"{key}={value}"]
+    _run([*command, "."])
+
+
+def push(target: str, insecure: bool) -> str:
+    """Push `target` and return the digest of its manifest in the registry."""
+    with tempfile.TemporaryDirectory() as folder:
+        digest_file = Path(folder) / "digest"
+        _run(
+            [
+                "buildah",
+                "push",
+                f"--tls-verify={'false' if insecure else 'true'}",
+                "--digestfile",
+                str(digest_file),
+                target,
+                f"docker://{target}",
+            ]
+        )
+        return digest_file.read_text().strip()
+
+
+def registry_digest(target: str, insecure: bool) -> str | None:
+    """Digest of the manifest that the registry has under `target`; None when it has none or cannot be asked."""
+    address, path = target.split("/", 1)
+    name, tag = path.rsplit(":", 1)
+    url = f"{'http' if insecure else 'https'}://{address}/v2/{name}/manifests/{tag}"
+    request = urllib.request.Request(url, method="HEAD", headers={"Accept": MANIFEST_TYPES})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.headers.get("Docker-Content-Digest")
+    except (urllib.error.URLError, OSError):
+        # A registry that wants credentials, or none at all: the push will tell.
+        return None
+
+
+def _run(command: list[str]) -> None:
+    tail: deque[str] = deque(maxlen=SHOWN_LINES)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            tail.append(line.rstrip())
+            if line.startswith("STEP "):
+                # Standard error of a provider is shown by Pulumi while the resource is being created.
+                print(line.rstrip(), file=sys.stderr, flush=True)
+    if process.returncode:
+        raise RuntimeError("\n".join([f"{' '.join(command[:2])} failed with exit code {process.returncode}:", *tail]))

@@ -1,0 +1,141 @@
+"""A cluster that is already there: whatever a kubeconfig's context reaches (kind, k3d, minikube, the local node, any
+cloud).
+
+Nothing of the cluster is created or destroyed. The local node's kubeconfig says in an extension (name `trainyard`)
+where its registry, its storage directory and its base images are, so no stack file holds an address or a path of one
+machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi_kubernetes as k8s
+import yaml
+
+from infra.cluster import NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
+from infra.config import ConfigError, StackConfig
+
+#: Upstream's image; 3.6 speaks the v3 API only, which is all the rendezvous needs.
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a local cluster says of itself in its kubeconfig; all empty for any other cluster."""
+
+    registry: str | None = None
+    registryInsecure: bool = False
+    builder: str | None = None
+    storagePath: str | None = None
+    baseImage: str | None = None
+    etcdImage: str | None = None
+
+
+def existing_cluster(config: StackConfig, stack: str) -> Cluster:
+    """The cluster behind `cluster.context`.
+
+    Raises:
+        ConfigError: when no kubeconfig has the context, or when the registry is neither configured nor offered.
+    """
+    cluster, image = config.cluster, config.image
+    offer = _offer(cluster.context, cluster.kubeconfig, stack)
+    builder = image.builder or offer.builder or "buildkit"
+    registry = image.registry or offer.registry
+    if builder != "prebuilt" and not registry:
+        raise ConfigError(
+            stack,
+            [
+                f"image.registry: missing, and context '{cluster.context}' offers none; set a registry that this "
+                "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
+            ],
+        )
+    provider = k8s.Provider(
+        "cluster",
+        context=cluster.context,
+        kubeconfig=cluster.kubeconfig,
+        # A plain string that is known at preview: an unknown one would show every object as replaced.
+        cluster_identifier=cluster.context,
+        enable_server_side_apply=True,
+    )
+    return Cluster(
+        name=cluster.context,
+        provider=provider,
+        workers=_workers(config),
+        storage=_storage(config, offer, stack),
+        registry=Registry(address=registry, insecure=_is_insecure(registry, offer)) if registry else None,
+        builder=builder,
+        base_image=image.base or offer.baseImage,
+        etcd_image=config.rendezvous.image or offer.etcdImage or ETCD_IMAGE,
+    )
+
+
+def _workers(config: StackConfig) -> WorkerPool:
+    """Any node; GPU nodes carry NVIDIA's taint by custom."""
+    gpu = k8s.core.v1.TolerationArgs(key=NVIDIA_GPU, operator="Exists", effect="NoSchedule")
+    return WorkerPool(
+        node_selector={}, accelerators=config.workers.gpus, tolerations=(gpu,) if config.workers.gpus else ()
+    )
+
+
+def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
+    storage = config.storage
+    path = storage.path or offer.storagePath
+    if storage.kind == "hostPath" or (storage.kind is None and path):
+        if not path:
+            raise ConfigError(stack, ["storage.path: missing; hostPath needs the absolute directory on the node"])
+        host_path = k8s.core.v1.HostPathVolumeSourceArgs(path=path, type="Directory")
+        return static_volume(storage.size_gib, host_path=host_path)
+    return SharedStorage(size_gib=storage.size_gib, access_mode=storage.access_mode, class_name=storage.class_name)
+
+
+def _is_insecure(registry: str, offer: Offer) -> bool:
+    """Loopback registries speak plain HTTP by convention; the local node says so itself."""
+    host = registry.split("/")[0].rsplit(":", 1)[0]
+    return host in ("localhost", "127.0.0.1") or (registry == offer.registry and offer.registryInsecure)
+
+
+def _offer(context: str, kubeconfig: str | None, stack: str) -> Offer:
+    files = kubeconfig_files(kubeconfig)
+    known: list[str] = []
+    clusters: dict[str, Mapping[str, Any]] = {}
+    found: str | None = None
+    for file in files:
+        try:
+            content = yaml.safe_load(file.read_text()) or {}
+        except FileNotFoundError:
+            continue
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {error}"]) from error
+        for entry in content.get("clusters") or []:
+            clusters.setdefault(entry["name"], entry.get("cluster") or {})
+        for entry in content.get("contexts") or []:
+            known.append(entry["name"])
+            if entry["name"] == context and found is None:
+                found = entry["context"]["cluster"]
+    if found is None:
+        allowed = f"known contexts: {', '.join(known)}" if known else "no context is known"
+        raise ConfigError(
+            stack,
+            [
+                f"cluster.context: '{context}' is not in {', '.join(map(str, files))}; {allowed}; "
+                "`make node` starts a cluster on this machine as trainyard-local"
+            ],
+        )
+    for extension in clusters.get(found, {}).get("extensions") or []:
+        if extension.get("name") == "trainyard":
+            return Offer(**extension["extension"])
+    return Offer()
+
+
+def kubeconfig_files(kubeconfig: str | None) -> list[Path]:
+    """The kubeconfig files that kubectl would read, in its order."""
+    if kubeconfig:
+        return [Path(kubeconfig).expanduser()]
+    if value := os.environ.get("KUBECONFIG"):
+        return [Path(part) for part in value.split(os.pathsep) if part]
+    return [Path.home() / ".kube" / "config"]

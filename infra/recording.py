@@ -1,0 +1,142 @@
+"""Runs the program of a stack without a cloud and records every resource it declares, with its options.
+
+The tests assert on the record, and infra/graph.py draws it. Pulumi's mocks answer for the providers; the recorder keeps
+what they do not: dependencies, deletedWith, ignoreChanges and the rest of the options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import json_format
+from pulumi.runtime import mocks
+from pulumi.runtime.config import set_all_config
+from pulumi.runtime.settings import set_root_resource
+from pulumi.runtime.stack import run_in_stack
+from pulumi.runtime.sync_await import _sync_await
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "trainyard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """One resource as the engine would have been asked to register it."""
+
+    type: str
+    name: str
+    urn: str
+    parent: str
+    inputs: dict[str, Any]
+    dependencies: frozenset[str]
+    """URNs of the resources that must exist before this one."""
+    deleted_with: str
+    delete_before_replace: bool
+    ignore_changes: tuple[str, ...]
+    protect: bool
+    provider: str
+
+    @property
+    def kind(self) -> str:
+        """Last part of the type: Job, Namespace ..."""
+        return self.type.rsplit(":", 1)[1]
+
+
+class _Answers(mocks.Mocks):
+    """Resources come back as they were declared, with the few outputs that a provider would add."""
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        outputs = dict(args.inputs)
+        if args.typ.endswith(":BuildahImage"):
+            outputs["reference"] = f"{args.inputs['target'].rsplit(':', 1)[0]}@sha256:{'0' * 64}"
+        if args.typ == "docker-build:index:Image":
+            outputs["ref"] = f"{args.inputs['tags'][0].rsplit(':', 1)[0]}@sha256:{'0' * 64}"
+        return f"{args.name}-id", outputs
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
+
+
+class _Recorder(mocks.MockMonitor):
+    def __init__(self) -> None:
+        super().__init__(_Answers())
+        self.recorded: list[Recorded] = []
+        self.outputs: dict[str, Any] = {}
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:
+        if request.urn.split("::")[2] == "pulumi:pulumi:Stack":
+            self.outputs = json_format.MessageToDict(request.outputs)
+        return super().RegisterResourceOutputs(request)
+
+    def RegisterResource(self, request: Any) -> Any:
+        response = super().RegisterResource(request)
+        if request.type == "pulumi:pulumi:Stack":
+            return response
+        self.recorded.append(
+            Recorded(
+                type=request.type,
+                name=request.name,
+                urn=response.urn,
+                parent=request.parent,
+                inputs=json_format.MessageToDict(request.object),
+                dependencies=frozenset(request.dependencies),
+                deleted_with=request.deletedWith,
+                delete_before_replace=request.deleteBeforeReplace,
+                ignore_changes=tuple(request.ignoreChanges),
+                protect=request.protect,
+                provider=request.provider,
+            )
+        )
+        return response
+
+
+@dataclass(frozen=True)
+class Recording:
+    resources: list[Recorded]
+    outputs: dict[str, Any]
+
+    def one(self, kind: str, name: str | None = None) -> Recorded:
+        """The only resource of a kind (and name)."""
+        found = [item for item in self.resources if item.kind == kind and name in (None, item.name)]
+        if len(found) != 1:
+            raise LookupError(f"{len(found)} resources of kind {kind} named {name or 'anything'}, not one")
+        return found[0]
+
+    def all(self, prefix: str) -> list[Recorded]:
+        """The resources whose type starts with `prefix`."""
+        return [item for item in self.resources if item.type.startswith(prefix)]
+
+
+def record(stack_name: str, values: Mapping[str, Any] | None = None) -> Recording:
+    """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
+
+    Raises:
+        pulumi.RunError: as the program does for an invalid configuration.
+    """
+    values = stack_file_values(stack_name) if values is None else values
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    recorder = _Recorder()
+    mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, monitor=recorder)
+    set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
+    # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
+    set_root_resource(None)  # type: ignore[arg-type]
+    _sync_await(run_in_stack(_program))
+    return Recording(recorder.recorded, recorder.outputs)
+
+
+def _program() -> None:
+    runpy.run_path(str(ROOT / "__main__.py"), run_name="trainyard_program")
+
+
+def stack_file_values(stack_name: str) -> dict[str, Any]:
+    """What Pulumi.<stack>.yaml holds under `trainyard:`."""
+    config = yaml.safe_load((ROOT / f"Pulumi.{stack_name}.yaml").read_text())["config"]
+    prefix = f"{PROJECT}:"
+    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}

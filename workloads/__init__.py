@@ -1,0 +1,1 @@
+"""What runs on any cluster, and knows no cloud."""

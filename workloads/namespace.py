@@ -1,0 +1,96 @@
+"""The namespace of a stack: restricted Pod Security, and no traffic but what the training needs."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster
+from workloads.pod import ETCD_PORT, component, labels
+
+#: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
+#: its latest.
+POD_SECURITY = {"level": "restricted", "version": "v1.33"}
+
+
+class Namespace(pulumi.ComponentResource):
+    """The namespace and its network policies. Everything namespaced is deleted with it (or with its cluster)."""
+
+    name: pulumi.Output[str]
+    resource: k8s.core.v1.Namespace
+    lifetime: pulumi.Resource
+    """What `deleted_with` of every namespaced object points at: deleting that deletes the objects, one by one is not
+    needed."""
+
+    def __init__(self, name: str, cluster: Cluster, depends_on: list[pulumi.Resource]):
+        """`name` is the namespace's name; `depends_on` must outlive it, such as the volume that its claim binds."""
+        super().__init__("trainyard:workloads:Namespace", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        enforced = {
+            f"pod-security.kubernetes.io/{mode}": POD_SECURITY["level"] for mode in ("enforce", "audit", "warn")
+        }
+        self.resource = k8s.core.v1.Namespace(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=name,
+                labels={
+                    **labels("namespace"),
+                    **enforced,
+                    "pod-security.kubernetes.io/enforce-version": POD_SECURITY["version"],
+                },
+            ),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=depends_on, deleted_with=cluster.resource),
+        )
+        self.name = self.resource.metadata.name.apply(str)
+        self.lifetime = cluster.resource or self.resource
+        for policy_name, spec in _policies().items():
+            k8s.networking.v1.NetworkPolicy(
+                policy_name,
+                metadata=k8s.meta.v1.ObjectMetaArgs(
+                    name=policy_name, namespace=self.name, labels=labels("network-policy")
+                ),
+                spec=spec,
+                opts=pulumi.ResourceOptions(parent=self, deleted_with=self.lifetime),
+            )
+        self.register_outputs({"name": self.name})
+
+
+def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
+    """Deny all, then allow: DNS for all; trainers among themselves and to etcd; the dataset Job out to the web.
+
+    They hold where the network plug-in enforces them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico,
+    Cilium). Storage is mounted by the node, and port-forward enters through the kubelet: neither needs a rule.
+    """
+    net = k8s.networking.v1
+    everyone = k8s.meta.v1.LabelSelectorArgs()
+    trainer, etcd, dataset = (_selector(name) for name in ("trainer", "rendezvous", "dataset"))
+    dns = [net.NetworkPolicyPortArgs(port=53, protocol=protocol) for protocol in ("UDP", "TCP")]
+    client = [net.NetworkPolicyPortArgs(port=ETCD_PORT, protocol="TCP")]
+    web = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in (80, 443)]
+    to_etcd = net.NetworkPolicyEgressRuleArgs(to=[net.NetworkPolicyPeerArgs(pod_selector=etcd)], ports=client)
+    # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
+    peers = [net.NetworkPolicyPeerArgs(pod_selector=trainer)]
+    return {
+        "default-deny": net.NetworkPolicySpecArgs(pod_selector=everyone, policy_types=["Ingress", "Egress"]),
+        "allow-dns": net.NetworkPolicySpecArgs(
+            pod_selector=everyone, policy_types=["Egress"], egress=[net.NetworkPolicyEgressRuleArgs(ports=dns)]
+        ),
+        "trainers": net.NetworkPolicySpecArgs(
+            pod_selector=trainer,
+            policy_types=["Ingress", "Egress"],
+            ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers)],
+            egress=[net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd],
+        ),
+        # The rendezvous state is unpickled by torch: whoever writes it runs code in the trainers.
+        "rendezvous": net.NetworkPolicySpecArgs(
+            pod_selector=etcd,
+            policy_types=["Ingress"],
+            ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers, ports=client)],
+        ),
+        "dataset": net.NetworkPolicySpecArgs(
+            pod_selector=dataset, policy_types=["Egress"], egress=[net.NetworkPolicyEgressRuleArgs(ports=web)]
+        ),
+    }
+
+
+def _selector(name: str) -> k8s.meta.v1.LabelSelectorArgs:
+    return k8s.meta.v1.LabelSelectorArgs(match_labels=component(name))

@@ -1,0 +1,90 @@
+"""What all our pods share: labels, the restricted security context, and the trainer's volumes."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import NVIDIA_GPU
+
+#: uid and gid of the trainer in its image, and of the files on the shared volume.
+TRAINER_ID = 1000
+#: Where the shared volume is mounted.
+DATA = "/data"
+ETCD_PORT = 2379
+
+
+def component(name: str) -> dict[str, str]:
+    """The labels that select one kind of pod."""
+    return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name}
+
+
+def labels(name: str) -> dict[str, str]:
+    return {**component(name), "app.kubernetes.io/managed-by": "pulumi"}
+
+
+def pod_security(user: int = TRAINER_ID) -> k8s.core.v1.PodSecurityContextArgs:
+    """What the restricted Pod Security standard asks of a pod."""
+    return k8s.core.v1.PodSecurityContextArgs(
+        run_as_non_root=True,
+        run_as_user=user,
+        run_as_group=user,
+        fs_group=user,
+        # A recursive chown of a volume full of checkpoints takes minutes.
+        fs_group_change_policy="OnRootMismatch",
+        seccomp_profile=k8s.core.v1.SeccompProfileArgs(type="RuntimeDefault"),
+    )
+
+
+def container_security() -> k8s.core.v1.SecurityContextArgs:
+    """What the restricted Pod Security standard asks of a container, and a read-only root file system."""
+    return k8s.core.v1.SecurityContextArgs(
+        allow_privilege_escalation=False,
+        read_only_root_filesystem=True,
+        capabilities=k8s.core.v1.CapabilitiesArgs(drop=["ALL"]),
+    )
+
+
+def environment(values: dict[str, str]) -> list[k8s.core.v1.EnvVarArgs]:
+    return [k8s.core.v1.EnvVarArgs(name=name, value=value) for name, value in values.items()]
+
+
+def from_field(name: str, path: str) -> k8s.core.v1.EnvVarArgs:
+    """An environment variable from the pod's own fields."""
+    source = k8s.core.v1.EnvVarSourceArgs(field_ref=k8s.core.v1.ObjectFieldSelectorArgs(field_path=path))
+    return k8s.core.v1.EnvVarArgs(name=name, value_from=source)
+
+
+#: The root file system is read-only: caches and home go to /tmp.
+TRAINER_ENVIRONMENT = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}
+
+
+def trainer_volumes(claim: pulumi.Input[str]) -> list[k8s.core.v1.VolumeArgs]:
+    """The shared volume, /tmp, and a /dev/shm larger than the runtime's 64 MB (it counts as the container's memory)."""
+    core = k8s.core.v1
+    return [
+        core.VolumeArgs(
+            name="data", persistent_volume_claim=core.PersistentVolumeClaimVolumeSourceArgs(claim_name=claim)
+        ),
+        core.VolumeArgs(name="tmp", empty_dir=core.EmptyDirVolumeSourceArgs()),
+        core.VolumeArgs(name="shm", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory")),
+    ]
+
+
+def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]:
+    mount = k8s.core.v1.VolumeMountArgs
+    return [
+        mount(name="data", mount_path=DATA, read_only=read_only or None),
+        mount(name="tmp", mount_path="/tmp"),
+        mount(name="shm", mount_path="/dev/shm"),
+    ]
+
+
+def resources(cpu: float, memory_gib: float, gpus: int = 0) -> k8s.core.v1.ResourceRequirementsArgs:
+    """Memory and accelerators are limits as well; CPU is not: a limit would throttle what nobody else uses."""
+    memory = f"{round(memory_gib * 1024)}Mi"
+    accelerators = {NVIDIA_GPU: str(gpus)} if gpus else {}
+    return k8s.core.v1.ResourceRequirementsArgs(
+        requests={"cpu": f"{round(cpu * 1000)}m", "memory": memory, **accelerators},
+        limits={"memory": memory, **accelerators},
+    )

@@ -1,0 +1,106 @@
+"""TensorBoard beside the training: curves of every run on the shared volume, reached by port-forward."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster
+from infra.image import TrainerImage
+from workloads.namespace import Namespace
+from workloads.pod import (
+    DATA,
+    TRAINER_ENVIRONMENT,
+    component,
+    container_security,
+    environment,
+    labels,
+    pod_security,
+    resources,
+    trainer_mounts,
+    trainer_volumes,
+)
+
+NAME = "tensorboard"
+PORT = 6006
+#: Seconds between two looks for new points.
+RELOAD_SECONDS = 15
+
+
+class TensorBoard(pulumi.ComponentResource):
+    """A Deployment and its Service; no address outside the cluster, so nothing that costs."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: Cluster,
+        namespace: Namespace,
+        image: TrainerImage,
+        claim: k8s.core.v1.PersistentVolumeClaim,
+    ):
+        super().__init__(
+            "trainyard:workloads:TensorBoard", name, None, pulumi.ResourceOptions(provider=cluster.provider)
+        )
+        metadata = k8s.meta.v1.ObjectMetaArgs(
+            name=NAME,
+            namespace=namespace.name,
+            labels=labels(NAME),
+            # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
+            annotations={"pulumi.com/skipAwait": "true"},
+        )
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        k8s.apps.v1.Deployment(
+            name,
+            metadata=metadata,
+            spec=k8s.apps.v1.DeploymentSpecArgs(
+                replicas=1,
+                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
+                template=k8s.core.v1.PodTemplateSpecArgs(
+                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)),
+                    spec=_pod(image.reference, claim.metadata.name),
+                ),
+            ),
+            opts=opts,
+        )
+        k8s.core.v1.Service(
+            name,
+            metadata=metadata,
+            spec=k8s.core.v1.ServiceSpecArgs(
+                selector=component(NAME), ports=[k8s.core.v1.ServicePortArgs(name="http", port=PORT, target_port=PORT)]
+            ),
+            opts=opts,
+        )
+        self.register_outputs({})
+
+
+def _pod(image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
+    core = k8s.core.v1
+    container = core.ContainerArgs(
+        name=NAME,
+        image=image,
+        command=["tini", "-g", "--", "tensorboard"],
+        args=[
+            f"--logdir={DATA}/runs",
+            "--bind_all",
+            f"--port={PORT}",
+            f"--reload_interval={RELOAD_SECONDS}",
+            # The plain Python reader: the fast one needs an executable that is not in the package for every platform.
+            "--load_fast=false",
+        ],
+        env=environment(TRAINER_ENVIRONMENT),
+        ports=[core.ContainerPortArgs(name="http", container_port=PORT)],
+        readiness_probe=core.ProbeArgs(
+            http_get=core.HTTPGetActionArgs(path="/", port=PORT), period_seconds=5, timeout_seconds=5
+        ),
+        resources=resources(cpu=0.05, memory_gib=1),
+        security_context=container_security(),
+        volume_mounts=trainer_mounts(read_only=True),
+    )
+    return core.PodSpecArgs(
+        containers=[container],
+        volumes=trainer_volumes(claim),
+        security_context=pod_security(),
+        automount_service_account_token=False,
+        enable_service_links=False,
+        termination_grace_period_seconds=5,
+    )
