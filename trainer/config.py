@@ -1,0 +1,316 @@
+"""Every setting of a training run, its default and every rule about it.
+
+Read from an optional YAML file, then from dotted overrides (`train.steps=200`), so that one file serves several runs.
+All problems are reported together: a person mends them in one go, and no accelerator is rented to find the second.
+"""
+
+import dataclasses
+import difflib
+import os
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from trainer.errors import UserError
+from trainer.presets import PRESETS
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+SCHEDULES = ("cosine", "linear", "constant")
+
+
+@dataclass(frozen=True)
+class Model:
+    preset: str = "small"
+    """A GPT-2 size by name: see presets.py."""
+
+
+@dataclass(frozen=True)
+class Data:
+    directory: str = ""
+    """Where `python -m trainer.prepare` wrote its shards and index.json. Required."""
+
+
+@dataclass(frozen=True)
+class Run:
+    directory: str = ""
+    """Where checkpoints, metrics and DONE go: on storage that every worker mounts. Required."""
+    seed: int = 1337
+    """Initial weights and the order of the data follow from it."""
+    collective_timeout_seconds: int = 120
+    """How long a worker waits for its peers in one exchange before it calls them lost."""
+
+
+@dataclass(frozen=True)
+class Train:
+    steps: int = 1000
+    """Optimizer steps from the beginning of the run, however often it is interrupted."""
+    tokens_per_step: int = 524_288
+    """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
+    sequence_length: int = 1024
+    """Tokens in one training window."""
+    micro_batch: int = 8
+    """Windows in one forward pass on one worker: as many as fit its memory."""
+    precision: str = "auto"
+    """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
+    compile: bool = False
+    """torch.compile the model: pays on accelerators, costs half a minute at each start."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    learning_rate: float = 6e-4
+    """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
+    warmup_steps: int = 100
+    """Steps over which the rate rises linearly from 0 to its peak."""
+    schedule: str = "cosine"
+    """cosine | linear | constant, after the warm-up."""
+    final_fraction: float = 0.1
+    """What cosine and linear end at, as a part of learning_rate."""
+    weight_decay: float = 0.1
+    """AdamW's, on matrices only; biases and norms have none."""
+    beta1: float = 0.9
+    """AdamW's decay of the gradient's mean."""
+    beta2: float = 0.95
+    """AdamW's decay of the gradient's square."""
+    clip: float = 1.0
+    """Greatest norm of the whole gradient. 0 switches clipping off."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    every: int = 250
+    """Steps between two evaluations. 0: only before the first step and after the last."""
+    batches: int = 32
+    """Validation micro-batches in each evaluation: the same ones each time."""
+    prompt: str = "The"
+    """What the text sample in DONE begins with."""
+    sample_tokens: int = 120
+    """Length of that sample. 0: none."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    every_steps: int = 500
+    """Steps between two checkpoints. 0: not by steps."""
+    every_minutes: float = 10.0
+    """Minutes between two checkpoints. 0: not by time."""
+    keep: int = 3
+    """How many of the newest checkpoints stay."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    every: int = 10
+    """Steps between two log lines; the only steps at which the host waits for the device."""
+    tensorboard: bool = True
+    """Write TensorBoard event files too."""
+
+
+@dataclass(frozen=True)
+class Config:
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    run: Run = field(default_factory=Run)
+    train: Train = field(default_factory=Train)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+def keys() -> dict[str, tuple[type, Any]]:
+    """Every dotted key with its type and default."""
+    result: dict[str, tuple[type, Any]] = {}
+    for section in fields(Config):
+        cls = get_type_hints(Config)[section.name]
+        for item in fields(cls):
+            result[f"{section.name}.{item.name}"] = (get_type_hints(cls)[item.name], item.default)
+    return result
+
+
+def load(arguments: list[str]) -> Config:
+    """The configuration from the arguments of `python -m trainer.train`.
+
+    Raises UserError naming every problem, one a line.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--config" or argument.startswith("--config="):
+            path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
+            values.update(_from_yaml(path, problems))
+        elif "=" in argument and not argument.startswith("-"):
+            key, _, text = argument.partition("=")
+            values[key] = text
+        else:
+            problems.append(f"{argument}: not an argument; write --config FILE.yaml or section.key=value")
+    parsed = _parse(values, problems)
+    config = Config(
+        **{
+            section.name: section.type(**{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")})
+            for section in _sections()
+        }
+    )
+    problems += _broken_rules(config, failed=set(values) - set(parsed))
+    if problems:
+        raise UserError("\n".join(problems))
+    return config
+
+
+def resolved(config: Config) -> str:
+    """The whole configuration as YAML, as stored in each checkpoint."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    type: type
+
+
+def _sections() -> list[_Section]:
+    hints = get_type_hints(Config)
+    return [_Section(item.name, hints[item.name]) for item in fields(Config) if is_dataclass(hints[item.name])]
+
+
+def _from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
+    """The file's settings by dotted key."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file) or {}
+    except OSError as error:
+        problems.append(f"--config {path or '(nothing)'}: cannot be read ({error.strerror}); give a YAML file")
+        return {}
+    except yaml.YAMLError as error:
+        problems.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")
+        return {}
+    flat: dict[str, Any] = {}
+    if not isinstance(document, dict):
+        problems.append(f"--config {path}: holds a {type(document).__name__}; write sections such as `train: {{steps: 10}}`")
+        return {}
+    for section, content in document.items():
+        if isinstance(content, dict):
+            flat.update({f"{section}.{key}": value for key, value in content.items()})
+        else:
+            flat[str(section)] = content
+    return flat
+
+
+def _parse(values: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The known and well-formed settings; a problem for each other one."""
+    known = keys()
+    parsed: dict[str, Any] = {}
+    for key, given in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known sections: {', '.join(s.name for s in _sections())}"
+            problems.append(f"{key}: no such setting; {hint}")
+            continue
+        try:
+            parsed[key] = _convert(given, known[key][0])
+        except ValueError:
+            words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+            problems.append(f"{key}: {given!r} is not {words[known[key][0]]}")
+    return parsed
+
+
+def _convert(given: Any, kind: type) -> Any:
+    """`given` as `kind`. YAML reads 1e-3 as text and the command line gives text only: both end up here."""
+    if kind is bool:
+        words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+        if str(given).lower() not in words:
+            raise ValueError
+        return words[str(given).lower()]
+    if kind is str:
+        if isinstance(given, dict | list) or given is None:
+            raise ValueError
+        return str(given)
+    if isinstance(given, bool | dict | list) or given is None:
+        raise ValueError
+    if kind is int:
+        number = float(given)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    number = float(given)
+    if number != number or abs(number) == float("inf"):
+        raise ValueError
+    return number
+
+
+def _broken_rules(config: Config, failed: set[str]) -> list[str]:
+    """A line for every rule that the configuration breaks; rules about `failed` keys are left out."""
+    problems: list[str] = []
+
+    def rule(holds: bool, key: str, message: str) -> None:
+        if not holds and key not in failed:
+            problems.append(f"{key}: {message}")
+
+    def value(key: str) -> Any:
+        section, name = key.split(".")
+        return getattr(getattr(config, section), name)
+
+    preset = PRESETS.get(config.model.preset)
+    rule(preset is not None, "model.preset", f"{config.model.preset!r} is not one of {', '.join(PRESETS)}")
+    for key in ("data.directory", "run.directory"):
+        rule(bool(value(key)), key, f"missing; give a folder, as in {key}=/data/...")
+    for key, allowed in (("train.precision", PRECISIONS), ("optimizer.schedule", SCHEDULES)):
+        rule(value(key) in allowed, key, f"{value(key)!r} is not one of {', '.join(allowed)}")
+    for key in (
+        "train.steps",
+        "train.tokens_per_step",
+        "train.sequence_length",
+        "train.micro_batch",
+        "optimizer.learning_rate",
+        "evaluation.batches",
+        "checkpoint.keep",
+        "metrics.every",
+        "run.collective_timeout_seconds",
+    ):
+        rule(value(key) > 0, key, f"{value(key)} is not positive")
+    for key in (
+        "run.seed",
+        "optimizer.warmup_steps",
+        "optimizer.weight_decay",
+        "optimizer.clip",
+        "evaluation.every",
+        "evaluation.sample_tokens",
+        "checkpoint.every_steps",
+        "checkpoint.every_minutes",
+    ):
+        rule(value(key) >= 0, key, f"{value(key)} is negative; 0 switches it off")
+    for key in ("optimizer.beta1", "optimizer.beta2"):
+        rule(0 <= value(key) < 1, key, f"{value(key)} is not in [0, 1)")
+    rule(0 <= config.optimizer.final_fraction <= 1, "optimizer.final_fraction", "not between 0 and 1")
+    train = config.train
+    if preset is not None:
+        rule(
+            train.sequence_length <= preset.positions,
+            "train.sequence_length",
+            f"{train.sequence_length} is longer than the {preset.positions} positions of preset {config.model.preset}",
+        )
+    window = train.sequence_length * train.micro_batch
+    if window > 0:
+        nearest = max(1, round(train.tokens_per_step / window)) * window
+        rule(
+            train.tokens_per_step % window == 0,
+            "train.tokens_per_step",
+            f"{train.tokens_per_step} is not a multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
+        )
+    return problems
+
+
+def run_directory(config: Config) -> Path:
+    """The run directory, made if missing. Raises UserError when it cannot be written."""
+    path = Path(config.run.directory)
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"run.directory: {path} cannot be made ({error.strerror}); give a writable folder") from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f"run.directory: {path} cannot be written by user {os.getuid()}; give a writable folder")
+    return path

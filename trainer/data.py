@@ -1,0 +1,155 @@
+"""Token shards on disk, and batches that are a function of (seed, step) alone.
+
+The training stream is cut into windows of T tokens (plus the next one, as the last target). Each epoch visits every
+window once, in an order that a keyed permutation gives in O(1): nothing is shuffled, kept or saved. So a run resumes
+from one integer, and workers that come or go change nothing in what a step sees.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.errors import UserError
+from trainer.files import read_json, sha256
+
+INDEX = "index.json"
+VERSION = 1
+
+
+class Tokens:
+    """The shards of one split as one array that is never loaded whole."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._shards = [np.memmap(path, dtype=np.uint16, mode="r") for path in paths]
+        self._starts = np.cumsum([0] + [len(shard) for shard in self._shards])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """`length` tokens from position `start`, across shard borders."""
+        parts = []
+        shard = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while length > 0:
+            offset = start - int(self._starts[shard])
+            part = self._shards[shard][offset : offset + length]
+            parts.append(part)
+            start, length, shard = start + len(part), length - len(part), shard + 1
+        return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What `python -m trainer.prepare` wrote."""
+
+    directory: Path
+    train: Tokens
+    validation: Tokens
+    vocabulary: int
+    end_of_text: int
+
+
+def open_dataset(directory: str, verify: bool = False) -> Dataset:
+    """Open a prepared dataset; with `verify`, read every shard and compare its checksum.
+
+    Raises UserError when it is missing, incomplete or damaged.
+    """
+    path = Path(directory)
+    index = read_json(path / INDEX)
+    again = f"run python -m trainer.prepare --output {path} again"
+    if index is None:
+        raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
+    if index.get("version") != VERSION:
+        raise UserError(f"data.directory: {path} has format {index.get('version')}, this trainer reads {VERSION}; {again}")
+    splits: dict[str, Tokens] = {}
+    for name, split in index["splits"].items():
+        for shard in split["shards"]:
+            file = path / shard["file"]
+            size = file.stat().st_size if file.exists() else -1
+            if size != 2 * shard["tokens"]:
+                have = "is missing" if size < 0 else f"has {size} bytes, not {2 * shard['tokens']}"
+                raise UserError(f"data.directory: {file} {have}; {again}")
+            if verify and sha256(file) != shard["sha256"]:
+                raise UserError(f"data.directory: {file} does not match its checksum in {INDEX}; {again}")
+        splits[name] = Tokens([path / shard["file"] for shard in split["shards"]])
+    return Dataset(path, splits["train"], splits["validation"], index["vocabulary"], index["end_of_text"])
+
+
+def windows(tokens: int, length: int) -> int:
+    """How many windows of `length` inputs, each with its last target, a stream of `tokens` has."""
+    return max(0, (tokens - 1) // length)
+
+
+class Batches:
+    """The micro-batches of every step: `micro_batches(step)` of them, numbered from 0."""
+
+    def __init__(self, tokens: Tokens, length: int, micro_batch: int, tokens_per_step: int, seed: int) -> None:
+        self.tokens, self.length, self.micro_batch, self.seed = tokens, length, micro_batch, seed
+        self.windows = windows(len(tokens), length)
+        self.per_step = tokens_per_step // (length * micro_batch)
+        if self.windows == 0:
+            raise UserError(
+                f"the training split has {len(tokens)} tokens: too few for one window of "
+                f"train.sequence_length={length}; prepare more text or shorten the windows"
+            )
+
+    def indices(self, step: int, number: int) -> np.ndarray:
+        """The windows of micro-batch `number` of `step`."""
+        first = (step * self.per_step + number) * self.micro_batch
+        return self._order(np.arange(first, first + self.micro_batch, dtype=np.uint64))
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of one micro-batch, each int64 [micro_batch, length]."""
+        return gather(self.tokens, self.indices(step, number), self.length)
+
+    def _order(self, positions: np.ndarray) -> np.ndarray:
+        """Window numbers at `positions` of the endless stream of epochs."""
+        epochs, places = np.divmod(positions, np.uint64(self.windows))
+        result = np.empty(len(positions), dtype=np.int64)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            result[chosen] = permute(places[chosen], self.windows, self.seed, int(epoch))
+        return result
+
+
+def share(per_step: int, rank: int, world: int) -> range:
+    """The micro-batches that `rank` computes: dealt in turn, so shares differ by one at most."""
+    return range(rank, per_step, world)
+
+
+def gather(tokens: Tokens, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of the given windows, each int64 [len(indices), length]."""
+    rows = np.stack([tokens.read(int(index) * length, length + 1) for index in indices]).astype(np.int64)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """A bijection of 0..size-1 chosen by (seed, epoch), applied to `places` (uint64).
+
+    A balanced Feistel network over the next even power of two, walked until it falls below `size` ("cycle walking",
+    Black and Rogaway 2002): at most four walks on average. numpy's own shuffles are not promised to stay the same
+    from release to release (NEP 19); this is.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    shift = np.uint64(half)
+    keys = [_mix(np.array([(seed << 20) ^ (epoch << 4) ^ number], dtype=np.uint64))[0] for number in range(6)]
+    values = places.astype(np.uint64)
+    pending = np.ones(len(values), dtype=bool)
+    while pending.any():
+        left, right = values[pending] >> shift, values[pending] & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        values[pending] = (left << shift) | right
+        pending = values >= np.uint64(size)
+    return values.astype(np.int64)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser (Steele, Lea and Flood 2014): 64 well-mixed bits from 64."""
+    with np.errstate(over="ignore"):
+        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))
