@@ -151,7 +151,9 @@ def load(arguments: list[str]) -> Config:
     parsed = _parse(values, problems)
     config = Config(
         **{
-            section.name: section.type(**{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")})
+            section.name: section.type(
+                **{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")}
+            )
             for section in _sections()
         }
     )
@@ -190,7 +192,9 @@ def _from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
         return {}
     flat: dict[str, Any] = {}
     if not isinstance(document, dict):
-        problems.append(f"--config {path}: holds a {type(document).__name__}; write sections such as `train: {{steps: 10}}`")
+        problems.append(
+            f"--config {path}: holds a {type(document).__name__}; write sections such as `train: {{steps: 10}}`"
+        )
         return {}
     for section, content in document.items():
         if isinstance(content, dict):

@@ -61,7 +61,9 @@ def open_dataset(directory: str, verify: bool = False) -> Dataset:
     if index is None:
         raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
     if index.get("version") != VERSION:
-        raise UserError(f"data.directory: {path} has format {index.get('version')}, this trainer reads {VERSION}; {again}")
+        raise UserError(
+            f"data.directory: {path} has format {index.get('version')}, this trainer reads {VERSION}; {again}"
+        )
     splits: dict[str, Tokens] = {}
     for name, split in index["splits"].items():
         for shard in split["shards"]:

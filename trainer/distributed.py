@@ -1,11 +1,7 @@
 """This worker's place among the others, and the few exchanges that the training loop needs."""
 
 import contextlib
-import fcntl
-import ipaddress
 import os
-import socket
-import struct
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,9 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.errors import UserError
-
-_SIOCGIFADDR = 0x8915
-"""ioctl that asks an interface for its IPv4 address (linux/sockios.h)."""
+from trainer.network import interface_towards
 
 
 @dataclass(frozen=True)
@@ -64,41 +58,12 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def address_towards(host: str) -> str | None:
-    """This machine's address on the way to `host`; no packet is sent."""
-    with contextlib.suppress(OSError):
-        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return probe.getsockname()[0]
-    return None
-
-
-def interface_towards(host: str) -> str | None:
-    """The network interface on the way to `host`.
-
-    gloo otherwise takes the address of the host name, which in containers is often 127.0.0.1.
-    """
-    address = address_towards(host)
-    if address is None or ":" in address:
-        return None
-    if ipaddress.ip_address(address).is_loopback:
-        return "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(reply[20:24]) == address:
-                    return name
-    return None
-
-
 def parallel(model: nn.Module, world: World) -> nn.Module:
     """The model with gradients averaged over the workers; itself when there is one."""
     if world.size == 1:
         return model
     devices = [world.device] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, device_ids=devices, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
 def without_sync(model: nn.Module, skip: bool) -> contextlib.AbstractContextManager[None]:

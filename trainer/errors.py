@@ -20,3 +20,14 @@ class UserError(ValueError):
 
 class TrainingError(RuntimeError):
     """Training cannot go on and a retry cannot help (NaN loss, for one)."""
+
+
+class Stop(BaseException):
+    """Ends the launcher with an exit code, from wherever it is.
+
+    Not an Exception: torch's agent catches those in many places, and a SIGTERM must get through all of them.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message

@@ -48,7 +48,9 @@ class Validation:
             chosen = self._windows[first : first + self._micro_batch]
             if len(chosen) == 0:
                 continue
-            inputs, targets = (torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length))
+            inputs, targets = (
+                torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
+            )
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
                 total += token_loss(model, inputs, targets).double()
             count += targets.numel()

@@ -14,7 +14,9 @@ DONE = "DONE"
 
 def line(**fields: Any) -> str:
     """One logfmt line: key=value with spaces between; floats to 6 significant digits."""
-    return " ".join(f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items())
+    return " ".join(
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items()
+    )
 
 
 def event(name: str, **fields: Any) -> None:

@@ -85,7 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     except OSError as error:
-        print(f"--output {options.output}: {error.strerror} ({error.filename}); give a writable folder", file=sys.stderr)
+        print(
+            f"--output {options.output}: {error.strerror} ({error.filename}); give a writable folder", file=sys.stderr
+        )
         return EXIT_USAGE
     return 0
 
@@ -195,7 +197,9 @@ def units(files: list[Path], by_document: bool) -> Iterator[Unit]:
                         yield Unit("".join(lines), first)
                         first, lines, length = False, [], 0
         except UnicodeDecodeError as error:
-            raise UserError(f"--input {path}: not UTF-8 text ({error.reason} near byte {error.start}); convert it") from None
+            raise UserError(
+                f"--input {path}: not UTF-8 text ({error.reason} near byte {error.start}); convert it"
+            ) from None
         if lines:
             yield Unit("".join(lines), first)
 

@@ -32,7 +32,9 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top_k: int, 
     """The prompt and its continuation by the newest checkpoint of `run`. Raises UserError when there is none."""
     found = newest(run) if run.is_dir() else None
     if found is None:
-        raise UserError(f"--run {run}: holds no checkpoint that verifies; give the directory of a run that has saved one")
+        raise UserError(
+            f"--run {run}: holds no checkpoint that verifies; give the directory of a run that has saved one"
+        )
     from tokenizers import Tokenizer
 
     from trainer.model import GPT2LMHeadModel
@@ -42,9 +44,7 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top_k: int, 
     return generate(model, tokenizer, prompt, tokens, temperature, top_k, seed)
 
 
-def generate(
-    model: Any, tokenizer: Any, prompt: str, tokens: int, temperature: float, top_k: int, seed: int
-) -> str:
+def generate(model: Any, tokenizer: Any, prompt: str, tokens: int, temperature: float, top_k: int, seed: int) -> str:
     """Continue `prompt` by up to `tokens` tokens with a key-value cache, within the model's positions."""
     import torch
 
@@ -52,7 +52,9 @@ def generate(
     ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id]
     ids = ids[-(positions - 1) :]
     inputs = torch.tensor([ids], device=model.device)
-    chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k} if temperature > 0 else {"do_sample": False}
+    chosen = (
+        {"do_sample": True, "temperature": temperature, "top_k": top_k} if temperature > 0 else {"do_sample": False}
+    )
     training = model.training
     model.eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

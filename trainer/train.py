@@ -222,7 +222,9 @@ def check(step: int, loss: Any, gradient_norm: Any) -> None:
             )
 
 
-def finish(config: Config, run: Path, step: int, figures: dict[str, Any], path: Path, net: Any, tokenizer: Path) -> None:
+def finish(
+    config: Config, run: Path, step: int, figures: dict[str, Any], path: Path, net: Any, tokenizer: Path
+) -> None:
     """Write DONE, the last file of a run."""
     from tokenizers import Tokenizer
 
@@ -247,7 +249,9 @@ def wait_for(path: Path, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not path.exists():
         if time.monotonic() > deadline:
-            raise UserError(f"{path} cannot be seen by every worker; put run.directory on storage that all of them mount")
+            raise UserError(
+                f"{path} cannot be seen by every worker; put run.directory on storage that all of them mount"
+            )
         time.sleep(0.5)
 
 

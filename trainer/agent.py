@@ -1,0 +1,101 @@
+"""torch's elastic agent, with exit codes that mean something.
+
+torchrun counts restarts and ends every failure with 1. This agent asks why its workers ended: bad input ends the job,
+lost peers begin a new round, and rounds go on for as long as they bring progress.
+"""
+
+import signal
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from trainer import checkpoint, metrics
+from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop
+from trainer.rendezvous import Handler
+
+MONITOR_SECONDS = 0.5
+EXIT_BARRIER_SECONDS = 30
+"""The workers have met after the last checkpoint, so agents end within seconds of each other."""
+HUNG_SECONDS = 3
+"""With a member lost, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for."""
+
+
+class Agent(LocalElasticAgent):
+    """Starts, watches and restarts the workers of this node for one run."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        workers: int,
+        command: list[str],
+        run: Path,
+        log_directory: str,
+        grace: int,
+        patience: int,
+    ) -> None:
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=workers,
+            rdzv_handler=handler,
+            entrypoint=command[0],
+            args=tuple(command[1:]),
+            max_restarts=1_000_000,  # not the limit: `patience` is
+            monitor_interval=MONITOR_SECONDS,
+        )
+        super().__init__(
+            spec,
+            DefaultLogsSpecs(log_dir=log_directory),
+            exit_barrier_timeout=EXIT_BARRIER_SECONDS,
+            shutdown_timeout=grace,
+        )
+        self._handler, self._run, self._patience = handler, run, patience
+        self._best = progress(run)
+        self._fruitless = 0
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            self._judge(list(result.failures.values()))
+        return result
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        lost = self._handler.lost_members()
+        metrics.event("new_round", after=self._handler.round, lost_members=lost)
+        self._shutdown(signal.SIGTERM, timeout=HUNG_SECONDS if lost else self._shutdown_timeout)
+
+    def _judge(self, failures: list[ProcessFailure]) -> None:
+        """Raise Stop where another round cannot help; return where it can."""
+        if metrics.done(self._run) is not None:
+            raise Stop(EXIT_DONE, "a worker was lost after the run was done")
+        codes = {failure.exitcode for failure in failures}
+        for failure in failures:
+            if failure.exitcode == EXIT_FATAL:
+                raise Stop(EXIT_FATAL, failure.message)
+        if codes == {EXIT_TERMINATED}:
+            raise Stop(EXIT_TERMINATED, "the workers were asked to end")
+        first = min(failures, key=lambda failure: failure.timestamp)
+        if codes <= {EXIT_RESTART, EXIT_TERMINATED}:
+            reason = "the workers left together after a save, or lost a peer"
+        else:
+            reason = " ".join(first.message.split())[:300]
+        reached = progress(self._run)
+        if reached > self._best:
+            self._best, self._fruitless = reached, 0
+        else:
+            self._fruitless += 1
+        metrics.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
+        if self._fruitless >= self._patience:
+            raise Stop(
+                EXIT_FATAL,
+                f"{self._fruitless} rounds in a row ended before a step beyond {self._best}; the last with "
+                f"exit code {first.exitcode}: {reason}",
+            )
+
+
+def progress(run: Path) -> int:
+    """The last step that this run is known to have reached."""
+    saved = [int(path.name.removeprefix("step-")) for path in checkpoint.listed(run)]
+    return max([int(metrics.status(run).get("step") or 0), *saved])

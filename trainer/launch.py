@@ -1,0 +1,164 @@
+"""Starts a node's workers and keeps them in the training, whatever comes: `python -m trainer.launch ... -- ...`.
+
+Like torchrun, with what a pod needs: SIGTERM is heard from the first moment, exit codes tell a Job what to do
+(errors.py), a finished run ends at once, and the last words are in the termination log.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from types import FrameType
+
+from trainer import config, metrics, network
+from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop, UserError
+
+TERMINATION_LOG = "/dev/termination-log"
+MESSAGE_BYTES = 4096
+"""Kubernetes keeps this much of a container's termination message."""
+SAMPLE_CHARACTERS = 1500
+REACH_SECONDS = 120
+MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
+"""Workers keep freed memory: glibc otherwise maps and clears the large activations anew at each step."""
+
+
+def main(arguments: list[str]) -> int:
+    """The launcher's exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _terminate)
+    run: Path | None = None
+    try:
+        options, rest = parse(arguments)
+        run = config.run_directory(config.load(rest))
+        launch(options, rest, run)
+        stop = Stop(EXIT_RESTART, "the workers ended without a finished run")
+    except UserError as error:
+        stop = Stop(EXIT_FATAL, str(error))
+    except Stop as reason:
+        stop = reason
+    result = metrics.done(run) if run is not None else None
+    if result is not None and stop.code in (EXIT_DONE, EXIT_RESTART):
+        metrics.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
+        last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
+        return EXIT_DONE
+    state = {EXIT_FATAL: "failed", EXIT_TERMINATED: "terminated"}.get(stop.code, "restart")
+    print(stop.message, file=sys.stderr, flush=True)
+    last_words({"state": state, "message": stop.message})
+    return stop.code
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The launcher's options, and the arguments for the workers after `--`. Raises UserError."""
+    parser = _Parser(
+        prog="python -m trainer.launch", description=__doc__, usage="%(prog)s [options] -- section.key=value ..."
+    )
+    parser.add_argument("--nnodes", default="1:1", help="MIN:MAX nodes in a round")
+    parser.add_argument("--nproc-per-node", type=int, default=1, help="workers on this node")
+    parser.add_argument("--rdzv-backend", choices=("etcd-v3", "c10d"), default="etcd-v3")
+    parser.add_argument("--rdzv-endpoint", default="localhost:2379", help="HOST:PORT of etcd, or of the c10d store")
+    parser.add_argument("--rdzv-id", default="trainyard", help="one name for all nodes of this run, no other run's")
+    parser.add_argument(
+        "--rdzv-conf", default="", help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
+    )
+    parser.add_argument("--local-addr", default=os.environ.get("POD_IP"), help="this node's address for the others")
+    parser.add_argument("--shutdown-timeout", type=int, default=30, help="seconds the workers get to save on SIGTERM")
+    parser.add_argument("--patience", type=int, default=10, help="rounds without a new step before giving up with 42")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:split])
+    low, _, high = options.nnodes.partition(":")
+    if not (low.isdigit() and (high or low).isdigit() and 1 <= int(low) <= int(high or low)):
+        raise UserError(f"--nnodes {options.nnodes}: write MIN:MAX with 1 <= MIN <= MAX, such as 1:4")
+    options.min_nodes, options.max_nodes = int(low), int(high or low)
+    for name in ("nproc_per_node", "shutdown_timeout", "patience"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a positive number")
+    options.conf = {}
+    for item in filter(None, options.rdzv_conf.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"--rdzv-conf {item}: write key=value,key=value")
+        options.conf[key.strip()] = value.strip()
+    return options, arguments[split + 1 :]
+
+
+def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None:
+    """Take part in rounds until the run is done. Raises Stop for every other end."""
+    if metrics.done(run) is not None:
+        raise Stop(EXIT_DONE, "done before this launcher began")
+    host, port = network.split_endpoint(options.rdzv_endpoint, 2379 if options.rdzv_backend == "etcd-v3" else 29400)
+    reason = network.wait_reachable(host, port, REACH_SECONDS, connect=options.rdzv_backend == "etcd-v3")
+    if reason is not None:
+        raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
+
+    # torch 2.15 otherwise hands survivors the address of a rank 0 that is gone (pytorch#182375 mended half of it).
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
+    os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
+
+    from trainer import rendezvous, rendezvous_etcd
+    from trainer.agent import Agent
+
+    parameters = RendezvousParameters(
+        options.rdzv_backend,
+        f"{host}:{port}",
+        options.rdzv_id,
+        options.min_nodes,
+        options.max_nodes,
+        options.local_addr or network.address_towards(host),
+        **options.conf,
+    )
+    handler: rendezvous.Handler | None = None
+    try:
+        # Built here and not through torch's registry: this works where the entry point is not installed, too.
+        handler = (rendezvous_etcd.create if options.rdzv_backend == "etcd-v3" else rendezvous.c10d)(parameters)
+        with tempfile.TemporaryDirectory(prefix="trainer-") as logs:
+            command = [sys.executable, "-m", "trainer.train", *arguments]
+            agent = Agent(
+                handler, options.nproc_per_node, command, run, logs, options.shutdown_timeout, options.patience
+            )
+            result = agent.run()
+        if result is not None and not result.is_failed() and metrics.done(run) is not None:
+            handler.shutdown()  # closes the rendezvous: nodes that wait for a next round end, too
+    except RendezvousError as error:  # closed, timed out or out of reach
+        raise Stop(EXIT_RESTART, f"rendezvous {options.rdzv_id}: {error or type(error).__name__}") from None
+    except Stop:
+        if handler is not None:
+            handler.leave()
+        raise
+
+
+def last_words(content: dict[str, object]) -> None:
+    """Write the termination message, where there is a place for it. Written in place: it is a mount, not a file."""
+    path = os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG)
+    if "TRAINYARD_TERMINATION_LOG" not in os.environ and not os.path.exists(path):
+        return
+    text = json.dumps(content, ensure_ascii=False)
+    while len(text.encode()) > MESSAGE_BYTES:
+        longest = max(content, key=lambda key: len(str(content[key])))
+        content = {**content, longest: str(content[longest])[: len(str(content[longest])) * 3 // 4]}
+        text = json.dumps(content, ensure_ascii=False)
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """End through every frame; the workers get the signal on the way. A second signal changes nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stop(EXIT_TERMINATED, f"asked to end by {signal.Signals(number).name}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise UserError(f"{message}; see python -m trainer.launch --help")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

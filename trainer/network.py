@@ -1,0 +1,70 @@
+"""Addresses, names and interfaces, asked of the operating system. No torch here: the launcher needs them first."""
+
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+import time
+
+from trainer.errors import UserError
+
+_SIOCGIFADDR = 0x8915
+"""ioctl that asks an interface for its IPv4 address (linux/sockios.h)."""
+
+
+def split_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
+    """Host and port of HOST[:PORT], with or without http:// before it. Raises UserError."""
+    host, _, port = endpoint.rpartition("://")[2].rstrip("/").rpartition(":")
+    if not host:
+        host, port = port, str(default_port)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UserError(f"--rdzv-endpoint {endpoint}: write HOST:PORT, such as etcd:2379")
+    return host.strip("[]"), int(port)
+
+
+def wait_reachable(host: str, port: int, seconds: float, connect: bool) -> str | None:
+    """Wait until `host` has an address (and, with `connect`, answers on `port`); the reason when it never does.
+
+    The name of a new Service or pod may not be there yet, and a resolver remembers for up to 30 s that it was not.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            if connect:
+                socket.create_connection((host, port), timeout=5).close()
+            return None
+        except OSError as error:
+            if time.monotonic() > deadline:
+                return error.strerror or str(error)
+        time.sleep(1)
+
+
+def address_towards(host: str) -> str | None:
+    """This machine's address on the way to `host`; no packet is sent."""
+    with contextlib.suppress(OSError):
+        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return probe.getsockname()[0]
+    return None
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface on the way to `host`.
+
+    gloo otherwise takes the address of the host name, which in containers is often 127.0.0.1.
+    """
+    address = address_towards(host)
+    if address is None or ":" in address:
+        return None
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(reply[20:24]) == address:
+                    return name
+    return None

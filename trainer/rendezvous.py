@@ -1,0 +1,112 @@
+"""How the launchers of one run find each other, and notice when one of them is gone.
+
+torch's DynamicRendezvousHandler keeps the state machine; this adds the two things that it lacks in torch 2.15:
+a member that vanished is a reason for a new round (pytorch#111646: agents look only at newcomers), and a member that
+leaves on purpose says so instead of being waited for.
+"""
+
+import logging
+import os
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousTimeout,
+    _RendezvousExitOp,  # no public way to leave a round in torch 2.15
+)
+
+log = logging.getLogger(__name__)
+
+JOIN_SECONDS = 1800
+"""A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
+LAST_CALL_SECONDS = 5
+"""What a round waits for more members once the least number is there; also what every change of members costs."""
+KEEP_ALIVE_SECONDS = 5
+KEEP_ALIVE_ATTEMPTS = 3
+"""A member that is silent for 15 s is lost."""
+
+
+class Handler(DynamicRendezvousHandler):
+    """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
+
+    _round = -1
+    _size = 0
+
+    @property
+    def round(self) -> int:
+        """The current round, from 1."""
+        return self._round + 1
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        info = super().next_rendezvous()
+        self._round, self._size = self._state_holder.state.round, info.world_size
+        os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """How many members a new round would bring or take away."""
+        try:
+            waiting = super().num_nodes_waiting()
+        except RendezvousConnectionError as error:
+            # Training needs no rendezvous store between rounds: an outage must not end it.
+            log.warning("rendezvous store out of reach, training goes on: %s", error)
+            return 0
+        return waiting or self.lost_members()
+
+    def lost_members(self) -> int:
+        """How many of the members that this round began with are gone."""
+        state = self._state_holder.state
+        if state.round != self._round or self._this_node not in state.participants:
+            return self._size
+        return max(0, self._size - len(state.participants))
+
+    def leave(self) -> None:
+        """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""
+        self._stop_heartbeats()
+        try:
+            self._op_executor.run(_RendezvousExitOp(), self._get_deadline(self._settings.timeout.heartbeat))
+        except RendezvousError as error:
+            log.warning("could not leave the rendezvous: %s", error)
+
+
+def create_handler(store: Store, backend: RendezvousBackend, parameters: RendezvousParameters) -> Handler:
+    """A Handler with our defaults where the parameters say nothing."""
+
+    def seconds(key: str, default: float | None) -> timedelta | None:
+        value: Any = parameters.get(key, default)
+        return None if value is None else timedelta(seconds=float(value))
+
+    return Handler.from_backend(  # pyright: ignore[reportReturnType]
+        parameters.run_id,
+        store,
+        backend,
+        parameters.min_nodes,
+        parameters.max_nodes,
+        parameters.local_addr,
+        RendezvousTimeout(
+            join=seconds("join_timeout", JOIN_SECONDS),
+            last_call=seconds("last_call_timeout", LAST_CALL_SECONDS),
+            close=seconds("close_timeout", None),
+            heartbeat=seconds("heartbeat_timeout", None),
+        ),
+        keep_alive_interval=parameters.get_as_int("keep_alive_interval", KEEP_ALIVE_SECONDS) or KEEP_ALIVE_SECONDS,
+        keep_alive_max_attempt=parameters.get_as_int("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)
+        or KEEP_ALIVE_ATTEMPTS,
+    )
+
+
+def c10d(parameters: RendezvousParameters) -> Handler:
+    """A rendezvous in a TCPStore, hosted by whoever the endpoint names: the fallback where there is no etcd."""
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+
+    backend, store = create_backend(parameters)
+    return create_handler(store, backend, parameters)
