@@ -242,7 +242,9 @@ def _unreachable(host: str, error: Exception) -> str:
         cause = inner
     text = str(cause).split("(Caused by")[0].strip().splitlines()
     detail = text[0] if text else type(cause).__name__
-    return f"the Kubernetes API server at {host} cannot be reached ({detail}): check that it runs and the kubeconfig's context"
+    return (
+        f"the Kubernetes API server at {host} cannot be reached ({detail}): is it running, is this the right context?"
+    )
 
 
 def wait(cancelled: threading.Event, seconds: float, deadline: float) -> bool:

@@ -109,6 +109,7 @@ def must_delete_first(replaces: bool, new: dict[str, Any], live: dict[str, Any])
     """Whether a replacement has to wait for the old object to go: both would have the same name, given by hand."""
     if not replaces or not is_named(new) or is_autonamed(new) or has_unknown(metadata(new).get("name")):
         return False
-    same = all((metadata(new).get(key) or fallback) == (metadata(live).get(key) or fallback)
-               for key, fallback in (("name", ""), ("namespace", "default")))
-    return same
+    return all(
+        (metadata(new).get(key) or fallback) == (metadata(live).get(key) or fallback)
+        for key, fallback in (("name", ""), ("namespace", "default"))
+    )

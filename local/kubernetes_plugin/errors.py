@@ -57,7 +57,9 @@ class ApiError(PluginError):
     @property
     def required_fields(self) -> list[str]:
         """The fields that the server misses."""
-        return [str(cause.get("field")) for cause in _causes(self.status) if cause.get("reason") == "FieldValueRequired"]
+        return [
+            str(cause.get("field")) for cause in _causes(self.status) if cause.get("reason") == "FieldValueRequired"
+        ]
 
 
 def _causes(status: dict[str, Any]) -> list[dict[str, Any]]:
@@ -94,8 +96,8 @@ def explain(what: str, code: int, status: dict[str, Any]) -> str:
     if code == 409 and any(cause.get("reason") == "FieldManagerConflict" for cause in _causes(status)):
         owned = "; ".join(f"{cause.get('field', '?')} ({cause.get('message', '')})" for cause in _causes(status))
         return (
-            f'{what}: other programs manage some of its fields: {owned}; set the annotation pulumi.com/patchForce: "true" '
-            "to take them over, or leave the fields out"
+            f"{what}: other programs manage some of its fields: {owned}; leave the fields out, or set the annotation "
+            'pulumi.com/patchForce: "true" to take them over'
         )
     if code == 401:
         return f"{what}: the API server does not accept the credentials of the kubeconfig (401 Unauthorized)"
@@ -109,7 +111,9 @@ def _cause_lines(status: dict[str, Any]) -> Iterable[str]:
         field, message = str(cause.get("field") or ""), " ".join(str(cause.get("message") or "").split())
         value, found, rest = message.partition("Invalid value: ")
         if found and len(rest) > 160:
-            message = f"{value}Invalid value: ...: {rest.rsplit(': ', 1)[-1]}" if ": " in rest else message[:160] + "..."
+            message = (
+                f"{value}Invalid value: ...: {rest.rsplit(': ', 1)[-1]}" if ": " in rest else message[:160] + "..."
+            )
         seen[f"{field}: {message}" if field else message] = None
     return seen
 

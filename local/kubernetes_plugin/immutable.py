@@ -10,20 +10,25 @@ from typing import Any
 
 Path = tuple[str | int, ...]
 
-_CONTAINER_FIELDS = (
-    "args command env image imagePullPolicy lifecycle livenessProbe ports readinessProbe resources securityContext stdin "
-    "stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
-).split()
-_POD_FIELDS = (
-    "affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC hostNetwork hostPID "
-    "hostname imagePullSecrets nodeName nodeSelector overhead preemptionPolicy priority priorityClassName readinessGates "
-    "restartPolicy runtimeClassName schedulerName securityContext serviceAccount serviceAccountName shareProcessNamespace "
-    "subdomain terminationGracePeriodSeconds volumes"
-).split()
-_VOLUME_SOURCES = (
-    "awsElasticBlockStore azureDisk azureFile cephfs cinder csi fc flexVolume flocker gcePersistentDisk glusterfs hostPath "
-    "iscsi local nfs photonPersistentDisk portworxVolume quobyte rbd scaleIO storageos vsphereVolume"
-).split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_CONTAINER_FIELDS = _words("""
+    args command env image imagePullPolicy lifecycle livenessProbe ports readinessProbe resources securityContext stdin
+    stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir
+""")
+_POD_FIELDS = _words("""
+    affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC hostNetwork hostPID
+    hostname imagePullSecrets nodeName nodeSelector overhead preemptionPolicy priority priorityClassName readinessGates
+    restartPolicy runtimeClassName schedulerName securityContext serviceAccount serviceAccountName
+    shareProcessNamespace subdomain terminationGracePeriodSeconds volumes
+""")
+_VOLUME_SOURCES = _words("""
+    awsElasticBlockStore azureDisk azureFile cephfs cinder csi fc flexVolume flocker gcePersistentDisk glusterfs
+    hostPath iscsi local nfs photonPersistentDisk portworxVolume quobyte rbd scaleIO storageos vsphereVolume
+""")
 _SELECTOR = [("spec", "selector")]
 
 FORCE_NEW: dict[tuple[str, str], list[tuple[str, ...]]] = {
@@ -68,7 +73,4 @@ def force_new_paths(obj: dict[str, Any], mutable_config_maps: bool, mutable_secr
 
 def matches(path: Path, patterns: list[tuple[str, ...]]) -> bool:
     """Whether a changed path is, contains or lies below one of the patterns."""
-    return any(
-        all(want in ("*", have) for have, want in zip(path, pattern, strict=False))
-        for pattern in patterns
-    )
+    return any(all(want in ("*", have) for have, want in zip(path, pattern, strict=False)) for pattern in patterns)

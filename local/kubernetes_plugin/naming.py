@@ -105,7 +105,9 @@ def require_supported(urn: Urn) -> None:
     """
     parts = urn.token.split(":")
     if len(parts) != 3 or parts[0] != "kubernetes" or "/" not in parts[1]:
-        raise PluginError(f"{urn.token} is not supported by this stand-in plugin, which handles Kubernetes objects only")
+        raise PluginError(
+            f"{urn.token} is not supported by this stand-in plugin, which handles Kubernetes objects only"
+        )
     if parts[1].startswith("helm.sh/") or parts[1] in ("yaml/v2", "kustomize/v2", "yaml", "kustomize"):
         raise PluginError(
             f"{urn.token} is not supported by this stand-in plugin: write the objects as resources of their own kinds, "

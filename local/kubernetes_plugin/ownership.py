@@ -61,8 +61,8 @@ def created_by_pulumi(live: dict[str, Any]) -> bool:
 def keep_ignored(inputs: dict[str, Any], live: dict[str, Any], ignored: list[str], manager: str) -> None:
     """Change `inputs` so that applying them leaves the ignored paths as they are on the live object.
 
-    A field that only others manage is left out (no conflict); one that we manage, or nobody, is sent with its live value
-    (leaving it out would remove it).
+    A field that only others manage is left out (no conflict); one that we manage, or nobody, is sent with its live
+    value (leaving it out would remove it).
     """
     entries = metadata(live).get("managedFields") or []
     ours = [e.get("fieldsV1") or {} for e in entries if e.get("manager") == manager]
@@ -88,14 +88,17 @@ def _owns(fields: dict[str, Any], path: tuple) -> bool:
     return True
 
 
+def _has(obj: Any, part: Any) -> bool:
+    if isinstance(obj, list):
+        return isinstance(part, int) and part < len(obj)
+    return isinstance(obj, dict) and part in obj
+
+
 def _lookup(obj: Any, path: tuple) -> tuple[bool, Any]:
     for part in path:
-        if isinstance(obj, dict) and part in obj:
-            obj = obj[part]
-        elif isinstance(obj, list) and isinstance(part, int) and part < len(obj):
-            obj = obj[part]
-        else:
+        if not _has(obj, part):
             return False, None
+        obj = obj[part]
     return True, copy.deepcopy(obj)
 
 
@@ -109,20 +112,15 @@ def _set(obj: Any, path: tuple, value: Any) -> None:
     found, parent = _lookup_parent(obj, path, create=True)
     if not found:
         return
-    if isinstance(parent, dict):
-        parent[path[-1]] = value
-    elif isinstance(parent, list) and isinstance(path[-1], int) and path[-1] < len(parent):
+    if isinstance(parent, dict) or (isinstance(parent, list) and isinstance(path[-1], int) and path[-1] < len(parent)):
         parent[path[-1]] = value
 
 
 def _lookup_parent(obj: Any, path: tuple, create: bool) -> tuple[bool, Any]:
     for part in path[:-1]:
-        if create and isinstance(obj, dict) and part not in obj and isinstance(part, str):
-            obj[part] = {}
-        if isinstance(obj, dict) and part in obj:
-            obj = obj[part]
-        elif isinstance(obj, list) and isinstance(part, int) and part < len(obj):
-            obj = obj[part]
-        else:
+        if create and isinstance(obj, dict) and isinstance(part, str):
+            obj.setdefault(part, {})
+        if not _has(obj, part):
             return False, None
+        obj = obj[part]
     return True, obj

@@ -17,7 +17,9 @@ def selector_text(selector: dict[str, Any] | None) -> str:
     parts = [f"{key}={value}" for key, value in ((selector or {}).get("matchLabels") or {}).items()]
     for expression in (selector or {}).get("matchExpressions") or []:
         key, operator, values = expression["key"], expression["operator"], ",".join(expression.get("values") or [])
-        parts.append({"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(operator, f"!{key}"))
+        parts.append(
+            {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(operator, f"!{key}")
+        )
     return ",".join(parts)
 
 
@@ -57,9 +59,7 @@ def owned_pods(client: Client, obj: dict[str, Any]) -> list[dict[str, Any]]:
     if obj["kind"] == "Pod":
         return [obj]
     spec = obj.get("spec") or {}
-    if obj["kind"] == "Service":
-        selector = selector_text({"matchLabels": spec.get("selector")})
-    elif obj["kind"] == "ReplicationController":
+    if obj["kind"] == "Service" or obj["kind"] == "ReplicationController":
         selector = selector_text({"matchLabels": spec.get("selector")})
     else:
         selector = selector_text(spec.get("selector"))
@@ -116,7 +116,8 @@ def _container_problem(client: Client, pod: dict[str, Any], container: dict[str,
         words = _last_words(client, pod, str(name), ended, previous=not terminated)
         restarts = container.get("restartCount") or 0
         again = f", restarted {restarts} times" if restarts else ""
-        return f"container {name} ended with {ended.get('reason') or 'Error'} (exit code {ended.get('exitCode')}{again}){words}"
+        how = f"{ended.get('reason') or 'Error'} (exit code {ended.get('exitCode')}{again})"
+        return f"container {name} ended with {how}{words}"
     if reason not in _NORMAL_WAITS:
         return f"container {name}: {reason}: {_one_line(waiting.get('message'))}"
     return ""

@@ -31,7 +31,7 @@ class Readiness:
 
 
 READY = Readiness(True)
-Check = Callable[[Client, dict[str, Any], bool], Readiness]
+Check = Callable[[Client, dict[str, Any]], Readiness]
 
 
 def _number(status: dict[str, Any], key: str) -> int:
@@ -47,7 +47,7 @@ def _conditions(obj: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {c.get("type", ""): c for c in (obj.get("status") or {}).get("conditions") or []}
 
 
-def _deployment(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _deployment(_client: Client, obj: dict[str, Any]) -> Readiness:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     wanted = int(spec["replicas"]) if spec.get("replicas") is not None else 1
     progress = f"{_number(status, 'readyReplicas')} of {wanted} pods ready"
@@ -64,7 +64,7 @@ def _deployment(_client: Client, obj: dict[str, Any], _updated: bool) -> Readine
     return READY
 
 
-def _stateful_set(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _stateful_set(_client: Client, obj: dict[str, Any]) -> Readiness:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     wanted = int(spec["replicas"]) if spec.get("replicas") is not None else 1
     strategy = spec.get("updateStrategy") or {}
@@ -83,7 +83,7 @@ def _stateful_set(_client: Client, obj: dict[str, Any], _updated: bool) -> Readi
     return READY
 
 
-def _daemon_set(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _daemon_set(_client: Client, obj: dict[str, Any]) -> Readiness:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     wanted = _number(status, "desiredNumberScheduled")
     if not _observed(obj):
@@ -97,7 +97,7 @@ def _daemon_set(_client: Client, obj: dict[str, Any], _updated: bool) -> Readine
     return READY
 
 
-def _job(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _job(_client: Client, obj: dict[str, Any]) -> Readiness:
     status, conditions = obj.get("status") or {}, _conditions(obj)
     failed, complete = conditions.get("Failed", {}), conditions.get("Complete", {})
     if failed.get("status") == "True":
@@ -110,7 +110,7 @@ def _job(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
     return Readiness(False, f"the Job runs: pods {counts}" if status.get("startTime") else "the Job has not started")
 
 
-def _pod(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _pod(_client: Client, obj: dict[str, Any]) -> Readiness:
     phase = (obj.get("status") or {}).get("phase")
     if phase == "Succeeded" or is_ready(obj):
         return READY
@@ -119,7 +119,7 @@ def _pod(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
     return Readiness(False, f"the pod is {phase or 'new'}")
 
 
-def _service(client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _service(client: Client, obj: dict[str, Any]) -> Readiness:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if spec.get("type") == "LoadBalancer" and not (status.get("loadBalancer") or {}).get("ingress"):
         return Readiness(False, "no address has been allocated for the load balancer")
@@ -127,14 +127,19 @@ def _service(client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
         return READY
     meta = obj["metadata"]
     slices = client.list(
-        "discovery.k8s.io/v1", "EndpointSlice", meta["namespace"], labelSelector=f"kubernetes.io/service-name={meta['name']}"
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        meta["namespace"],
+        labelSelector=f"kubernetes.io/service-name={meta['name']}",
     )
     endpoints = [endpoint for item in slices for endpoint in item.get("endpoints") or []]
     unready = [e for e in endpoints if (e.get("conditions") or {}).get("ready") is False]
     if endpoints and not unready:
         return READY
     if unready:
-        return Readiness(False, f"{len(endpoints) - len(unready)} of {len(endpoints)} pods behind the Service are ready")
+        return Readiness(
+            False, f"{len(endpoints) - len(unready)} of {len(endpoints)} pods behind the Service are ready"
+        )
     if slices and _age_seconds(obj) > SETTLE_SECONDS:
         return READY
     return Readiness(False, "the Service targets no pods: their labels may not match spec.selector")
@@ -149,7 +154,7 @@ def _age_seconds(obj: dict[str, Any]) -> float:
 _first_seen: dict[tuple[Any, Any], float] = {}
 
 
-def _claim(client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _claim(client: Client, obj: dict[str, Any]) -> Readiness:
     """Bound; a claim whose class binds at the first consumer only has to be there (its pod comes later)."""
     phase = (obj.get("status") or {}).get("phase")
     if phase == "Bound":
@@ -163,23 +168,23 @@ def _claim(client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
     return Readiness(False, f"the claim is {phase or 'new'}, no volume is bound to it")
 
 
-def _volume(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _volume(_client: Client, obj: dict[str, Any]) -> Readiness:
     phase = (obj.get("status") or {}).get("phase")
     return READY if phase in ("Available", "Bound") else Readiness(False, f"the volume is {phase or 'new'}")
 
 
-def _replication_controller(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _replication_controller(_client: Client, obj: dict[str, Any]) -> Readiness:
     wanted = int((obj.get("spec") or {}).get("replicas") or 0)
     have = _number(obj.get("status") or {}, "availableReplicas")
     return READY if have == wanted else Readiness(False, f"{have} of {wanted} pods available")
 
 
-def _quota(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _quota(_client: Client, obj: dict[str, Any]) -> Readiness:
     same = (obj.get("spec") or {}).get("hard") == (obj.get("status") or {}).get("hard")
     return READY if same else Readiness(False, "the quota controller has not seen it yet")
 
 
-def _token_secret(_client: Client, obj: dict[str, Any], _updated: bool) -> Readiness:
+def _token_secret(_client: Client, obj: dict[str, Any]) -> Readiness:
     if obj.get("type") != "kubernetes.io/service-account-token" or obj.get("data"):
         return READY
     return Readiness(False, "the token has not been issued yet")
@@ -202,13 +207,13 @@ CHECKS: dict[tuple[str, str], Check] = {
 CHECKED_ON_READ = {"Deployment", "StatefulSet", "DaemonSet", "Job", "Pod", "Service"}
 
 
-def readiness(client: Client, inputs: dict[str, Any], obj: dict[str, Any], updated: bool) -> Readiness:
+def readiness(client: Client, inputs: dict[str, Any], obj: dict[str, Any]) -> Readiness:
     """Whether a live object is ready: by its `pulumi.com/waitFor` annotation, else by its kind."""
     if wait_for := annotation(inputs, WAIT_FOR):
         return _wait_for(wait_for, obj)
     check = CHECKS.get((obj["apiVersion"], obj["kind"]))
     try:
-        return check(client, obj, updated) if check else READY
+        return check(client, obj) if check else READY
     except ApiError as error:
         return Readiness(False, str(error))
 
@@ -228,13 +233,16 @@ def _wait_for(text: str, obj: dict[str, Any]) -> Readiness:
         elif kind == "jsonpath" and (match := re.fullmatch(r"\{?\.?([\w.\-\[\]]+)\}?(?:=(.*))?", rest)):
             value: Any = obj
             for part in re.findall(r"[\w\-]+", match[1]):
-                value = value[int(part)] if isinstance(value, list) and part.isdigit() and int(part) < len(value) else (
-                    value.get(part) if isinstance(value, dict) else None
+                value = (
+                    value[int(part)]
+                    if isinstance(value, list) and part.isdigit() and int(part) < len(value)
+                    else (value.get(part) if isinstance(value, dict) else None)
                 )
             if value is None or (match[2] is not None and str(value) != match[2].strip("'\"")):
                 return Readiness(False, f"waits for {rest}")
         else:
             raise PluginError(
-                f"the annotation {WAIT_FOR} is {expression!r}; it must start with condition= or be jsonpath={{.field.path}}[=value]"
+                f"the annotation {WAIT_FOR} is {expression!r}; it must be condition=TYPE[=STATUS] or "
+                "jsonpath={.field.path}[=VALUE]"
             )
     return READY

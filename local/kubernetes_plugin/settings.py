@@ -44,7 +44,9 @@ def _switch(variables: dict[str, str], key: str, environment: str, default: bool
 
 def from_variables(variables: dict[str, str]) -> Settings:
     """Settings from Configure's variables. A bad kubeconfig is a `problem`, not an error: previews go on."""
-    given = {key: variables.get(f"kubernetes:config:{key}", "") for key in ("kubeconfig", "context", "cluster", "namespace")}
+    given = {
+        key: variables.get(f"kubernetes:config:{key}", "") for key in ("kubeconfig", "context", "cluster", "namespace")
+    }
     config: dict[str, Any] = {}
     context, namespace, problem = None, given["namespace"] or "default", None
     try:
@@ -125,7 +127,8 @@ def _with_absolute_paths(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     for section in ("cluster", "user"):
         if isinstance(entry.get(section), dict):
             resolved[section] = {
-                key: str(folder / value) if key in _PATH_KEYS and value else value for key, value in entry[section].items()
+                key: str(folder / value) if key in _PATH_KEYS and value else value
+                for key, value in entry[section].items()
             }
     return resolved
 
@@ -150,7 +153,9 @@ def select_context(config: dict[str, Any], context: str, cluster: str) -> tuple[
         chosen["cluster"] = cluster
     clusters = [entry.get("name") for entry in config.get("clusters") or []]
     if chosen.get("cluster") not in clusters:
-        raise PluginError(f"the kubeconfig has no cluster {chosen.get('cluster')!r}; it has: {', '.join(map(str, clusters))}")
+        raise PluginError(
+            f"the kubeconfig has no cluster {chosen.get('cluster')!r}; it has: {', '.join(map(str, clusters))}"
+        )
     return name, chosen
 
 

@@ -130,6 +130,8 @@ def imported_inputs(live: dict[str, Any]) -> dict[str, Any]:
     inputs = {key: value for key, value in live.items() if key != "status"}
     meta = {key: value for key, value in metadata(live).items() if key not in READ_ONLY_METADATA}
     server_written = ("deployment.kubernetes.io/revision", "kubectl.kubernetes.io/last-applied-configuration")
-    annotations = {key: value for key, value in (meta.pop("annotations", None) or {}).items() if key not in server_written}
+    annotations = {
+        key: value for key, value in (meta.pop("annotations", None) or {}).items() if key not in server_written
+    }
     inputs["metadata"] = {**meta, "annotations": annotations} if annotations else meta
     return inputs

@@ -1,0 +1,192 @@
+"""The gRPC face: messages in, `Provider` calls, messages out, and every error as one readable status."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
+
+from . import settings as settings_module
+from .client import Client
+from .engine import Engine
+from .errors import PluginError, hide
+from .naming import Urn
+from .provider import InitFailed, Provider
+from .settings import from_variables
+from .values import from_struct, reveal, secret_strings, to_struct
+
+_KINDS = {
+    "add": provider_pb2.PropertyDiff.ADD,
+    "add-replace": provider_pb2.PropertyDiff.ADD_REPLACE,
+    "delete": provider_pb2.PropertyDiff.DELETE,
+    "delete-replace": provider_pb2.PropertyDiff.DELETE_REPLACE,
+    "update": provider_pb2.PropertyDiff.UPDATE,
+    "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
+}
+_LIMITATION = "this stand-in for pulumi-resource-kubernetes handles Kubernetes objects only"
+
+
+class Server(provider_pb2_grpc.ResourceProviderServicer):
+    """Pulumi's ResourceProvider service. Calls that are not defined here answer UNIMPLEMENTED, as gRPC's base does."""
+
+    def __init__(self, engine: Engine, version: str) -> None:
+        self._engine = engine
+        self._version = version
+        self._cancelled = threading.Event()
+        self._provider: Provider | None = None
+        self._keep_secrets = False
+
+    def cancel(self) -> None:
+        """End every wait."""
+        self._cancelled.set()
+
+    # The names below are the protocol's.
+
+    def GetPluginInfo(self, request: Any, context: Any) -> plugin_pb2.PluginInfo:
+        return plugin_pb2.PluginInfo(version=self._version)
+
+    def Cancel(self, request: Any, context: Any) -> empty_pb2.Empty:
+        self.cancel()
+        return empty_pb2.Empty()
+
+    def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
+        with self._errors(context):
+            failures = settings_module.check(reveal(from_struct(request.news)))
+            return provider_pb2.CheckResponse(
+                inputs=request.news,
+                failures=[provider_pb2.CheckFailure(property=key, reason=reason) for key, reason in failures],
+            )
+
+    def DiffConfig(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
+        with self._errors(context):
+            olds = request.old_inputs if request.old_inputs.fields else request.olds
+            changed, replaces = settings_module.diff(reveal(from_struct(olds)), reveal(from_struct(request.news)))
+            return provider_pb2.DiffResponse(
+                changes=provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE,
+                diffs=changed,
+                replaces=replaces,
+            )
+
+    def Configure(self, request: Any, context: Any) -> provider_pb2.ConfigureResponse:
+        with self._errors(context):
+            self._keep_secrets = request.acceptSecrets
+            settings = from_variables(dict(request.variables))
+            self._provider = Provider(settings, Client(settings, self._cancelled), self._engine)
+            return provider_pb2.ConfigureResponse(
+                acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
+            )
+
+    def Check(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
+        news = from_struct(request.news)
+        with self._errors(context, news):
+            try:
+                inputs = self._configured().check(
+                    Urn(request.urn), from_struct(request.olds), news, request.randomSeed, _proposed_name(request)
+                )
+            except PluginError as error:
+                failure = provider_pb2.CheckFailure(reason=hide(str(error), secret_strings(news)))
+                return provider_pb2.CheckResponse(inputs=request.news, failures=[failure])
+            return provider_pb2.CheckResponse(inputs=to_struct(inputs, self._keep_secrets))
+
+    def Diff(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
+        with self._errors(context):
+            detailed, replaces, delete_first = self._configured().diff(
+                Urn(request.urn), from_struct(request.olds), from_struct(request.news), list(request.ignoreChanges)
+            )
+            changed = bool(detailed or replaces)
+            return provider_pb2.DiffResponse(
+                changes=provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE,
+                replaces=replaces,
+                deleteBeforeReplace=delete_first,
+                detailedDiff={
+                    path: provider_pb2.PropertyDiff(kind=_KINDS[kind], inputDiff=True)
+                    for path, kind in detailed.items()
+                },
+                hasDetailedDiff=True,
+            )
+
+    def Create(self, request: Any, context: Any) -> provider_pb2.CreateResponse:
+        given = from_struct(request.properties)
+        with self._errors(context, given):
+            object_id, properties = self._configured().create(Urn(request.urn), given, request.timeout, request.preview)
+            return provider_pb2.CreateResponse(id=object_id, properties=self._struct(properties))
+
+    def Update(self, request: Any, context: Any) -> provider_pb2.UpdateResponse:
+        given = from_struct(request.news)
+        with self._errors(context, given):
+            properties = self._configured().update(
+                Urn(request.urn),
+                from_struct(request.olds),
+                given,
+                list(request.ignoreChanges),
+                request.timeout,
+                request.preview,
+            )
+            return provider_pb2.UpdateResponse(properties=self._struct(properties))
+
+    def Read(self, request: Any, context: Any) -> provider_pb2.ReadResponse:
+        properties, inputs = from_struct(request.properties), from_struct(request.inputs)
+        with self._errors(context, inputs):
+            object_id, properties, inputs = self._configured().read(Urn(request.urn), request.id, properties, inputs)
+            if not object_id:
+                return provider_pb2.ReadResponse(id="")
+            return provider_pb2.ReadResponse(
+                id=object_id, properties=self._struct(properties), inputs=self._struct(inputs)
+            )
+
+    def Delete(self, request: Any, context: Any) -> empty_pb2.Empty:
+        properties = from_struct(request.properties)
+        with self._errors(context, properties):
+            self._configured().delete(Urn(request.urn), request.id, properties, request.timeout)
+            return empty_pb2.Empty()
+
+    def Invoke(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the function {request.tok} is not among them")
+
+    def Construct(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the component {request.type} is not among them")
+
+    def Call(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the method {request.tok} is not among them")
+
+    def _configured(self) -> Provider:
+        if self._provider is None:
+            raise PluginError("the provider is used before it is configured")
+        return self._provider
+
+    def _struct(self, value: dict[str, Any]) -> Any:
+        return to_struct(value, self._keep_secrets)
+
+    @contextmanager
+    def _errors(self, context: Any, given: Any = None) -> Iterator[None]:
+        """Turn exceptions into gRPC statuses, with no secret value and no traceback in them."""
+        try:
+            yield
+        except InitFailed as error:
+            hidden = list(secret_strings(given))
+            message = hide(str(error), hidden)
+            failed = provider_pb2.ErrorResourceInitFailed(
+                id=error.object_id,
+                properties=self._struct(error.properties),
+                reasons=[hide(reason, hidden) for reason in error.reasons],
+                inputs=self._struct(error.inputs) if error.inputs is not None else None,
+            )
+            status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=message)  # type: ignore[attr-defined]
+            status.details.add().Pack(failed)
+            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+            context.abort(grpc.StatusCode.UNKNOWN, message)
+        except (PluginError, ValueError) as error:
+            context.abort(grpc.StatusCode.UNKNOWN, hide(str(error), secret_strings(given)))
+
+
+def _proposed_name(request: Any) -> str | None:
+    """The name that the engine's auto-naming configuration asks for, "" where it forbids automatic names."""
+    if not request.HasField("autonaming"):
+        return None
+    options = request.autonaming
+    return "" if options.mode == provider_pb2.CheckRequest.AutonamingOptions.DISABLE else options.proposed_name
