@@ -16,15 +16,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from infra.catalog import MODELS
+from infra.catalog import POSITIONS
 
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 
 
 def _known_model(name: str) -> str:
-    if name not in MODELS:
-        raise ValueError(f"'{name}' is not known; allowed: {', '.join(MODELS)}")
+    if name not in POSITIONS:
+        raise ValueError(f"'{name}' is not known; allowed: {', '.join(POSITIONS)}")
     return name
 
 
@@ -271,7 +271,7 @@ def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
 
 
 def _model_positions(training: TrainingConfig) -> Iterator[str]:
-    positions = MODELS[training.model].positions
+    positions = POSITIONS[training.model]
     if training.sequence_length > positions:
         yield (
             f"training.sequenceLength: {training.sequence_length} is more than the {positions} positions of model "

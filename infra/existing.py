@@ -43,7 +43,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         ConfigError: when no kubeconfig has the context, or when the registry is neither configured nor offered.
     """
     cluster, image = config.cluster, config.image
-    offer = _offer(cluster.context, cluster.kubeconfig, stack)
+    kubeconfig, offer = _find(cluster.context, cluster.kubeconfig, stack)
     builder = image.builder or offer.builder or "buildkit"
     registry = image.registry or offer.registry
     if builder != "prebuilt" and not registry:
@@ -57,7 +57,8 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     provider = k8s.Provider(
         "cluster",
         context=cluster.context,
-        kubeconfig=cluster.kubeconfig,
+        # The one file that has the context: the provider takes no list of files, as $KUBECONFIG may be one.
+        kubeconfig=str(kubeconfig),
         # A plain string that is known at preview: an unknown one would show every object as replaced.
         cluster_identifier=cluster.context,
         enable_server_side_apply=True,
@@ -99,34 +100,40 @@ def _is_insecure(registry: str, offer: Offer) -> bool:
     return host in ("localhost", "127.0.0.1") or (registry == offer.registry and offer.registryInsecure)
 
 
-def _offer(context: str, kubeconfig: str | None, stack: str) -> Offer:
+def _find(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer]:
+    """The file that has the context, and what its cluster offers."""
     files = kubeconfig_files(kubeconfig)
     known: list[str] = []
-    clusters: dict[str, Mapping[str, Any]] = {}
-    found: str | None = None
     for file in files:
-        try:
-            content = yaml.safe_load(file.read_text()) or {}
-        except FileNotFoundError:
-            continue
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {error}"]) from error
-        for entry in content.get("clusters") or []:
-            clusters.setdefault(entry["name"], entry.get("cluster") or {})
+        content = _load(file, stack)
+        clusters = {entry["name"]: entry.get("cluster") or {} for entry in content.get("clusters") or []}
         for entry in content.get("contexts") or []:
             known.append(entry["name"])
-            if entry["name"] == context and found is None:
-                found = entry["context"]["cluster"]
-    if found is None:
-        allowed = f"known contexts: {', '.join(known)}" if known else "no context is known"
-        raise ConfigError(
-            stack,
-            [
-                f"cluster.context: '{context}' is not in {', '.join(map(str, files))}; {allowed}; "
-                "`make node` starts a cluster on this machine as trainyard-local"
-            ],
-        )
-    for extension in clusters.get(found, {}).get("extensions") or []:
+            if entry["name"] == context:
+                return file, _offer(clusters.get(entry["context"]["cluster"], {}))
+    allowed = f"known contexts: {', '.join(known)}" if known else "no context is known"
+    searched = ", ".join(map(str, files))
+    raise ConfigError(
+        stack,
+        [
+            f"cluster.context: '{context}' is not in {searched}; {allowed}; "
+            "`make node` starts a cluster on this machine as trainyard-local"
+        ],
+    )
+
+
+def _load(file: Path, stack: str) -> dict[str, Any]:
+    try:
+        return yaml.safe_load(file.read_text()) or {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {reason}"]) from error
+
+
+def _offer(cluster: Mapping[str, Any]) -> Offer:
+    for extension in cluster.get("extensions") or []:
         if extension.get("name") == "trainyard":
             return Offer(**extension["extension"])
     return Offer()

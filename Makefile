@@ -1,0 +1,76 @@
+# What a person types. Each target is one line that could be typed as well; `python -m local run -- CMD` gives CMD the local
+# node's environment (PATH with the toolchain, Pulumi's local backend, KUBECONFIG).
+
+PYTHON ?= python3
+STACK ?= local
+PY := .venv/bin/python
+LOCAL := $(PY) -m local
+
+.DEFAULT_GOAL := help
+.PHONY: help up node follow status down clean preview test e2e lint format lock diagram
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
+
+up: node  ## set up everything, train on this machine's node, follow the training to its end
+	@$(LOCAL) run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview
+	@$(LOCAL) run --phase training -- $(PY) -m workloads.follow --stack local
+	@$(LOCAL) timings
+
+node: .venv/infra.stamp  ## the toolchain, and the local Kubernetes node unless the stack names another context
+	@$(LOCAL) up --stack-file Pulumi.local.yaml
+	@$(LOCAL) run -- pulumi stack select --create local
+
+follow: .venv/infra.stamp  ## come back to a training that runs
+	@$(LOCAL) run -- $(PY) -m workloads.follow --stack $(STACK)
+
+status: .venv/infra.stamp  ## what of the local node runs
+	@$(LOCAL) status
+
+preview: node  ## what `make up` would change
+	@$(LOCAL) run -- pulumi preview --stack local --diff
+
+down: .venv/infra.stamp  ## destroy the local stack and stop the node; datasets, runs and caches stay in .local/
+	@$(LOCAL) destroy
+	@$(LOCAL) down
+
+clean: .venv/infra.stamp  ## down, and remove .local/ with the trained models, images and state
+	@$(LOCAL) destroy
+	@$(LOCAL) down --all
+
+test: .venv/dev.stamp  ## all fast tests
+	$(PY) -m pytest -m "not cluster" -n 2
+
+e2e: .venv/dev.stamp  ## the real node, the real engine, the real training
+	$(PY) -m pytest -m cluster
+
+lint: .venv/dev.stamp  ## format, lint and types
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/pyright
+
+format: .venv/dev.stamp  ## format, and fix what the linter can
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+diagram: .venv/infra.stamp  ## redraw the README's picture from the resource graph
+	$(PY) -m infra.graph --stack local --into README.md
+
+lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresses
+	for name in dev infra trainer bootstrap; do \
+	  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+	    requirements/$$name.in $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
+	    --output-file requirements/$$name.txt || exit 1; \
+	done
+
+.venv/infra.stamp: requirements/bootstrap.txt requirements/infra.txt
+	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "error: $(PYTHON) must be Python 3.11 or newer with venv (Debian: apt-get install python3-venv); or PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/infra.txt
+	@touch $@
+
+.venv/dev.stamp: requirements/dev.txt .venv/infra.stamp
+	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
+	@touch $@

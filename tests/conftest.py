@@ -1,0 +1,49 @@
+"""Fixtures for every test: a kubeconfig like the local node's, and recordings of the program without a cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.recording import Recording, record
+
+# pytest_plugins = ["tests.fixtures_cluster"]
+
+OFFER = {
+    "registry": "registry.test:5000",
+    "registryInsecure": True,
+    "builder": "buildah",
+    "storagePath": "/srv/trainyard",
+    "baseImage": "registry.test:5000/base@sha256:" + "a" * 64,
+    "etcdImage": "registry.test:5000/etcd@sha256:" + "b" * 64,
+}
+
+
+def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) -> Path:
+    """A kubeconfig with one context; `offer` is what the local node says of itself in an extension."""
+    extensions = [{"name": "trainyard", "extension": offer}] if offer else []
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": context, "cluster": {"server": "https://cluster.test:6443", "extensions": extensions}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": "admin"}}],
+        "users": [{"name": "admin", "user": {}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """KUBECONFIG points at a file with the context trainyard-local and its extension."""
+    path = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def local_stack(local_kubeconfig: Path) -> Recording:
+    """The resources of Pulumi.local.yaml."""
+    return record("local")

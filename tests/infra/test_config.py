@@ -1,0 +1,119 @@
+"""Stack configuration: defaults, unknown keys, every rule, and all problems at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infra.config import ConfigError, StackConfig, parse
+from infra.recording import stack_file_values
+
+MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
+
+
+def problems(**sections: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse({**MINIMAL, **sections}, "test")
+    return caught.value.problems
+
+
+def test_a_context_is_all_that_a_stack_must_name() -> None:
+    config = parse(MINIMAL, "test")
+    assert config.cluster.context == "somewhere"
+    assert config.workers.count == 2
+
+
+def test_the_local_stack_file_is_valid() -> None:
+    assert parse(stack_file_values("local"), "local").training.model == "micro"
+
+
+def test_every_problem_of_a_stack_is_reported_at_once() -> None:
+    found = problems(
+        cluster={"contxt": "x"},
+        workers={"count": 0},
+        storage={"kind": "nfs"},
+        image={"builder": "prebuilt"},
+        training={"steps": -1, "optimizer": {"learningrate": 1}},
+        surprise={},
+    )
+    paths = [problem.split(":")[0] for problem in found]
+    assert paths == [
+        "cluster.context",
+        "cluster.contxt",
+        "image.ref",
+        "storage.kind",
+        "surprise",
+        "training.optimizer.learningrate",
+        "training.steps",
+        "workers.count",
+    ]
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    assert problems(training={"learningRat": 1, "microBach": 1})[1] == (
+        "training.microBach: unknown key; did you mean microBatch?"
+    )
+    assert "did you mean learningRate?" in problems(training={"optimizer": {"learningrate": 1e-3}})[0]
+
+
+def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
+    assert problems(storage={"zzz": 1}) == [
+        "storage.zzz: unknown key; allowed: kind, path, className, accessMode, sizeGib"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"workers": {"count": 2, "min": 3}}, "workers.min: 3 is more than workers.count; allowed: 1 to 2"),
+        ({"workers": {"gpus": 8}}, "workers.processes: 1 for 8 GPUs; allowed: 8, one per GPU"),
+        ({"storage": {"path": "/x"}}, "storage.path: only used with storage.kind hostPath"),
+        ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
+        ({"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass"),
+        ({"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest"),
+        ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
+        ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
+        ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
+        ({"training": {"model": "gpt5"}}, "training.model: 'gpt5' is not known; allowed: tiny, micro"),
+        (
+            {"training": {"model": "micro", "sequenceLength": 512, "microBatch": 8}},
+            "training.sequenceLength: 512 is more than the 256 positions of model micro; allowed: 2 to 256",
+        ),
+        (
+            {"workers": {"count": 4}, "training": {"tokensPerStep": 8192, "microBatch": 8}},
+            "training.microBatch: a step has 1 micro-batches for 4 processes",
+        ),
+        ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
+        ({"training": "small"}, "training: 'small' is not a section"),
+        ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not allowed; must be a valid number"),
+    ],
+)
+def test_each_rule_says_what_is_wrong_and_what_is_allowed(sections: dict[str, Any], expected: str) -> None:
+    found = problems(**sections)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+SCALAR = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=True) | st.text(max_size=5)
+KEYS = st.sampled_from(["kind", "context", "count", "min", "ref", "path", "input", "steps", "optimizer", "clip", "x"])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*StackConfig.model_fields, "other"]),
+        SCALAR
+        | st.dictionaries(KEYS, SCALAR | st.lists(SCALAR, max_size=2) | st.dictionaries(KEYS, SCALAR, max_size=2)),
+        max_size=4,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_but_a_config_error_ever_comes_out(values: dict[str, Any]) -> None:
+    found: list[str] = []
+    try:
+        parse(values, "test")
+    except ConfigError as error:
+        found = error.problems
+    assert all(problem and "\n" not in problem for problem in found)

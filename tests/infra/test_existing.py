@@ -1,0 +1,94 @@
+"""An existing cluster: where its registry, storage and images come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.recording import record, stack_file_values
+from tests.conftest import OFFER, write_kubeconfig
+
+
+def values(**changes: dict[str, Any]) -> dict[str, Any]:
+    """The local stack's configuration with sections changed."""
+    sections = stack_file_values("local")
+    for name, change in changes.items():
+        sections[name] = {**sections.get(name, {}), **change}
+    return sections
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that offers nothing by itself."""
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_the_local_node_offers_registry_storage_and_images() -> None:
+    stack = record("local")
+    assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/srv/trainyard"
+    assert stack.one("BuildahImage").inputs["target"].startswith("registry.test:5000/trainyard/trainer:")
+    assert stack.one("BuildahImage").inputs["buildArgs"] == {"BASE_IMAGE": OFFER["baseImage"]}
+    etcd = stack.one("StatefulSet").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert etcd["image"] == OFFER["etcdImage"]
+
+
+@pytest.mark.usefixtures("kind")
+def test_another_context_uses_its_default_class_and_buildkit() -> None:
+    stack = record("local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001"}))
+    assert not [item for item in stack.resources if item.kind == "PersistentVolume"]
+    claim = stack.one("PersistentVolumeClaim").inputs["spec"]
+    assert "storageClassName" not in claim
+    image = stack.one("Image")
+    assert image.inputs["push"] is True
+    assert image.inputs["buildOnPreview"] is False
+    assert image.inputs["tags"][0].startswith("localhost:5001/trainyard/trainer:")
+    pod = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"].startswith("localhost:5001/trainyard/trainer@sha256:")
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_prebuilt_image_needs_no_registry_and_no_builder() -> None:
+    ref = "ghcr.test/trainer@sha256:" + "c" * 64
+    stack = record("local", values(cluster={"context": "kind-kind"}, image={"builder": "prebuilt", "ref": ref}))
+    assert not [item for item in stack.resources if item.kind in ("Image", "BuildahImage")]
+    assert stack.one("Deployment").inputs["spec"]["template"]["spec"]["containers"][0]["image"] == ref
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> None:
+    with pytest.raises(pulumi.RunError, match=r"image\.registry: missing, and context 'kind-kind' offers none"):
+        record("local", values(cluster={"context": "kind-kind"}))
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_an_unknown_context_lists_the_known_ones() -> None:
+    with pytest.raises(pulumi.RunError, match=r"cluster\.context: 'nowhere' .* known contexts: trainyard-local"):
+        record("local", values(cluster={"context": "nowhere"}))
+
+
+def test_no_kubeconfig_at_all_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(pulumi.RunError, match="no context is known"):
+        record("local")
+
+
+def test_contexts_are_merged_over_the_files_of_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_kubeconfig(tmp_path / "first", "kind-kind", None)
+    second = write_kubeconfig(tmp_path / "second", "trainyard-local", OFFER)
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'absent'}:{second}")
+    stack = record("local")
+    assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/srv/trainyard"
+    assert stack.one("kubernetes", "cluster").inputs["kubeconfig"] == str(second)
+
+
+def test_the_provider_is_explicit_and_never_replaced_over_an_unknown_kubeconfig(local_kubeconfig: Path) -> None:
+    stack = record("local")
+    provider = stack.one("kubernetes", "cluster")
+    assert provider.inputs["clusterIdentifier"] == "trainyard-local"
+    assert provider.inputs["kubeconfig"] == str(local_kubeconfig)
+    for item in stack.all("kubernetes:"):
+        assert provider.urn in item.provider

@@ -1,0 +1,112 @@
+"""The progress line and the end of a training, as a person sees them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from workloads.follow import Target, report
+from workloads.progress import Board, parse_logfmt, time_to_go
+from workloads.watch import Outcome, outcome, why_waiting
+
+STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
+
+
+def plain() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=200), text
+
+
+def pod(exit_code: int | None = None, message: str = "", **status: Any) -> dict[str, Any]:
+    if exit_code is not None:
+        status["containerStatuses"] = [{"state": {"terminated": {"exitCode": exit_code, "message": message}}}]
+    return {"metadata": {"name": "train-0"}, "status": status}
+
+
+def job(kind: str, message: str = "") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": kind, "status": "True", "message": message}]}}
+
+
+def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
+    console, text = plain()
+    with Board(console) as board:
+        board.line("train-0", "step=10 validation_loss=8.5")
+        board.line("train-0", STEP)
+    assert text.getvalue() == "step 20/200  loss 7.123  validation 8.500  1,234 tokens/s  1:20 to go\n"
+
+
+def test_events_and_errors_are_shown_and_noise_is_not() -> None:
+    console, text = plain()
+    board = Board(console)
+    board.line("train-1", "event=round round=1 world_size=2 rank=0")
+    board.line("train-1", "some library says hello")
+    board.line("train-1", "RuntimeError: no memory")
+    assert text.getvalue().splitlines() == [
+        "train-1: event=round round=1 world_size=2 rank=0",
+        "train-1: RuntimeError: no memory",
+    ]
+
+
+@pytest.mark.parametrize("line", ["", "plain words", 'unclosed "quote', "a=1 b"])
+def test_lines_of_others_are_not_mistaken_for_metrics(line: str) -> None:
+    assert parse_logfmt(line) == {}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (80, "1:20"), (3725, "1:02:05")])
+def test_time_to_go(seconds: float, text: str) -> None:
+    assert time_to_go(seconds) == text
+
+
+def test_the_job_runs_until_a_condition_says_otherwise() -> None:
+    assert outcome({"status": {}}, []) is None
+    assert outcome({"status": {"conditions": [{"type": "Complete", "status": "False"}]}}, []) is None
+
+
+def test_a_complete_job_carries_the_record_of_the_pod_that_finished() -> None:
+    record = {"step": 200, "validation_loss": 5.5}
+    pods = [pod(143, "terminated"), pod(0, json.dumps(record))]
+    assert outcome(job("Complete"), pods) == Outcome(succeeded=True, result=record)
+
+
+def test_a_failed_job_says_why_in_the_trainers_words_before_kubernetes() -> None:
+    cause = json.dumps({"state": "failed", "message": "the loss is NaN at step 12"})
+    assert outcome(job("Failed", "PodFailurePolicy"), [pod(42, cause)]) == Outcome(
+        succeeded=False, message="the loss is NaN at step 12", result={}
+    )
+    failed = outcome(job("Failed", "Job was active longer than deadline"), [])
+    assert failed is not None
+    assert failed.message == "Job was active longer than deadline"
+
+
+def test_waiting_says_for_what() -> None:
+    image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    assert why_waiting([pod(containerStatuses=[image])]) == "ImagePullBackOff: not found"
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
+    assert why_waiting([pod(conditions=[condition])]) == "waiting for a node: 0/1 nodes: Insufficient cpu"
+    assert why_waiting([]) == "waiting for the Job controller"
+
+
+def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
+    console, text = plain()
+    target = Target("c", "n", "j", "/data/runs/r", {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x"})
+    result = {
+        "step": 200,
+        "validation_loss": 5.512,
+        "initial_validation_loss": 10.83,
+        "sample": "The [light] of",
+        "checkpoint": "/data/runs/r/checkpoints/step-00000200",
+    }
+    report(console, target, Outcome(succeeded=True, result=result))
+    shown = text.getvalue()
+    for expected in [
+        "10.83 -> 5.51 in 200 steps",
+        "The [light] of",
+        "step-00000200",
+        "kubectl exec x",
+        "kubectl logs x",
+    ]:
+        assert expected in shown

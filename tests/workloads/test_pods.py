@@ -1,0 +1,92 @@
+"""What the pods of the local stack may do, reach and use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.recording import Recording, record, stack_file_values
+
+WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
+
+
+def pod(stack: Recording, kind: str, name: str) -> dict[str, Any]:
+    return stack.one(kind, name).inputs["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("kind", "name"), WORKLOADS)
+def test_pods_meet_the_restricted_standard(local_stack: Recording, kind: str, name: str) -> None:
+    spec = pod(local_stack, kind, name)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert spec["automountServiceAccountToken"] is False
+    assert not any("hostPath" in volume for volume in spec.get("volumes", []))
+    for container in spec["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert container["resources"]["requests"]["cpu"]
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_the_namespace_enforces_the_restricted_standard(local_stack: Recording) -> None:
+    (namespace,) = local_stack.all("kubernetes:core/v1:Namespace")
+    assert namespace.inputs["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize(("kind", "name"), [item for item in WORKLOADS if item[1] != "etcd"])
+def test_the_trainers_image_is_by_digest(local_stack: Recording, kind: str, name: str) -> None:
+    for container in pod(local_stack, kind, name)["containers"]:
+        assert "@sha256:" in container["image"]
+
+
+def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> None:
+    policies = {item.name: item.inputs["spec"] for item in local_stack.resources if item.kind == "NetworkPolicy"}
+    assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    (into_etcd,) = policies["rendezvous"]["ingress"]
+    assert into_etcd["from"] == [{"podSelector": policies["trainers"]["podSelector"]}]
+    assert [port["port"] for port in into_etcd["ports"]] == [2379]
+    # Only the dataset Job leaves the cluster.
+    leaving = [name for name, spec in policies.items() for rule in spec.get("egress", []) if "to" not in rule]
+    assert sorted(leaving) == ["allow-dns", "dataset"]
+
+
+def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
+    job = local_stack.one("Job", "training").inputs
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"] == 2
+    assert spec["maxFailedIndexes"] == 1
+    assert spec["successPolicy"] == {"rules": [{"succeededCount": 1}]}
+    assert "ttlSecondsAfterFinished" not in spec
+    assert job["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+    arguments = pod(local_stack, "Job", "training")["containers"][0]["args"]
+    assert arguments[arguments.index("--nnodes") + 1] == "1:2"
+    assert arguments[arguments.index("--rdzv-endpoint") + 1] == "etcd.trainyard.svc:2379"
+    assert arguments[arguments.index("--rdzv-id") + 1] == "$(RDZV_ID)"
+
+
+def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
+    rules = local_stack.one("Job", "training").inputs["spec"]["podFailurePolicy"]["rules"]
+    by_code = {
+        code: rule["action"] for rule in rules if "onExitCodes" in rule for code in rule["onExitCodes"]["values"]
+    }
+    assert by_code == {42: "FailJob", 75: "Ignore", 143: "Ignore"}
+    assert [rule["action"] for rule in rules if "onPodConditions" in rule] == ["Ignore"]
+    container = local_stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["name"]
+    assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container}
+
+
+def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:
+    values = stack_file_values("local")
+    values["workers"] = {"count": 2, "gpus": 4, "processes": 4, "cpu": 8}
+    values["training"]["microBatch"] = 4
+    stack = record("local", values)
+    spec = pod(stack, "Job", "training")
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
+    environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
