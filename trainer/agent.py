@@ -56,7 +56,7 @@ class Agent(LocalElasticAgent):
         self._fruitless = 0
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        result = super()._monitor_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
         if result.is_failed():
             self._judge(list(result.failures.values()))
         return result

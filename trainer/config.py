@@ -303,7 +303,7 @@ def _broken_rules(config: Config, failed: set[str]) -> list[str]:
         rule(
             train.tokens_per_step % window == 0,
             "train.tokens_per_step",
-            f"{train.tokens_per_step} is not a multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
+            f"{train.tokens_per_step} is no multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
         )
     return problems
 

@@ -123,8 +123,8 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
             agent = Agent(
                 handler, options.nproc_per_node, command, run, logs, options.shutdown_timeout, options.patience
             )
-            result = agent.run()
-        if result is not None and not result.is_failed() and metrics.done(run) is not None:
+            agent.run()
+        if metrics.done(run) is not None:
             handler.shutdown()  # closes the rendezvous: nodes that wait for a next round end, too
     except RendezvousError as error:  # closed, timed out or out of reach
         raise Stop(EXIT_RESTART, f"rendezvous {options.rdzv_id}: {error or type(error).__name__}") from None

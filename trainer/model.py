@@ -10,9 +10,9 @@ from trainer.presets import PRESETS
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config  # noqa: E402
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel  # noqa: E402
-from transformers.utils.logging import disable_progress_bar  # noqa: E402
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.utils.logging import disable_progress_bar
 
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 

@@ -21,7 +21,7 @@ from trainer.tokenizer import FILE, end_of_text, load
 
 SAMPLE = Path(__file__).parent / "sample" / "opticks.txt"
 PASSAGE = 4096
-"""Characters in a passage: where there are few documents, every k-th passage is held out instead of every k-th document."""
+"""Characters in a passage: with few documents, every k-th passage is held out, not every k-th document."""
 GROUP = 64
 """Units encoded in one call: the tokenizer spreads them over the cores."""
 

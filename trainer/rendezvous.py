@@ -10,7 +10,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousError,

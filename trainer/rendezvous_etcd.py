@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistStoreError, Store
+from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousHandler,
@@ -189,7 +189,7 @@ class EtcdStore(Store):
                 return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Write `desired` where the key holds `expected` (or, expected empty, is missing); return what it holds then."""
+        """Write `desired` where the key holds `expected` (or is missing, with expected empty); return what it holds."""
         while True:
             found = self._etcd.get(self._prefix + key)
             if found is None and _bytes(expected) != b"":
@@ -204,7 +204,7 @@ class EtcdStore(Store):
         return all(self._etcd.get(self._prefix + key) is not None for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        limit = (timeout or self.timeout).total_seconds()
+        limit = (timeout or self.timeout).total_seconds()  # pyright: ignore[reportAttributeAccessIssue]
         deadline = time.monotonic() + limit
         while not self.check(keys):
             if time.monotonic() > deadline:

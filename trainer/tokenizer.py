@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.implementations import ByteLevelBPETokenizer
+from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError
 
