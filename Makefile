@@ -7,7 +7,7 @@ PY := .venv/bin/python
 LOCAL := $(PY) -m local
 
 .DEFAULT_GOAL := help
-.PHONY: help up node follow status down clean preview test e2e lint format lock diagram
+.PHONY: help up node follow status down clean preview test e2e lint format lock docs
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -53,8 +53,8 @@ format: .venv/dev.stamp  ## format, and fix what the linter can
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-diagram: .venv/infra.stamp  ## redraw the README's picture from the resource graph
-	$(PY) -m infra.graph --stack local --into README.md
+docs: .venv/infra.stamp  ## write the README's picture and table anew from the code
+	$(PY) -m infra.docs
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresses
 	for name in dev infra trainer bootstrap; do \

@@ -69,8 +69,9 @@ class StorageConfig(Section):
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
     class_name: str | None = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
-    """ReadWriteOnce is enough, and all that kind, k3d and minikube offer, when every pod runs on one node."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
+    """Default: ReadWriteMany for a class that is named; ReadWriteOnce for the cluster's default class, which is nearly
+    everywhere a disk or a directory of one node."""
     size_gib: int = Field(default=10, ge=1)
     """Size of the claim, GiB."""
 
@@ -140,7 +141,7 @@ class TrainingConfig(Section):
     """Folder under /data/runs. Default: the model and a hash of what changes the mathematics, so that the same training
     resumes and a different one starts afresh."""
     model: Annotated[str, AfterValidator(_known_model)] = "small"
-    """Preset of GPT-2."""
+    """Preset of GPT-2: tiny, micro, distil, small, medium, large or xl."""
     steps: int = Field(default=1000, ge=1)
     """Optimizer steps."""
     tokens_per_step: int = Field(default=524_288, ge=1)

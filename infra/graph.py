@@ -1,0 +1,101 @@
+"""Draws a stack from its real resource graph, as a Mermaid flowchart (`make docs` puts it into the README).
+
+The program runs without a cloud (infra/recording.py); boxes are resources inside their components, an arrow means "must
+exist before". Arrows that follow from others are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import yaml
+
+from infra.recording import Recorded, Recording, record, stack_file_values
+
+#: More resources of one kind in one component than this are drawn as one box.
+SHOWN_OF_A_KIND = 2
+
+
+def mermaid(stack: Recording) -> str:
+    """The flowchart's text; the same graph gives the same text."""
+    resources = {item.urn: item for item in stack.resources if not item.type.startswith("pulumi:")}
+    components = {urn for urn in resources if resources[urn].type.startswith("trainyard:")}
+    boxes = _boxes({urn: item for urn, item in resources.items() if urn not in components})
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for urn, box in boxes.items():
+        parent = resources[urn].parent
+        title = resources[parent].kind if parent in components else ""
+        if box not in grouped[title]:
+            grouped[title].append(box)
+    lines = ["flowchart LR"]
+    for title in sorted(grouped):
+        indent = "  "
+        if title:
+            lines.append(f"  subgraph {title}")
+            indent = "    "
+        lines += [f'{indent}{_identifier(box)}["{box}"]' for box in sorted(grouped[title])]
+        if title:
+            lines.append("  end")
+    lines += [f"  {_identifier(before)} --> {_identifier(after)}" for before, after in _arrows(resources, boxes)]
+    return "\n".join(lines)
+
+
+def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
+    """URN -> label of the box it is drawn in."""
+    kinds: dict[tuple[str, str], list[Recorded]] = defaultdict(list)
+    for item in resources.values():
+        kinds[item.parent, item.kind].append(item)
+    labels: dict[str, str] = {}
+    for (_, kind), items in kinds.items():
+        for item in items:
+            many = len(items) > SHOWN_OF_A_KIND
+            labels[item.urn] = f"{len(items)} x {kind}" if many else f"{kind} {item.name}"
+    return labels
+
+
+def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple[str, str]]:
+    """Pairs (before, after) of boxes, without those that follow from others."""
+    direct: dict[str, set[str]] = defaultdict(set)
+    for urn, box in boxes.items():
+        for dependency in resources[urn].dependencies:
+            if dependency in boxes and boxes[dependency] != box:
+                direct[box].add(boxes[dependency])
+
+    def reaches(box: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(direct[box])
+        while waiting:
+            before = waiting.pop()
+            if before not in found:
+                found.add(before)
+                waiting += direct[before]
+        return found
+
+    arrows = []
+    for box in list(direct):
+        implied = set().union(*(reaches(before) for before in direct[box])) if direct[box] else set()
+        arrows += [(before, box) for before in direct[box] - implied]
+    return sorted(arrows)
+
+
+def _identifier(box: str) -> str:
+    return "r_" + re.sub(r"[^A-Za-z0-9]+", "_", box).lower()
+
+
+def draw(stack: str) -> str:
+    """The diagram of a stack file; a stand-in kubeconfig answers for the context that it names."""
+    context = stack_file_values(stack)["cluster"]["context"]
+    offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
+    content = {
+        "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(content))
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+        return mermaid(record(stack))

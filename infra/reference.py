@@ -1,0 +1,41 @@
+"""The table of every configuration key, written from the models that check them, so that it cannot go stale."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from pydantic_core import PydanticUndefined
+
+from infra.config import Section, StackConfig
+
+
+def table() -> str:
+    """Markdown: key, default, meaning; one row a key, in the order of infra/config.py."""
+    rows = ["| key under `trainyard:` | default | meaning |", "|---|---|---|"]
+    return "\n".join(rows + [row for name, field in StackConfig.model_fields.items() for row in _rows(name, field)])
+
+
+def _rows(path: str, field: Any) -> list[str]:
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        fields = field.annotation.model_fields
+        return [row for name, inner in fields.items() for row in _rows(f"{path}.{inner.alias or name}", inner)]
+    return [f"| `{path}` | {_default(field)} | {' '.join((field.description or '').split())}{_allowed(field)} |"]
+
+
+def _default(field: Any) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    return "" if field.default is None else f"`{json.dumps(field.default)}`"
+
+
+def _allowed(field: Any) -> str:
+    """The choices of an enumeration that the sentence before does not name already."""
+    choices = [
+        str(choice)
+        for part in (field.annotation, *get_args(field.annotation))
+        for choice in get_args(part)
+        if isinstance(choice, str)
+    ]
+    missing = [choice for choice in choices if choice not in (field.description or "")]
+    return f" Allowed: {', '.join(f'`{choice}`' for choice in choices)}." if len(choices) > 1 and missing else ""

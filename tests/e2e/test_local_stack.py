@@ -1,0 +1,191 @@
+"""The local stack on the real engine and the real Kubernetes: trained by two pods, changed, asked, destroyed.
+
+The tests of this file follow one stack through its life, in order. It has a namespace and a run folder of its own, so a
+stack that somebody brought up by `make up` is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.recording import ROOT, stack_file_values
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+NAMESPACE = "trainyard-e2e"
+
+
+@dataclass
+class Stack:
+    """A stack of its own, driven through the command line as a person would."""
+
+    config: Path
+    environment: dict[str, str]
+    storage: Path
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, **sections: dict[str, Any]) -> None:
+        """Change sections of the stack file."""
+        for name, change in sections.items():
+            self.values[name] = {**self.values.get(name, {}), **change}
+        keys = {f"trainyard:{name}": value for name, value in self.values.items()}
+        self.config.write_text(
+            yaml.safe_dump({"config": {"pulumi:disable-default-providers": ["kubernetes", "aws", "gcp"], **keys}})
+        )
+
+    def pulumi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["pulumi", *arguments, "--stack", "e2e", "--non-interactive"]
+        return self.run([*command, "--config-file", str(self.config)] if arguments[0] != "stack" else command)
+
+    def run(self, command: list[str], timeout: float = 1200) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def output(self, name: str) -> str:
+        return json.loads(self.pulumi("stack", "output", "--json").stdout)[name]
+
+    def run_folder(self) -> Path:
+        """The run directory as this machine sees it."""
+        return self.storage / Path(self.output("runDirectory")).relative_to("/data")
+
+
+@pytest.fixture(scope="module")
+def stack(node: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    from local.environment import environment
+    from local.paths import STORAGE
+
+    made = Stack(tmp_path_factory.mktemp("e2e") / "Pulumi.e2e.yaml", environment(), STORAGE, stack_file_values("local"))
+    made.write(
+        cluster={"namespace": NAMESPACE},
+        training={"name": f"e2e-{uuid.uuid4().hex[:8]}"},
+    )
+    made.pulumi("destroy", "--yes")
+    made.run(["pulumi", "stack", "select", "--create", "e2e"])
+    yield made
+    made.pulumi("destroy", "--yes")
+    made.run(["pulumi", "stack", "rm", "--yes", "--force", "e2e"])
+
+
+def kubectl(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return stack.run(["kubectl", "--context", "trainyard-local", "--namespace", NAMESPACE, *arguments], timeout=120)
+
+
+def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(stack: Stack) -> None:
+    good = json.loads(json.dumps(stack.values))
+    stack.write(workers={"coutn": 3}, training={"steps": 0, "tokensPerStep": 7})
+    refused = stack.pulumi("preview")
+    stack.values = good
+    stack.write()
+    shown = refused.stdout + refused.stderr
+    assert refused.returncode != 0
+    assert "invalid configuration of stack e2e (2 problems)" in shown
+    assert "workers.coutn: unknown key; did you mean count?" in shown
+    assert "training.steps: 0 is not allowed; must be greater than or equal to 1" in shown
+    assert "Traceback" not in shown
+
+
+def test_two_pods_train_a_model_that_transformers_loads(stack: Stack) -> None:
+    up = stack.pulumi("up", "--yes", "--skip-preview")
+    assert up.returncode == 0, up.stdout + up.stderr
+    followed = stack.run([str(ROOT / ".venv/bin/python"), "-m", "workloads.follow", "--stack", "e2e"])
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+
+    run = stack.run_folder()
+    done = json.loads((run / "DONE").read_text())
+    assert done["initial_validation_loss"] - done["validation_loss"] > 3.0
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert max(entry["step"] for entry in metrics) == stack.values["training"]["steps"]
+    assert "world_size=2" in followed.stdout
+    assert f"Validation loss {done['initial_validation_loss']:.2f}" in followed.stdout
+    assert done["sample"].strip()[:20] in followed.stdout
+
+    from transformers import GPT2LMHeadModel
+
+    folder = stack.storage / Path(done["checkpoint"]).relative_to("/data") / "model"
+    assert GPT2LMHeadModel.from_pretrained(folder).num_parameters() > 1_000_000
+
+
+def test_a_second_up_changes_nothing(stack: Stack) -> None:
+    again = stack.pulumi("up", "--yes", "--skip-preview", "--expect-no-changes")
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
+    ready = kubectl(stack, "wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
+    assert ready.returncode == 0, ready.stderr
+    written = stack.run(shlex.split(stack.output("sampleCommand")), timeout=120)
+    assert written.returncode == 0, written.stderr
+    assert "The light" in written.stdout
+    logs = stack.run([part for part in shlex.split(stack.output("logsCommand")) if part != "--follow"], timeout=60)
+    assert "event=done" in logs.stdout
+
+
+def test_tensorboard_shows_the_run(stack: Stack) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = shlex.split(stack.output("tensorboardCommand"))
+    forward = subprocess.Popen(
+        [*command[:-1], f"{port}:6006"], env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        runs = _get_json(f"http://127.0.0.1:{port}/data/runs", seconds=60)
+    finally:
+        forward.terminate()
+        forward.wait(timeout=10)
+    assert any(stack.values["training"]["name"] in run for run in runs)
+
+
+def _get_json(url: str, seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                found = json.load(response)
+            if found:
+                return found
+        except OSError:
+            pass
+        assert time.monotonic() < end, f"{url} answers nothing"
+        time.sleep(1)
+
+
+def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> None:
+    stack.write(training={"metricsEvery": 7})
+    preview = stack.pulumi("preview", "--json")
+    assert preview.returncode == 0, preview.stdout + preview.stderr
+    steps = json.loads(preview.stdout)["steps"]
+    changed = {step["urn"].rsplit("::", 1)[1] for step in steps if step["op"] != "same"}
+    assert {step["newState"]["type"] for step in steps if step["op"] == "replace"} == {"kubernetes:batch/v1:Job"}
+    assert changed - {"trainyard-e2e"} == {"training"}
+    up = stack.pulumi("up", "--yes", "--skip-preview")
+    assert up.returncode == 0, up.stdout + up.stderr
+    # The run is done: the new Job sees so, and ends at once instead of training again.
+    job = stack.output("jobName")
+    ended = kubectl(stack, "wait", "--for=condition=Complete", f"job/{job}", "--timeout=90s")
+    assert ended.returncode == 0, ended.stderr
+    names = kubectl(stack, "get", "jobs", "-o", "name").stdout.split()
+    assert sorted(names) == sorted([f"job.batch/{job}", *[name for name in names if "/dataset-" in name]])
+
+
+def test_destroy_leaves_no_object(stack: Stack) -> None:
+    destroyed = stack.pulumi("destroy", "--yes")
+    assert destroyed.returncode == 0, destroyed.stdout + destroyed.stderr
+    assert "NotFound" in kubectl(stack, "get", "namespace", NAMESPACE).stderr
+    assert NAMESPACE not in kubectl(stack, "get", "persistentvolumes").stdout
+    left = json.loads(stack.run(["pulumi", "stack", "export", "--stack", "e2e"]).stdout)["deployment"]
+    assert not left.get("resources")
