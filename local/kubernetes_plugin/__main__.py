@@ -37,11 +37,6 @@ def _import_stubs_only() -> None:
         sys.modules[name] = package
 
 
-def _import_kubernetes() -> None:
-    """Load the slow module while the engine sends its first calls."""
-    import kubernetes.config  # noqa: F401
-
-
 def _version() -> str:
     """The version of the Python SDK beside us: the engine warns when a plugin's version is below the program's."""
     from importlib.metadata import PackageNotFoundError, version
@@ -60,7 +55,7 @@ def _end_with_engine(engine_process: int) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve until the engine ends us."""
     if len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help"):
         print(f"{NOTICE}\nusage: python -m local.kubernetes_plugin [ENGINE_ADDRESS]; Pulumi starts it")
         return
@@ -68,11 +63,13 @@ def main() -> None:
     import grpc
     from pulumi.runtime.proto import provider_pb2_grpc
 
+    from .client import import_kubernetes
     from .engine import Engine
     from .server import Server
 
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    servicer = Server(Engine(arguments[0] if arguments else None), _version())
+    engine = Engine(arguments[0] if arguments else None)
+    servicer = Server(engine, _version())
     sizes = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.max_send_message_length", LARGEST_MESSAGE)]
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=sizes)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
@@ -80,15 +77,17 @@ def main() -> None:
     server.start()
 
     ended = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: servicer.cancel())  # the engine still wants our partial results
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    # The engine says goodbye with SIGINT and kills after five seconds. A person's Ctrl-C comes as the call Cancel
+    # instead: the engine runs its plugins in process groups of their own.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     print(port, flush=True)
-    print(NOTICE, file=sys.stderr, flush=True)
-    threading.Thread(target=_import_kubernetes, daemon=True).start()
+    engine.info("", NOTICE)
+    threading.Thread(target=import_kubernetes, daemon=True).start()
     threading.Thread(target=_end_with_engine, args=(os.getppid(),), daemon=True).start()
     ended.wait()
     servicer.cancel()
-    server.stop(grace=2).wait()
+    server.stop(grace=1).wait()
 
 
 if __name__ == "__main__":

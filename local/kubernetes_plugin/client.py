@@ -26,6 +26,19 @@ RETRY_CODES = {429, 500, 502, 503, 504}
 REFUSED_CODES = {429, 503}  # the request was certainly not carried out
 
 
+_import_lock = threading.Lock()
+
+
+def import_kubernetes() -> Any:
+    """The official client's package, which takes half a second to load. Two threads that load parts of it at the same
+    time see half-made modules, hence the lock."""
+    with _import_lock:
+        import kubernetes.client
+        import kubernetes.config
+
+        return kubernetes
+
+
 @dataclass(frozen=True)
 class Kind:
     """How a kind is addressed: `/apis/batch/v1`, `jobs`, namespaced."""
@@ -74,9 +87,7 @@ class Client:
     def _connect(self) -> Any:
         with self._connect_lock:
             if self._api is None:
-                from kubernetes.client import ApiClient  # slow to import: 0.5 s
-
-                self._api = ApiClient(_configuration(self._settings))
+                self._api = import_kubernetes().client.ApiClient(_configuration(self._settings))
             return self._api
 
     def kind(self, api_version: str, kind: str) -> Kind:
@@ -212,15 +223,13 @@ def _may_retry(method: str, error: ApiError | UnreachableError) -> bool:
 
 def _configuration(settings: Settings) -> Any:
     """The official client's Configuration for the chosen context."""
-    from kubernetes import config as kubernetes_config
-    from kubernetes.client import Configuration
-
-    configuration = Configuration()
+    kubernetes = import_kubernetes()
+    configuration = kubernetes.client.Configuration()
     try:
         if settings.context is None:
-            kubernetes_config.load_incluster_config(client_configuration=configuration)
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
         else:
-            kubernetes_config.load_kube_config_from_dict(
+            kubernetes.config.load_kube_config_from_dict(
                 settings.kubeconfig, context=settings.context, client_configuration=configuration, persist_config=False
             )
     except Exception as error:  # the loader raises many kinds; each means an unusable kubeconfig entry

@@ -31,6 +31,10 @@ class CancelledError(PluginError):
     """The user interrupted the operation."""
 
 
+class CannotPreviewError(PluginError):
+    """A dry run says nothing about the real update."""
+
+
 class InitFailedError(PluginError):
     """The object exists, but is not ready: `live` goes into the state together with the reasons."""
 

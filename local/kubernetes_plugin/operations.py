@@ -9,7 +9,7 @@ from typing import Any
 from . import awaiting, ownership
 from .client import APPLY, JSON_PATCH, Client
 from .engine import Engine
-from .errors import ApiError, NoSuchKindError, PluginError
+from .errors import ApiError, CannotPreviewError, NoSuchKindError, PluginError
 from .naming import DELETION_PROPAGATION, PATCH_FORCE, annotated_true, annotation, describe, metadata
 from .settings import Settings
 
@@ -56,9 +56,34 @@ def create(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
                 raise
     if call.preview:
         return live
+    if not (call.is_patch or call.settings.upsert):
+        live = _own_what_was_given(call, inputs, live)
     if inputs["kind"] == "CustomResourceDefinition":
         _wait_until_served(call, inputs)
     return awaiting.until_ready(call.client, call.engine, call.urn, inputs, live, call.timeout)
+
+
+def _own_what_was_given(call: Call, inputs: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
+    """Make our manager the owner of exactly the given fields of a new object, and the creating POST of none.
+
+    The real plugin does this before the first update only, and then cannot preview that one: the dry run would keep the
+    old items of lists beside the new ones.
+    """
+    try:
+        live = call.client.request("PATCH", inputs, inputs, content_type=APPLY, fieldManager=call.manager, force="true")
+        for _ in range(5):
+            patch = ownership.disown_creation(live)
+            if patch is None:
+                return live
+            try:
+                return call.client.request("PATCH", live, patch, content_type=JSON_PATCH)
+            except ApiError as error:
+                if error.code not in (409, 422):
+                    raise
+                live = call.client.get(live) or live
+    except ApiError:
+        pass  # the object exists; the next update takes the ownership
+    return live
 
 
 def _wait_until_served(call: Call, crd: dict[str, Any]) -> None:
@@ -114,7 +139,13 @@ def update(
         if not call.is_patch and not call.preview:
             live = _take_ownership(call, identity, live)
         ownership.keep_ignored(inputs, live, ignored, call.manager)
-        new = _apply(call, inputs, live)
+        try:
+            new = _apply(call, inputs, live)
+        except ApiError as error:
+            # The fields of the creation cannot be handed over in a dry run; the real update does that first.
+            if call.preview and error.reason == "Invalid" and ownership.created_by_pulumi(live):
+                raise CannotPreviewError(str(error)) from None
+            raise
         if not call.preview and old_manager != call.manager:
             relinquish(call.client, new, old_manager)
     if call.preview:
@@ -123,7 +154,7 @@ def update(
 
 
 def _take_ownership(call: Call, identity: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
-    """Hand the fields of the creating POST (and of kubectl) to our manager; tried again if the object just changed."""
+    """Hand the fields of earlier plugins and of kubectl to our manager; tried again if the object just changed."""
     for attempt in range(5):
         patch = ownership.hand_over(live, call.manager)
         if patch is None:

@@ -1,8 +1,8 @@
 """Field ownership in server-side apply: who manages which field of a live object.
 
 An object is created with a plain POST, so that an existing one is an error and not overwritten. Its fields then belong
-to the manager `pulumi-kubernetes` (operation Update); before the first apply they are handed to the resource's own
-manager, or a field that the program drops would stay for ever.
+to the manager `pulumi-kubernetes` (operation Update) and must pass to the resource's own manager, or a field that the
+program drops would stay for ever.
 """
 
 from __future__ import annotations
@@ -38,8 +38,20 @@ def hand_over(live: dict[str, Any], manager: str) -> list[dict[str, Any]] | None
         _merge(fields, entry.get("fieldsV1") or {})
     merged["fieldsV1"] = fields
     kept = [entry for entry in entries if entry is not own and entry not in taken]
+    return _set_entries(live, [*kept, merged])
+
+
+def disown_creation(live: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """A JSON patch that takes the creating POST out of the owners; None where it is none."""
+    entries = metadata(live).get("managedFields") or []
+    kept = [e for e in entries if (e.get("manager"), e.get("operation")) != (CREATOR, "Update") or e.get("subresource")]
+    return _set_entries(live, kept) if len(kept) < len(entries) else None
+
+
+def _set_entries(live: dict[str, Any], entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The JSON patch; it fails with a conflict when the object changed in between."""
     return [
-        {"op": "replace", "path": "/metadata/managedFields", "value": [*kept, merged]},
+        {"op": "replace", "path": "/metadata/managedFields", "value": entries},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata(live)["resourceVersion"]},
     ]
 

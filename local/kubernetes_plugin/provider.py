@@ -9,7 +9,7 @@ from typing import Any
 from . import awaiting, diff, immutable, naming, operations, state
 from .client import Client
 from .engine import Engine
-from .errors import ApiError, InitFailedError, NoSuchKindError, PluginError, UnreachableError
+from .errors import ApiError, CannotPreviewError, InitFailedError, NoSuchKindError, PluginError, UnreachableError
 from .naming import Urn, metadata
 from .readiness import CHECKED_ON_READ
 from .settings import Settings
@@ -137,6 +137,8 @@ class Provider:
         except InitFailedError as error:
             properties = state.checkpoint(inputs, error.live, given, api_version, manager)
             raise InitFailed(error, naming.object_id(error.live), properties, None) from None
+        except CannotPreviewError:
+            return given
         except ApiError as error:
             if preview and error.reason == "Forbidden":
                 return given
