@@ -1,0 +1,75 @@
+"""The few questions that `up` asks the API server and the daemons' health addresses.
+
+The official client takes over a second to import, longer than everything else that a second `up` does; these are plain
+GETs and one kind of PATCH, so the standard library's HTTP suffices.
+"""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from local import certs, network
+
+TIMEOUT = 3.0  # seconds; everything is on this machine
+
+
+def _open(request: urllib.request.Request, context: ssl.SSLContext | None) -> bytes:
+    # Without the proxies of the environment: they cannot know addresses of the namespace.
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if context:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT) as response:
+        return response.read()
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certs.CA))
+    context.load_cert_chain(certs.certificate("admin"), certs.key("admin"))
+    return context
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}"
+    return str(getattr(error, "reason", error)) or type(error).__name__
+
+
+def get(path: str) -> Any:
+    """The object at an API path. Raises OSError (urllib's errors are OSErrors)."""
+    return json.loads(_open(urllib.request.Request(network.API_SERVER + path), _context()))
+
+
+def apply(path: str, thing: dict[str, Any]) -> None:
+    """Server-side apply of one object at its own API path."""
+    request = urllib.request.Request(
+        f"{network.API_SERVER}{path}?fieldManager=trainyard-local&force=true",
+        data=json.dumps(thing).encode(),
+        headers={"Content-Type": "application/apply-patch+yaml"},
+        method="PATCH",
+    )
+    _open(request, _context())
+
+
+def apiserver_health() -> str | None:
+    try:
+        _open(urllib.request.Request(f"{network.API_SERVER}/readyz"), _context())
+    except (OSError, ssl.SSLError) as error:
+        return reason(error)
+    return None
+
+
+def http_health(port: int, path: str, scheme: str = "http") -> Callable[[], str | None]:
+    """A health check against the node's address. A self-signed certificate is fine: the address is our own veth."""
+
+    def check() -> str | None:
+        context = ssl._create_unverified_context() if scheme == "https" else None
+        try:
+            _open(urllib.request.Request(f"{scheme}://{network.NODE_ADDRESS}:{port}{path}"), context)
+        except OSError as error:
+            return reason(error)
+        return None
+
+    return check

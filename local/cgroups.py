@@ -1,0 +1,69 @@
+"""The control group that all pods live below, in whichever version of cgroups the machine has."""
+
+from pathlib import Path
+
+ROOT = "/trainyard"
+MOUNT = Path("/sys/fs/cgroup")
+# What the kubelet needs to count and to limit.
+NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
+
+
+def is_unified(mount: Path = MOUNT) -> bool:
+    """Version 2: one tree with all controllers."""
+    return (mount / "cgroup.controllers").exists()
+
+
+def missing(mount: Path = MOUNT) -> list[str]:
+    """The controllers that the kubelet needs and this machine does not have."""
+    if is_unified(mount):
+        have = (mount / "cgroup.controllers").read_text().split()
+        return [name for name in ("cpu", "cpuset", "memory", "pids") if name not in have]
+    return [name for name in NEEDED if not (mount / name / "cgroup.procs").exists()]
+
+
+def hierarchies(mount: Path = MOUNT) -> list[Path]:
+    """The root of every tree: one with version 2, one for each controller with version 1."""
+    if is_unified(mount):
+        return [mount]
+    # Links (cpu -> cpu,cpuacct) would name a tree twice.
+    return sorted(entry for entry in mount.iterdir() if (entry / "cgroup.procs").exists() and not entry.is_symlink())
+
+
+def ensure() -> None:
+    """Makes ROOT in every tree: the kubelet refuses to start without it."""
+    for tree in hierarchies():
+        group = tree / ROOT.lstrip("/")
+        group.mkdir(exist_ok=True)
+        if is_unified() and tree == MOUNT:
+            for controller in ("cpu", "cpuset", "memory", "pids"):
+                (tree / "cgroup.subtree_control").write_text(f"+{controller}")
+        for name in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new group, and then no process may enter
+            if (group / name).exists() and not (group / name).read_text().strip():
+                (group / name).write_text((tree / name).read_text())
+
+
+def processes() -> list[int]:
+    """All processes in a pod's control group."""
+    found: set[int] = set()
+    for tree in hierarchies():
+        for group in (tree / ROOT.lstrip("/")).rglob("cgroup.procs"):
+            try:
+                found.update(int(line) for line in group.read_text().split())
+            except OSError:
+                continue  # ended meanwhile
+    return sorted(found)
+
+
+def remove() -> list[Path]:
+    """Removes the empty groups, inmost first; returns those that were not empty."""
+    left = []
+    for tree in hierarchies():
+        top = tree / ROOT.lstrip("/")
+        if not top.is_dir():
+            continue
+        for group in [*sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts)), top]:
+            try:
+                group.rmdir()
+            except OSError:
+                left.append(group)
+    return left

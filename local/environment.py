@@ -1,0 +1,143 @@
+"""The environment in which Pulumi, kubectl and the tests find the toolchain, the state and the cluster of this checkout."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from local import images, network, paths, toolchain
+
+PLUGIN = "pulumi-resource-kubernetes"
+USER_PULUMI = Path.home() / ".pulumi"
+
+LAUNCHER = """\
+#!/bin/sh
+# Written by `python -m local up`: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
+PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} -m local.kubernetes_plugin "$@"
+"""
+
+
+def _outside_path() -> str:
+    """PATH without our own directories: what the machine itself offers, also when asked from within `local run`."""
+    ours = (str(paths.cache()), str(paths.STATE))
+    parts = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(part for part in parts if not part.startswith(ours))
+
+
+def installed_pulumi() -> Path | None:
+    """An installed Pulumi that can run Python programs. Such a one is used as it is, and nothing is built."""
+    pulumi = shutil.which("pulumi", path=_outside_path())
+    if not pulumi:
+        return None
+    beside = Path(pulumi).resolve().with_name("pulumi-language-python")
+    if beside.exists() or shutil.which("pulumi-language-python", path=_outside_path()):
+        return Path(pulumi)
+    return None
+
+
+def real_plugin() -> Path | None:
+    """Pulumi's own Kubernetes plugin, wherever the engine would find it."""
+    for home in (paths.PULUMI_HOME, USER_PULUMI):
+        for folder in sorted(home.glob("plugins/resource-kubernetes-v*")):
+            if folder.is_dir() and (folder / PLUGIN).exists():
+                return folder / PLUGIN
+    found = shutil.which(PLUGIN, path=_outside_path())
+    return Path(found) if found else None
+
+
+def share_plugins() -> None:
+    """Lets our PULUMI_HOME use the plugins that the user has already."""
+    link = paths.PULUMI_HOME / "plugins"
+    if (USER_PULUMI / "plugins").is_dir() and not link.exists():
+        paths.PULUMI_HOME.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(USER_PULUMI / "plugins")
+
+
+def download_plugin(pulumi: str) -> bool:
+    """Lets Pulumi fetch its Kubernetes plugin, as it would by itself later. False where that cannot be reached."""
+    command = [pulumi, "plugin", "install", "resource", "kubernetes", version("pulumi-kubernetes")]
+    try:
+        return subprocess.run(command, capture_output=True, env=variables(), timeout=180).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def choose_plugin(download: bool) -> str:
+    """Puts the stand-in in place, or takes it away; returns one line that says which plugin Pulumi will use.
+
+    The stand-in is for a machine that has only the toolchain we built. `download`: try to get the real one first.
+    """
+    share_plugins()
+    launcher = paths.BIN / PLUGIN
+    found = real_plugin()
+    if not found:
+        pulumi = installed_pulumi()
+        if (pulumi or download) and download_plugin(str(pulumi or toolchain.program("pulumi"))):
+            found = real_plugin()
+    if found:
+        launcher.unlink(missing_ok=True)
+        return f"Kubernetes plugin: {found}"
+    text = LAUNCHER.format(root=shlex.quote(str(paths.ROOT)), python=shlex.quote(sys.executable))
+    paths.BIN.mkdir(parents=True, exist_ok=True)
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.unlink(missing_ok=True)
+        launcher.write_text(text)
+    launcher.chmod(0o755)
+    return (
+        "Kubernetes plugin: the stand-in local/kubernetes_plugin (the real one: python -m local toolchain --download)"
+    )
+
+
+def path() -> str:
+    """PATH with the toolchain's directories before all others; an installed Pulumi stays the one that is found."""
+    tools = ["kubernetes", "etcd"]
+    if not installed_pulumi():
+        tools = [*toolchain.PULUMI_TOOLS, *tools]
+    first = [paths.BIN, *(toolchain.bin_directory(toolchain.BY_NAME[name]) for name in tools)]
+    return os.pathsep.join([*(str(folder) for folder in first), _outside_path()])
+
+
+def kubeconfig() -> str:
+    """Ours first, then what the user had; each once."""
+    before = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    others = [part for part in before.split(os.pathsep) if part and part != str(paths.KUBECONFIG)]
+    return os.pathsep.join([str(paths.KUBECONFIG), *others])
+
+
+def no_proxy() -> str:
+    before = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    parts = [part for part in before.split(",") if part and part != network.NODE_ADDRESS]
+    return ",".join([*parts, network.NODE_ADDRESS])
+
+
+def variables() -> dict[str, str]:
+    """The whole environment of a command that works with this checkout's local stack."""
+    return {**os.environ, **settings()}
+
+
+def settings() -> dict[str, str]:
+    """What differs from the caller's environment."""
+    result = {
+        "PATH": path(),
+        "PULUMI_HOME": str(paths.PULUMI_HOME),
+        "PULUMI_BACKEND_URL": f"file://{paths.PULUMI_STATE}",
+        "PULUMI_CONFIG_PASSPHRASE": "",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "KUBECONFIG": kubeconfig(),
+        "NO_PROXY": no_proxy(),
+        "no_proxy": no_proxy(),
+    }
+    if paths.KUBECONFIG.exists():
+        # The image builder keeps its layers in .local/ and knows that our registry speaks plain HTTP.
+        result |= {k: v for k, v in images.buildah_environment().items() if k.startswith("CONTAINERS_")}
+    return result
+
+
+def prepare() -> None:
+    """Makes the directories that the settings name: Pulumi's file backend refuses one that is missing."""
+    for folder in (paths.PULUMI_HOME, paths.PULUMI_STATE):
+        folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,176 @@
+"""The three images that the node brings along, so that nothing needs a public image registry.
+
+pause: the sandbox of every pod. etcd: what the rendezvous runs. base: a minimal Debian with Python, which
+trainer/Dockerfile builds on. Each is built and pushed with buildah, and again only when what it is made from changed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from local import network, paths, registry, toolchain
+from local.shell import run
+
+SUITE = "bookworm"
+BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
+BASE_TAR = paths.IMAGES / "base.tar"
+CATATONIT = "/usr/bin/catatonit"
+# The base is made anew after this long, in seconds, so that Debian's security updates arrive: 30 days.
+BASE_AGE = 30 * 86400
+
+
+def storage_configuration() -> Path:
+    """containers-storage of this checkout: `down --all` removes it, and the user's own images stay out of it."""
+    from local.node import write
+
+    text = f'[storage]\ndriver = "overlay"\ngraphroot = "{paths.BUILDAH}/graph"\nrunroot = "{paths.RUN}/buildah"\n'
+    return write(paths.CONFIGURATION / "storage.conf", text)
+
+
+def registries_configuration() -> Path:
+    """Says that our registry speaks plain HTTP, so that no buildah command has to."""
+    from local.node import write
+
+    text = f'[[registry]]\nlocation = "{network.REGISTRY}"\ninsecure = true\n'
+    return write(paths.CONFIGURATION / "registries.conf", text)
+
+
+def buildah_environment() -> dict[str, str]:
+    return {
+        "CONTAINERS_STORAGE_CONF": str(storage_configuration()),
+        "CONTAINERS_REGISTRIES_CONF": str(registries_configuration()),
+        "NO_PROXY": network.NODE_ADDRESS,
+        "no_proxy": network.NODE_ADDRESS,
+    }
+
+
+def buildah(*arguments: str, what: str) -> str:
+    return run(["buildah", *arguments], what, **buildah_environment()).strip()
+
+
+def reference(name: str) -> str | None:
+    """HOST:PORT/NAME@DIGEST of an image that was pushed, by the note that its build left."""
+    try:
+        return json.loads((paths.IMAGES / f"{name}.json").read_text())["reference"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def ensure(name: str, inputs: str, fill: Callable[[Path], list[str]]) -> str:
+    """The image's reference by digest; builds and pushes it unless the registry has it, made from the same inputs.
+
+    `fill` puts the image's files into a directory and returns its entry point.
+    """
+    note = paths.IMAGES / f"{name}.json"
+    found = reference(name)
+    if found and json.loads(note.read_text()).get("inputs") == inputs and registry.has(found):
+        return found
+    note.unlink(missing_ok=True)
+    paths.IMAGES.mkdir(parents=True, exist_ok=True)
+    what = f"make the {name} image"
+    container = buildah("from", "scratch", what=what)
+    try:
+        with tempfile.TemporaryDirectory(dir=paths.IMAGES) as folder:
+            entry = fill(Path(folder))
+            for file in sorted(Path(folder).iterdir()):
+                buildah("add", "--quiet", container, str(file), "/", what=what)
+            if entry:
+                buildah("config", "--entrypoint", json.dumps(entry), container, what=what)
+            buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container, what=what)
+            image = f"{network.REGISTRY}/{name}"
+            # Without timestamps the same files give the same digest.
+            buildah("commit", "--quiet", "--timestamp", "0", container, image, what=what)
+            digest_file = Path(folder) / "digest"
+            buildah("push", "--quiet", "--digestfile", str(digest_file), image, what=f"push the {name} image")
+            result = f"{image}@{digest_file.read_text().strip()}"
+    finally:
+        buildah("rm", container, what=what)
+    temporary = note.with_suffix(".new")
+    temporary.write_text(json.dumps({"reference": result, "inputs": inputs}))
+    temporary.replace(note)
+    return result
+
+
+def file_digest(path: str) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def pause() -> str:
+    def fill(folder: Path) -> list[str]:
+        shutil.copy2(CATATONIT, folder / "catatonit")
+        return ["/catatonit", "-P"]  # -P: sleep for ever and reap children, as the pause container must
+
+    return ensure("pause", file_digest(CATATONIT), fill)
+
+
+def etcd() -> str:
+    def fill(folder: Path) -> list[str]:
+        shutil.copy2(toolchain.program("etcd"), folder / "etcd")
+        return ["/etcd"]
+
+    return ensure("etcd", toolchain.home(toolchain.BY_NAME["etcd"]).name, fill)
+
+
+def base_inputs() -> str:
+    return f"{SUITE} {' '.join(BASE_PACKAGES)}"
+
+
+def base_tar_is_current() -> bool:
+    """Whether the tar of the base is there, whole and young enough."""
+    note = BASE_TAR.with_suffix(".inputs")
+    try:
+        made = BASE_TAR.stat().st_mtime
+        return note.read_text() == base_inputs() and made > time.time() - BASE_AGE
+    except OSError:
+        return False
+
+
+def make_base_tar() -> None:
+    """Installs the base's packages into a tar: the slow half (20 s), which needs no registry yet."""
+    if base_tar_is_current():
+        return
+    paths.IMAGES.mkdir(parents=True, exist_ok=True)
+    partial = BASE_TAR.with_suffix(".partial.tar")
+    partial.unlink(missing_ok=True)
+    options = [
+        "--quiet",
+        "--variant=minbase",
+        f"--include={','.join(BASE_PACKAGES)}",
+        # Documentation and translations: 60 MB that a container does not read. Licences stay.
+        "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/locale/*",
+        "--dpkgopt=path-exclude=/usr/share/doc/*",
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+    ]
+    run(["mmdebstrap", *options, SUITE, str(partial), *own_sources()], "install the base image's Debian packages")
+    partial.replace(BASE_TAR)
+    BASE_TAR.with_suffix(".inputs").write_text(base_inputs())
+
+
+def own_sources(root: Path = Path("/")) -> list[str]:
+    """The package sources of a host that runs the same Debian: they are known to be reachable. Else mmdebstrap's own."""
+    try:
+        release = (root / "etc/os-release").read_text()
+    except OSError:
+        return []
+    if f"VERSION_CODENAME={SUITE}" not in release or "ID=debian" not in release.splitlines():
+        return []
+    for name in ("etc/apt/sources.list.d/debian.sources", "etc/apt/sources.list"):
+        path = root / name
+        if path.exists() and any(line.startswith(("deb ", "URIs:")) for line in path.read_text().splitlines()):
+            return [str(path)]
+    return []
+
+
+def base() -> str:
+    def fill(folder: Path) -> list[str]:
+        os.link(BASE_TAR, folder / "base.tar")  # buildah unpacks what it adds
+        return []
+
+    return ensure("base", f"{base_inputs()} {int(BASE_TAR.stat().st_mtime)}", fill)

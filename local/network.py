@@ -1,0 +1,139 @@
+"""The network namespace that the node lives in, and every address of it.
+
+The host keeps one end of a veth pair; nothing else of the host's network is touched. 198.18.0.0/15 is set aside for
+testing networks (RFC 2544), so it is no network that somebody works in.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from local import paths
+from local.errors import LocalError
+from local.shell import run
+
+NAMESPACE = "trainyard"
+HOST_ADDRESS = "198.18.0.1"
+NODE_ADDRESS = "198.18.0.2"
+PREFIX = 30
+HOST_DEVICE = "trainyard0"
+NODE_DEVICE = "node0"
+
+POD_SUBNET = "10.244.0.0/24"
+SERVICE_SUBNET = "10.96.0.0/16"
+API_SERVICE_ADDRESS = "10.96.0.1"  # the first of SERVICE_SUBNET, by Kubernetes' rule
+# CoreDNS answers here: a link-local address on the namespace's lo, so that pods reach it whatever kube-proxy does.
+DNS_ADDRESS = "169.254.20.10"
+DNS_DOMAIN = "cluster.local"
+
+API_SERVER = f"https://{NODE_ADDRESS}:6443"
+REGISTRY = f"{NODE_ADDRESS}:5000"
+
+NETNS_FILE = Path("/run/netns") / NAMESPACE
+# Which checkout's node the namespace belongs to: one line, its path.
+OWNER_FILE = Path("/run/trainyard.owner")
+IPAM_DATA = paths.RUN / "addresses"
+
+
+def exists() -> bool:
+    """Whether the namespace is there. After a reboot a plain file of its name may be left where /run is a disk."""
+    return os.path.ismount(NETNS_FILE)
+
+
+def owner() -> str | None:
+    """The checkout whose node the namespace holds, or None when there is no namespace."""
+    if not exists():
+        return None
+    try:
+        return OWNER_FILE.read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def ip(*arguments: str, inside: bool = False) -> str:
+    return run(["ip", *(["-n", NAMESPACE] if inside else []), *arguments], "set up the node's network")
+
+
+def has_device() -> bool:
+    return Path("/sys/class/net", HOST_DEVICE).exists()
+
+
+def ensure() -> bool:
+    """Makes the namespace with its addresses. Returns whether it was missing, and with it every pod of before."""
+    fresh = not exists()
+    if fresh:
+        NETNS_FILE.unlink(missing_ok=True)
+        # First the owner: a namespace without one would be nobody's to remove.
+        OWNER_FILE.write_text(f"{paths.ROOT}\n")
+        ip("netns", "add", NAMESPACE)
+    if fresh or not has_device():
+        if has_device():
+            ip("link", "del", HOST_DEVICE)
+        ip("link", "add", HOST_DEVICE, "type", "veth", "peer", "name", NODE_DEVICE, "netns", NAMESPACE)
+    # Every line below may be said again: a run that was killed half way is completed by the next.
+    ip("addr", "replace", f"{HOST_ADDRESS}/{PREFIX}", "dev", HOST_DEVICE)
+    ip("link", "set", HOST_DEVICE, "up")
+    ip("addr", "replace", f"{NODE_ADDRESS}/{PREFIX}", "dev", NODE_DEVICE, inside=True)
+    ip("link", "set", NODE_DEVICE, "up", inside=True)
+    ip("link", "set", "lo", "up", inside=True)
+    ip("addr", "replace", f"{DNS_ADDRESS}/32", "dev", "lo", inside=True)
+    # The apiserver and kube-proxy choose "the node's address" by the default route; nothing forwards what takes it.
+    ip("route", "replace", "default", "via", HOST_ADDRESS, inside=True)
+    enter = ["nsenter", f"--net={NETNS_FILE}", "--"]
+    run([*enter, "sysctl", "-qw", "net.ipv4.ip_forward=1"], "let pods reach each other")
+    return fresh
+
+
+def remove() -> None:
+    """Deletes the namespace; the veth pair goes with it."""
+    if has_device():
+        ip("link", "del", HOST_DEVICE)
+    if exists():
+        subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
+    NETNS_FILE.unlink(missing_ok=True)
+    OWNER_FILE.unlink(missing_ok=True)
+
+
+def conflicts() -> str | None:
+    """What of the host's network stands in the way, when our own device is not there yet."""
+    if has_device():
+        return None
+    try:
+        text = subprocess.run(["ip", "-json", "-4", "addr"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    for device in json.loads(text):
+        for address in device.get("addr_info", ()):
+            if address.get("local") in (HOST_ADDRESS, NODE_ADDRESS):
+                return f"{address['local']} on {device['ifname']}"
+    return None
+
+
+def cni_configuration() -> str:
+    """A bridge for the pods. Pods reach each other, the node and the host, and nothing beyond."""
+    bridge = {
+        "type": "bridge",
+        "bridge": "pods0",
+        "isGateway": True,
+        "ipMasq": True,
+        "hairpinMode": True,  # a pod reaches itself through its own Service
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(IPAM_DATA),
+            "ranges": [[{"subnet": POD_SUBNET}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return json.dumps({"cniVersion": "1.0.0", "name": NAMESPACE, "plugins": [bridge, portmap]}, indent=1)
+
+
+def refuse_foreign() -> None:
+    """The namespace is one per machine: another checkout's node must be stopped from there."""
+    found = owner()
+    if found and found != str(paths.ROOT):
+        raise LocalError(
+            f"the local node of another checkout runs on this machine ({found}); stop it first: "
+            f"cd {found} && .venv/bin/python -m local down"
+        )

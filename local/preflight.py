@@ -1,0 +1,164 @@
+"""Looks whether this machine can be the local node, before anything is changed.
+
+Facts are gathered in one place and judged in another, so that every refusal can be tested on any machine.
+"""
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from local import cgroups, golang, network, paths, processes, toolchain
+
+ALTERNATIVE = "or use a cluster you have: pulumi config set --stack local --path cluster.context kind-kind"
+
+# What each Debian package is looked up by: a program on PATH, or a file.
+PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "docker-registry": "docker-registry",
+    "catatonit": "/usr/bin/catatonit",
+    "iproute2": "ip",
+    "util-linux": "nsenter",
+    "procps": "sysctl",
+}
+
+# Measured: Go's build cache and modules 9 GB, base and trainer image 3 times (builder, registry, unpacked) 14 GB.
+FIRST_TIME_DISK = 25.0  # GB
+LATER_DISK = 5.0  # GB
+# Measured: the node 1.2 GB, two trainers of the smallest model 2 GB; the Kubernetes build peaks at 3 GB.
+MEMORY = 5.0  # GB
+
+# Bits of the effective capability set, capabilities(7).
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_CHROOT": 18, "CAP_SYS_ADMIN": 21}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the machine."""
+
+    system: str
+    uid: int
+    capabilities_missing: tuple[str, ...]
+    cgroups_missing: tuple[str, ...]
+    overlay: bool
+    disk_free: float  # GB, where .local lies
+    memory: float  # GB, total
+    first_time: bool
+    unbuilt: tuple[str, ...]  # tools to build
+    go: bool  # found, or installable
+    packages_missing: tuple[str, ...]
+    apt: bool
+    address_taken: str | None  # "198.18.0.1 on eth1"
+    other_checkout: str | None  # whose node runs
+
+
+def packages_missing() -> tuple[str, ...]:
+    extra = ":/usr/sbin:/sbin"  # root's tools, also when PATH is a plain user's
+    return tuple(
+        package
+        for package, sign in PACKAGES.items()
+        if not (Path(sign).exists() if sign.startswith("/") else shutil.which(sign, path=os.environ["PATH"] + extra))
+    )
+
+
+def go_available() -> bool:
+    """A Go to build with, or uv to install one with."""
+    return golang.on_path() is not None or golang.cached().exists() or find_spec("uv") is not None
+
+
+def other_checkout() -> str | None:
+    owner = network.owner()
+    if owner in (None, str(paths.ROOT)) or not processes.in_namespace(network.NAMESPACE):
+        return None
+    return owner
+
+
+def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOLS) -> Facts:
+    system = platform.system()
+    linux = system == "Linux"
+    unbuilt = tuple(name for name in tools if not toolchain.is_built(toolchain.BY_NAME[name]))
+    return Facts(
+        system=system,
+        uid=os.geteuid(),
+        capabilities_missing=_capabilities_missing() if linux else (),
+        cgroups_missing=tuple(cgroups.missing()) if linux else (),
+        overlay=not linux or "overlay" in Path("/proc/filesystems").read_text() or shutil.which("modprobe") is not None,
+        disk_free=shutil.disk_usage(paths.ROOT).free / 1e9,
+        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9 if linux else 0.0,
+        first_time=bool(unbuilt) or not paths.REGISTRY_DATA.exists(),
+        unbuilt=unbuilt,
+        go=not unbuilt or go_available(),
+        packages_missing=packages_missing() if linux else (),
+        apt=shutil.which("apt-get") is not None,
+        address_taken=network.conflicts() if linux else None,
+        other_checkout=other_checkout() if linux else None,
+    )
+
+
+def _capabilities_missing() -> tuple[str, ...]:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+            return tuple(name for name, bit in CAPABILITIES.items() if not effective >> bit & 1)
+    return ()
+
+
+def toolchain_problems(facts: Facts) -> list[str]:
+    """What stops a machine from building the programs it lacks. Needs neither root nor Linux."""
+    if facts.unbuilt and not facts.go:
+        need = ".".join(map(str, golang.OLDEST))
+        return [
+            f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to install "
+            "one; install Go, or Pulumi itself"
+        ]
+    return []
+
+
+def node_problems(facts: Facts) -> list[str]:
+    """Why this machine cannot be the node: one line each, saying what to do instead."""
+    if facts.system != "Linux":
+        return [f"the local node needs Linux, this is {facts.system}; use a Linux machine, {ALTERNATIVE}"]
+    if facts.uid != 0:
+        return [f"the local node needs root (user id 0, not {facts.uid}); run it with sudo, {ALTERNATIVE}"]
+    found = []
+    if facts.capabilities_missing:
+        names = ", ".join(facts.capabilities_missing)
+        found.append(f"root lacks {names} here, as in an unprivileged container; use a virtual machine, {ALTERNATIVE}")
+    if facts.cgroups_missing:
+        names = ", ".join(facts.cgroups_missing)
+        found.append(f"/sys/fs/cgroup lacks the controllers {names}; mount them, {ALTERNATIVE}")
+    if not facts.overlay:
+        found.append(f"the kernel has no overlay file system; use a kernel with CONFIG_OVERLAY_FS, {ALTERNATIVE}")
+    need = FIRST_TIME_DISK if facts.first_time else LATER_DISK
+    if facts.disk_free < need:
+        when = "the first time" if facts.first_time else "once everything is built"
+        found.append(
+            f"{facts.disk_free:.0f} GB of disk are free at {paths.ROOT}, {need:.0f} GB are needed {when}; "
+            f"free some, {ALTERNATIVE}"
+        )
+    if facts.memory < MEMORY:
+        found.append(
+            f"{facts.memory:.1f} GB of memory, {MEMORY:.0f} GB are needed; use a larger machine, {ALTERNATIVE}"
+        )
+    if facts.packages_missing and not facts.apt:
+        names = " ".join(facts.packages_missing)
+        found.append(f"missing, and there is no apt-get to install them: {names}; install them, {ALTERNATIVE}")
+    if facts.address_taken:
+        found.append(
+            f"the host has an address of the node's network already ({facts.address_taken}); remove it, {ALTERNATIVE}"
+        )
+    if facts.other_checkout:
+        found.append(
+            f"the local node of another checkout runs on this machine; stop it first: "
+            f"cd {facts.other_checkout} && .venv/bin/python -m local down, {ALTERNATIVE}"
+        )
+    return found + toolchain_problems(facts)

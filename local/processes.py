@@ -1,0 +1,265 @@
+"""Starts, watches and stops the daemons of the node.
+
+A daemon is recorded with its process id, its start time and the machine's boot id: a process id alone may belong to
+somebody else by the next time we look, and is then never signalled. A daemon whose command or configuration changed is
+restarted; one that runs, is unchanged and healthy is left alone.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from local import paths
+from local.errors import LocalError
+
+# A daemon's log is begun anew at a start when it grew beyond this, in bytes.
+LOG_LIMIT = 20_000_000
+# One that runs but does not answer gets this long, in seconds, before it is restarted: a busy machine is no failure.
+GRACE = 15.0
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One program of the node. `health` returns None when it serves, else what is wrong."""
+
+    name: str
+    command: list[str]
+    health: Callable[[], str | None]
+    files: tuple[Path, ...] = ()  # configuration that a restart is needed for
+    environment: dict[str, str] = field(default_factory=dict)
+    netns: str = "trainyard"
+    stop_seconds: float = 10.0  # between SIGTERM and SIGKILL
+    start_seconds: float = 60.0  # until it must be healthy
+
+
+@dataclass(frozen=True)
+class Record:
+    """What identifies a process that we started for as long as the machine runs."""
+
+    pid: int
+    started: int  # clock ticks after boot, field 22 of /proc/PID/stat
+    boot: str
+    digest: str  # of the command and the configuration it was started with
+    since: float  # seconds since the epoch
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks after boot at which the process started; None when there is no such process or it is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the program's name may contain spaces and parentheses
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_alive(record: Record | None) -> bool:
+    """Whether the recorded process still runs, and is the same one."""
+    return record is not None and record.boot == boot_id() and start_time(record.pid) == record.started
+
+
+def record_path(name: str) -> Path:
+    return paths.PROCESSES / f"{name}.json"
+
+
+def read_record(name: str) -> Record | None:
+    try:
+        return Record(**json.loads(record_path(name).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def log_path(name: str) -> Path:
+    return paths.LOGS / f"{name}.log"
+
+
+def digest(daemon: Daemon) -> str:
+    summary = hashlib.sha256(json.dumps([daemon.command, daemon.environment, daemon.netns]).encode())
+    for path in daemon.files:
+        summary.update(path.read_bytes())
+    return summary.hexdigest()
+
+
+def is_current(daemon: Daemon) -> bool:
+    """Whether it runs with today's command and configuration."""
+    record = read_record(daemon.name)
+    return is_alive(record) and record is not None and record.digest == digest(daemon)
+
+
+def ensure(daemon: Daemon) -> bool:
+    """Starts the daemon unless it runs unchanged. Returns whether it was started; `wait` says whether it serves."""
+    deadline = time.monotonic() + GRACE
+    while is_current(daemon):
+        if daemon.health() is None:
+            return False
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    stop(daemon.name, daemon.stop_seconds)
+    for pid in strays(daemon.command):
+        _end(pid, start_time(pid), daemon.stop_seconds)
+    start(daemon)
+    return True
+
+
+def start(daemon: Daemon) -> Record:
+    for folder in (paths.PROCESSES, paths.LOGS):
+        folder.mkdir(parents=True, exist_ok=True)
+    log = log_path(daemon.name)
+    if log.exists() and log.stat().st_size > LOG_LIMIT:
+        log.unlink()
+    # nsenter, not `ip netns exec`: that one mounts a fresh /sys, in which the kubelet finds no cgroups.
+    command = ["nsenter", f"--net=/run/netns/{daemon.netns}", "--", *daemon.command] if daemon.netns else daemon.command
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal, or its end, is not for the daemons
+            cwd="/",
+            env=environment(daemon),
+        )
+    started = start_time(process.pid)
+    record = Record(process.pid, started or 0, boot_id(), digest(daemon), time.time())
+    temporary = record_path(daemon.name).with_suffix(".new")
+    temporary.write_text(json.dumps(asdict(record)))
+    temporary.replace(record_path(daemon.name))
+    _CHILDREN[process.pid] = process
+    return record
+
+
+# Children of this very process: polled so that one that ends is reaped, and does not stay as a zombie.
+_CHILDREN: dict[int, "subprocess.Popen[bytes]"] = {}
+
+
+def environment(daemon: Daemon) -> dict[str, str]:
+    """Nothing of the caller's, above all no proxy settings: the daemons speak to addresses of the namespace only."""
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        **daemon.environment,
+    }
+
+
+def wait(daemon: Daemon) -> None:
+    """Returns when the daemon serves. A daemon that ended or does not come is an error with its last log lines."""
+    deadline = time.monotonic() + daemon.start_seconds
+    reason: str | None = "not asked yet"
+    while time.monotonic() < deadline:
+        reason = daemon.health()
+        if reason is None:
+            return
+        record = read_record(daemon.name)
+        if record and record.pid in _CHILDREN:
+            _CHILDREN[record.pid].poll()
+        if not is_alive(record):
+            raise LocalError(f"{daemon.name} ended right after its start: {last_lines(daemon.name)}")
+        time.sleep(0.1)
+    raise LocalError(
+        f"{daemon.name} does not serve after {daemon.start_seconds:.0f} s ({reason}): {last_lines(daemon.name)}"
+    )
+
+
+def last_lines(name: str, count: int = 3) -> str:
+    """The end of a daemon's log, for an error message, with the log's path."""
+    try:
+        with log_path(name).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
+            lines = log.read().decode(errors="replace").strip().splitlines()[-count:]
+    except OSError:
+        lines = ["no log"]
+    return " | ".join(line[:300] for line in lines) + f" (log: {log_path(name)})"
+
+
+def stop(name: str, seconds: float = 10.0) -> bool:
+    """Ends the recorded process, kindly first. Returns whether it ran."""
+    record = read_record(name)
+    running = is_alive(record)
+    if running and record:
+        _end(record.pid, record.started, seconds)
+    record_path(name).unlink(missing_ok=True)
+    return running
+
+
+def _end(pid: int, started: int | None, seconds: float) -> None:
+    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+        if started is None or start_time(pid) != started:
+            return
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if pid in _CHILDREN:
+                _CHILDREN[pid].poll()
+            if start_time(pid) != started:
+                return
+            time.sleep(0.02)
+
+
+def strays(command: list[str]) -> list[int]:
+    """Processes with exactly this command line, which names files of this checkout: ours, but not recorded.
+
+    That is what a start leaves that was killed between starting the process and writing its record.
+    """
+    wanted = b"\0".join(part.encode() for part in command) + b"\0"
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes() == wanted:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def in_namespace(netns: str) -> list[int]:
+    """All processes whose network namespace is the named one."""
+    try:
+        wanted = os.stat(f"/run/netns/{netns}").st_ino
+    except OSError:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.stat(entry / "ns" / "net").st_ino == wanted:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def end_all(pids: list[int], seconds: float) -> None:
+    """Ends these processes: SIGTERM to all, then SIGKILL to those that are left."""
+    started = {pid: start_time(pid) for pid in pids}
+    for pid, when in started.items():
+        if when is not None and start_time(pid) == when:
+            _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(when and start_time(pid) == when for pid, when in started.items()):
+        time.sleep(0.05)
+    for pid, when in started.items():
+        if when:
+            _end(pid, when, 0.0)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,133 @@
+"""Stops the node and leaves nothing of it: no process, no mount, no control group, no device.
+
+What the next start is fast by stays: the registry, containerd's images, etcd's data and the shared storage. It does
+not matter what is left of a node that was killed: each step takes what it finds.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from local import cgroups, network, node, paths, processes
+from local.errors import LocalError
+
+# Those that would start pods anew come first, those that others write to come last.
+ORDER = (
+    "kubelet",
+    "kube-scheduler",
+    "kube-controller-manager",
+    "kube-proxy",
+    "coredns",
+    "containerd",
+    "kube-apiserver",
+    "etcd",
+    "registry",
+)
+POD_SECONDS = 30.0  # Kubernetes' own default grace period
+CNI_RESULTS = Path("/var/lib/cni/results")  # libcni's, at a fixed place
+
+
+def stop_node() -> None:
+    """Everything, in order. Raises LocalError when something could not be removed."""
+    processes.stop("kubelet")
+    stop_pods()
+    for name in ORDER:
+        processes.stop(name)
+    ours = network.owner() == str(paths.ROOT)
+    left = [*shims(), *cgroups.processes(), *(processes.in_namespace(network.NAMESPACE) if ours else ())]
+    processes.end_all(sorted(set(left)), 2.0)
+    unmount_all()
+    remaining = remove_cgroups()
+    if ours or network.owner() is None:
+        network.remove()
+    shutil.rmtree(paths.RUN, ignore_errors=True)
+    if remaining:
+        raise LocalError(f"control groups are still in use: {', '.join(map(str, remaining[:3]))}; run down again")
+
+
+def ctr(*arguments: str) -> str:
+    command = ["ctr", "--address", str(node.CONTAINERD_SOCKET), "--namespace", "k8s.io", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+def stop_pods() -> None:
+    """SIGTERM to every container, SIGKILL after the grace period, then away with the containers' own records."""
+    if not processes.is_alive(processes.read_record("containerd")) or node.containerd_health():
+        return
+    containers = ctr("containers", "ls", "-q").split()
+    sandboxes = set(ctr("containers", "ls", "-q", "labels.io.cri-containerd.kind==sandbox").split())
+    running = running_tasks()
+    for name in sorted(running - sandboxes):
+        ctr("tasks", "kill", "--signal", "SIGTERM", name)
+    deadline = time.monotonic() + POD_SECONDS
+    while running_tasks() - sandboxes and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for name in [*(n for n in containers if n not in sandboxes), *sandboxes]:
+        ctr("tasks", "rm", "--force", name)
+        ctr("containers", "rm", name)
+    for name in sandboxes:
+        for result in CNI_RESULTS.glob(f"*-{name}-*"):
+            result.unlink(missing_ok=True)
+
+
+def running_tasks() -> set[str]:
+    lines = (line.split() for line in ctr("tasks", "ls").splitlines()[1:])
+    return {fields[0] for fields in lines if len(fields) >= 3 and fields[2] == "RUNNING"}
+
+
+def shims() -> list[int]:
+    """containerd's shims: they outlive it, and their command line names our socket."""
+    wanted = str(node.CONTAINERD_SOCKET).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"shim" in arguments[0] and wanted in arguments:
+                found.append(int(entry.name))
+    return found
+
+
+def mounts() -> list[str]:
+    """Mount points below our directories, inmost first. Not the shared storage's: a user may have mounted that."""
+    tops = (f"{paths.RUN}/", f"{paths.STATE}/")
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4].encode().decode("unicode_escape")  # a space is written in octal
+        if point.startswith(tops) and not f"{point}/".startswith(f"{paths.STORAGE}/"):
+            found.append(point)
+    return sorted(found, key=lambda point: -point.count("/"))
+
+
+def unmount_all() -> None:
+    # Several rounds: mounts may lie on one another.
+    for _ in range(5):
+        points = mounts()
+        if not points:
+            return
+        for point in points:
+            if subprocess.run(["umount", point], capture_output=True).returncode:
+                subprocess.run(["umount", "--lazy", point], capture_output=True)
+    raise LocalError(f"cannot unmount {', '.join(mounts()[:3])}; see who uses it: fuser -vm {mounts()[0]}")
+
+
+def remove_cgroups() -> list[Path]:
+    """The kernel takes a moment to let go of processes that just ended."""
+    left: list[Path] = []
+    for _ in range(50):
+        left = cgroups.remove()
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
+
+
+def remove_state() -> None:
+    """All of .local: images, the cluster's objects, Pulumi's state, the trained models."""
+    shutil.rmtree(paths.STATE, ignore_errors=True)
+    if paths.STATE.exists():
+        shutil.rmtree(paths.STATE)

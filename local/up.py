@@ -1,0 +1,176 @@
+"""Brings the toolchain and the node to health, from whatever state they are in, and as much at once as there is to do."""
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from local import (
+    certs,
+    cgroups,
+    controlplane,
+    environment,
+    images,
+    kubeconfig,
+    network,
+    node,
+    packages,
+    paths,
+    processes,
+    registry,
+    teardown,
+    toolchain,
+)
+from local.errors import LocalError
+from local.phases import Phases
+from local.preflight import Facts
+from local.processes import Daemon
+
+STORAGE_OWNER = 1000  # the user that the training runs as; it writes to a host directory, which no fsGroup covers
+READY_SECONDS = 60.0
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """One `up` or `down` of a checkout at a time; the second waits."""
+    paths.STATE.mkdir(exist_ok=True)
+    with (paths.STATE / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def build(name: str, phases: Phases) -> None:
+    tool = toolchain.BY_NAME[name]
+    if toolchain.is_built(tool):
+        return
+    with phases.phase(f"build {name} {toolchain.version(tool)}") as progress:
+        toolchain.build(tool, lambda count: progress(f"{count} packages compiled"))
+
+
+def build_all(names: tuple[str, ...], phases: Phases) -> None:
+    for name in names:
+        build(name, phases)
+
+
+def build_pulumi(phases: Phases) -> None:
+    """Nothing where Pulumi is installed."""
+    if not environment.installed_pulumi():
+        build_all(toolchain.PULUMI_TOOLS, phases)
+
+
+def up(facts: Facts, phases: Phases, download: bool) -> None:
+    """Everything, on a machine whose facts have been judged good."""
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
+        # longest and has a lane for itself.
+        kubernetes = pool.submit(build, "kubernetes", phases)
+        others = pool.submit(build_all, ("etcd", "coredns"), phases)
+        pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
+        if facts.packages_missing:
+            with phases.phase(f"install {' '.join(facts.packages_missing)}"):
+                packages.install(facts.packages_missing)
+        if not images.base_tar_is_current():
+            with phases.phase("install Debian into the base image"):
+                images.make_base_tar()
+        others.result()
+        kubernetes.result()
+        start_node(phases)
+        pulumi.result()
+    phases.say(environment.choose_plugin(download))
+
+
+def _after(first: "Future[None]", then: Callable[[], None]) -> None:
+    first.result()
+    then()
+
+
+def start_node(phases: Phases) -> None:
+    with phases.phase("network namespace, certificates"):
+        prepare()
+    serving = processes.ensure(registry.registry()), processes.ensure(controlplane.etcd())
+    if any(serving):
+        with phases.phase("registry, etcd"):
+            processes.wait(registry.registry())
+            processes.wait(controlplane.etcd())
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        pushed = pool.submit(push_images, phases)
+        with phases.phase("control plane"):
+            api_started = start([controlplane.apiserver()])
+            start([controlplane.controller_manager(), controlplane.scheduler()])
+            if api_started or not (paths.PROCESSES / "coredns.json").exists():
+                node.grant_coredns()
+        with phases.phase("node"):
+            pause = images.pause()
+            start([node.containerd(pause)])
+            start([node.kubelet(), node.coredns(), node.kube_proxy()])
+            await_ready()
+        base, etcd = pushed.result()
+    kubeconfig.write_user(base, etcd)
+
+
+def push_images(phases: Phases) -> tuple[str, str]:
+    with phases.phase("base and etcd image"):
+        return images.base(), images.etcd()
+
+
+def start(daemons: list[Daemon]) -> bool:
+    """Starts those that need it beside each other and waits until they serve. Returns whether any was started."""
+    started = [daemon for daemon in daemons if processes.ensure(daemon)]
+    for daemon in started:
+        processes.wait(daemon)
+    return bool(started)
+
+
+def prepare() -> None:
+    """Everything that a daemon finds in place when it starts."""
+    if not network.exists() or network.owner() != str(paths.ROOT):
+        # First start, a reboot, or a namespace that was deleted under the daemons: nothing of before is of use.
+        teardown.stop_node()
+        if network.exists():  # another checkout's, with nobody in it: preflight looked
+            network.remove()
+    paths.RUN.mkdir(mode=0o700, exist_ok=True)
+    certs.ensure()
+    cgroups.ensure()
+    share_mounts()
+    network.ensure()
+    if not paths.STORAGE.exists():
+        paths.STORAGE.mkdir(parents=True)
+
+        os.chown(paths.STORAGE, STORAGE_OWNER, STORAGE_OWNER)
+
+
+def share_mounts() -> None:
+    """Lets mounts that the kubelet makes for a pod reach containerd's mount namespaces. systemd does it at boot."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        if fields[4] == "/":
+            if not any(field.startswith("shared:") for field in fields[6 : fields.index("-")]):
+                subprocess.run(["mount", "--make-rshared", "/"], check=True)
+            return
+
+
+def await_ready() -> None:
+    kubelet = node.kubelet()
+    check = Daemon("kubelet", kubelet.command, node.ready, start_seconds=READY_SECONDS)
+    try:
+        processes.wait(check)
+    except LocalError as error:
+        raise LocalError(f"the node does not get ready: {error}") from None
+
+
+def daemons() -> list[Daemon]:
+    """All daemons as they would be started now, for `status`."""
+    return [
+        registry.registry(),
+        controlplane.etcd(),
+        controlplane.apiserver(),
+        controlplane.controller_manager(),
+        controlplane.scheduler(),
+        node.containerd(images.reference("pause") or ""),
+        node.kubelet(),
+        node.coredns(),
+        node.kube_proxy(),
+    ]
