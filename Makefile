@@ -5,9 +5,12 @@ PYTHON ?= python3
 STACK ?= local
 PY := .venv/bin/python
 LOCAL := $(PY) -m local
+# The kubeconfig context of the local stack: only trainyard-local is a node of ours.
+CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help up node follow status down clean preview test e2e lint format lock docs
+STATE := .local/state/.pulumi/stacks/trainyard/local.json
+.PHONY: help up node follow status down destroy clean preview test e2e lint format lock docs
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -18,7 +21,7 @@ up: node  ## set up everything, train on this machine's node, follow the trainin
 	@$(LOCAL) timings
 
 node: .venv/infra.stamp  ## the toolchain, and the local Kubernetes node unless the stack names another context
-	@$(LOCAL) up --stack-file Pulumi.local.yaml
+	@$(LOCAL) up --context "$(CONTEXT)"
 	@$(LOCAL) run -- pulumi stack select --create local
 
 follow: .venv/infra.stamp  ## come back to a training that runs
@@ -31,11 +34,14 @@ preview: node  ## what `make up` would change
 	@$(LOCAL) run -- pulumi preview --stack local --diff
 
 down: .venv/infra.stamp  ## destroy the local stack and stop the node; datasets, runs and caches stay in .local/
-	@$(LOCAL) destroy
+	@test ! -e $(STATE) || $(MAKE) --no-print-directory destroy
 	@$(LOCAL) down
 
-clean: .venv/infra.stamp  ## down, and remove .local/ with the trained models, images and state
-	@$(LOCAL) destroy
+destroy: node
+	@$(LOCAL) run -- pulumi destroy --stack local --yes --skip-preview
+	@$(LOCAL) run -- pulumi stack rm local --yes --preserve-config
+
+clean: down  ## down, and remove .local/ with the trained models, images and state
 	@$(LOCAL) down --all
 
 test: .venv/dev.stamp  ## all fast tests

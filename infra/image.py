@@ -15,7 +15,7 @@ from infra.cluster import Cluster, Registry
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What enters the image; .dockerignore lets the same paths through.
-CONTEXT = ("pyproject.toml", "requirements/trainer.txt", "trainer")
+CONTEXT = ("pyproject.toml", "requirements/bootstrap.txt", "requirements/trainer.txt", "trainer")
 DOCKERFILE = "trainer/Dockerfile"
 REPOSITORY = "trainyard/trainer"
 

@@ -87,9 +87,9 @@ def _pod(arguments: list[str], image: pulumi.Output[str], claim: pulumi.Input[st
     container = k8s.core.v1.ContainerArgs(
         name="prepare",
         image=image,
-        command=["tini", "-g", "--", "python", "-m", "trainer.prepare"],
-        args=arguments,
-        env=environment(TRAINER_ENVIRONMENT),
+        args=["python", "-m", "trainer.prepare", *arguments],
+        # The one pod that may reach the Hugging Face hub, for a tokenizer; the image is offline otherwise.
+        env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
         resources=resources(cpu=0.5, memory_gib=2),
         security_context=container_security(),
         volume_mounts=trainer_mounts(),

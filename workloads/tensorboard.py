@@ -78,8 +78,8 @@ def _pod(image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.Pod
     container = core.ContainerArgs(
         name=NAME,
         image=image,
-        command=["tini", "-g", "--", "tensorboard"],
         args=[
+            "tensorboard",
             f"--logdir={DATA}/runs",
             "--bind_all",
             f"--port={PORT}",

@@ -226,9 +226,8 @@ def _pod(
     container = core.ContainerArgs(
         name=CONTAINER,
         image=image,
-        # An init as PID 1 hands SIGTERM on; Python as PID 1 would ignore it until torch installs its handlers.
-        command=["tini", "-g", "--", "python", "-m", "trainer.launch"],
-        args=[*launch, *arguments],
+        # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
+        args=["python", "-m", "trainer.launch", *launch, *arguments],
         env=[
             *environment(TRAINER_ENVIRONMENT | network),
             from_field("POD_IP", "status.podIP"),
