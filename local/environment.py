@@ -1,4 +1,4 @@
-"""The environment in which Pulumi, kubectl and the tests find the toolchain, the state and the cluster of this checkout."""
+"""The environment in which Pulumi, kubectl and the tests find this checkout's toolchain, state and cluster."""
 
 import os
 import shlex

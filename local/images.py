@@ -154,7 +154,7 @@ def make_base_tar() -> None:
 
 
 def own_sources(root: Path = Path("/")) -> list[str]:
-    """The package sources of a host that runs the same Debian: they are known to be reachable. Else mmdebstrap's own."""
+    """The package sources of a host that runs the same Debian: known to be reachable. Else mmdebstrap's own."""
     try:
         release = (root / "etc/os-release").read_text()
     except OSError:

@@ -6,6 +6,7 @@ testing networks (RFC 2544), so it is no network that somebody works in.
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def ip(*arguments: str, inside: bool = False) -> str:
 
 
 def has_device() -> bool:
-    return Path("/sys/class/net", HOST_DEVICE).exists()
+    return any(name == HOST_DEVICE for _, name in socket.if_nameindex())
 
 
 def ensure() -> bool:

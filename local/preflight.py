@@ -117,8 +117,8 @@ def toolchain_problems(facts: Facts) -> list[str]:
     if facts.unbuilt and not facts.go:
         need = ".".join(map(str, golang.OLDEST))
         return [
-            f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to install "
-            "one; install Go, or Pulumi itself"
+            f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to "
+            "install one with; install Go, or Pulumi itself"
         ]
     return []
 

@@ -2,17 +2,14 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 from local.errors import LocalError
 
 
-def run(command: list[str], what: str, *, stdin: str | None = None, cwd: Path | None = None, **environment: str) -> str:
+def run(command: list[str], what: str, **environment: str) -> str:
     """Standard output of the command. `what` says in the error what could not be done."""
     try:
-        result = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
-        )
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     except OSError as error:
         raise LocalError(f"cannot {what}: {command[0]}: {error.strerror}") from None
     if result.returncode:

@@ -1,4 +1,4 @@
-"""Brings the toolchain and the node to health, from whatever state they are in, and as much at once as there is to do."""
+"""Brings the toolchain and the node to health, from whatever state they are in, doing as much at once as it can."""
 
 import fcntl
 import os
