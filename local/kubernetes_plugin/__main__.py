@@ -59,6 +59,7 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help"):
         print(f"{NOTICE}\nusage: python -m local.kubernetes_plugin [ENGINE_ADDRESS]; Pulumi starts it")
         return
+    engine_process = os.getppid()
     _import_stubs_only()
     import grpc
     from pulumi.runtime.proto import provider_pb2_grpc
@@ -84,7 +85,7 @@ def main() -> None:
     print(port, flush=True)
     engine.info("", NOTICE)
     threading.Thread(target=import_kubernetes, daemon=True).start()
-    threading.Thread(target=_end_with_engine, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_engine, args=(engine_process,), daemon=True).start()
     ended.wait()
     servicer.cancel()
     server.stop(grace=1).wait()

@@ -1,0 +1,155 @@
+"""The plugin as the engine sees it: a process that prints its port and answers Pulumi's gRPC calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
+
+from local.kubernetes_plugin.values import UNKNOWN, Secret, from_struct, to_struct
+
+ROOT = Path(__file__).parents[3]
+KUBECONFIG = """
+current-context: gone
+clusters: [{name: gone, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: gone, user: {token: t}}]
+contexts: [{name: gone, context: {cluster: gone, user: gone, namespace: team}}]
+"""
+URN = "urn:pulumi:dev::project::kubernetes:{}::train"
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Iterator[tuple[provider_pb2_grpc.ResourceProviderStub, subprocess.Popen[str]]]:
+    """A running plugin, configured for an API server that does not answer."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "local.kubernetes_plugin"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = provider_pb2_grpc.ResourceProviderStub(channel)
+        response = stub.Configure(
+            provider_pb2.ConfigureRequest(variables={"kubernetes:config:kubeconfig": KUBECONFIG}, acceptSecrets=True)
+        )
+        assert response.acceptSecrets
+        assert response.supportsPreview
+        yield stub, process
+    process.terminate()
+    assert process.wait(5) == 0
+
+
+@pytest.fixture
+def stub(plugin: Any) -> Any:
+    return plugin[0]
+
+
+def check(stub: Any, token: str, news: dict[str, Any]) -> Any:
+    return stub.Check(provider_pb2.CheckRequest(urn=URN.format(token), news=to_struct(news), randomSeed=b"s"))
+
+
+def error_of(call: Any, request: Any) -> grpc.Call:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(request)
+    assert isinstance(caught.value, grpc.Call)
+    assert "\n" not in (caught.value.details() or "")
+    return caught.value
+
+
+def test_it_says_what_it_is(plugin: Any) -> None:
+    _, process = plugin
+    assert process.stderr.readline().startswith("stand-in for pulumi-resource-kubernetes")
+
+
+def test_its_version_is_the_sdks(stub: Any) -> None:
+    from importlib.metadata import version
+
+    assert stub.GetPluginInfo(empty_pb2.Empty()).version == version("pulumi-kubernetes")
+
+
+def test_what_it_cannot_do_is_unimplemented(stub: Any) -> None:
+    for call, request in (
+        (stub.Invoke, provider_pb2.InvokeRequest(tok="kubernetes:yaml:decode")),
+        (stub.Construct, provider_pb2.ConstructRequest(type="kubernetes:yaml/v2:ConfigGroup")),
+        (stub.Handshake, provider_pb2.ProviderHandshakeRequest()),
+        (stub.Parameterize, provider_pb2.ParameterizeRequest()),
+        (stub.GetSchema, provider_pb2.GetSchemaRequest()),
+    ):
+        assert error_of(call, request).code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_check_names_and_places_the_object_without_a_cluster(stub: Any) -> None:
+    response = check(stub, "batch/v1:Job", {"spec": {"completions": UNKNOWN, "password": Secret("hunter2")}})
+    assert not response.failures
+    inputs = from_struct(response.inputs)
+    assert inputs["kind"] == "Job"
+    assert inputs["metadata"]["namespace"] == "team"
+    assert inputs["metadata"]["name"].startswith("train-")
+    assert inputs["spec"] == {"completions": UNKNOWN, "password": Secret("hunter2")}
+    namespace = from_struct(check(stub, "core/v1:Namespace", {}).inputs)
+    assert "namespace" not in namespace["metadata"]
+
+
+def test_check_with_unknown_metadata(stub: Any) -> None:
+    inputs = from_struct(check(stub, "core/v1:ConfigMap", {"metadata": UNKNOWN, "data": {}}).inputs)
+    assert inputs["metadata"] is UNKNOWN
+
+
+def test_unsupported_kinds_fail_the_check(stub: Any) -> None:
+    (failure,) = check(stub, "helm.sh/v3:Release", {}).failures
+    assert "helm.sh/v3:Release is not supported by this stand-in" in failure.reason
+    (failure,) = check(stub, "batch/v1:JobPatch", {}).failures
+    assert "metadata.name" in failure.reason
+
+
+def test_an_unreachable_cluster_is_one_line_and_previews_go_on(stub: Any) -> None:
+    inputs = check(stub, "core/v1:ConfigMap", {"data": {"a": "b"}}).inputs
+    request = {"urn": URN.format("core/v1:ConfigMap"), "properties": inputs}
+    assert stub.Create(provider_pb2.CreateRequest(**request, preview=True)).properties == inputs
+    started = time.monotonic()
+    for call, message in (
+        (stub.Create, provider_pb2.CreateRequest(**request)),
+        (stub.Delete, provider_pb2.DeleteRequest(id="team/x", **request)),
+        (stub.Read, provider_pb2.ReadRequest(id="team/x", **request)),
+    ):
+        details = error_of(call, message).details() or ""
+        assert "http://127.0.0.1:9 cannot be reached" in details
+        assert "refused" in details
+    assert time.monotonic() - started < 5
+
+
+def test_a_bug_in_the_request_is_no_traceback(stub: Any) -> None:
+    request = provider_pb2.DiffRequest(
+        urn=URN.format("batch/v1:Job"),
+        olds=to_struct(
+            {"metadata": {"name": "a"}, "__inputs": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {}}}
+        ),
+        news=to_struct({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}}),
+        ignoreChanges=['a["'],
+    )
+    assert "not a property path" in (error_of(stub.Diff, request).details() or "")
+
+
+def test_it_does_not_outlive_its_parent() -> None:
+    script = """
+import subprocess, sys
+plugin = subprocess.Popen([sys.executable, "-m", "local.kubernetes_plugin"], stdout=subprocess.PIPE)
+plugin.stdout.readline()
+print(plugin.pid, flush=True)
+"""
+    pid = int(subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()

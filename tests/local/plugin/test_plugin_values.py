@@ -1,0 +1,109 @@
+"""Values cross the engine's protocol and back without losing a secret, an unknown or a type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from local.kubernetes_plugin.quantity import canonical
+from local.kubernetes_plugin.values import (
+    SECRET_SIGNATURE,
+    SIGNATURE,
+    UNKNOWN,
+    UNKNOWN_STRING,
+    Secret,
+    from_struct,
+    has_unknown,
+    mark_secrets,
+    reveal,
+    secret_strings,
+    to_struct,
+    underscored,
+)
+
+scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20) | st.just(UNKNOWN)
+trees = st.recursive(
+    scalars,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), trees | trees.map(Secret), max_size=4))
+def test_struct_round_trip(value: dict[str, Any]) -> None:
+    assert from_struct(to_struct(value)) == value
+
+
+def test_secrets_and_unknowns_have_the_engines_signatures() -> None:
+    struct = to_struct({"password": Secret("x"), "later": UNKNOWN})
+    assert struct["password"][SIGNATURE] == SECRET_SIGNATURE
+    assert struct["later"] == UNKNOWN_STRING
+    assert to_struct({"password": Secret("x")}, keep_secrets=False)["password"] == "x"
+
+
+def test_numbers_come_back_as_integers() -> None:
+    value = from_struct(to_struct({"replicas": 3, "ratio": 0.5, "on": True}))
+    assert value == {"replicas": 3, "ratio": 0.5, "on": True}
+    assert isinstance(value["replicas"], int)
+    assert value["on"] is True
+
+
+def test_dashed_schema_names_survive() -> None:
+    program = {"schema": {"x_kubernetes_list_type": "map"}}
+    assert reveal(program) == {"schema": {"x-kubernetes-list-type": "map"}}
+    assert underscored(reveal(program)) == program
+
+
+def test_only_what_was_secret_becomes_secret() -> None:
+    live = {"kind": "Deployment", "spec": {"replicas": 1, "env": [{"value": "hunter2"}]}, "status": {}}
+    given_inputs = {"spec": {"replicas": 1, "env": [{"value": Secret("hunter2")}]}}
+    marked = mark_secrets(live, given_inputs)
+    assert marked["spec"]["env"] == Secret([{"value": "hunter2"}])
+    assert marked["spec"]["replicas"] == 1
+    assert live["spec"]["env"] == [{"value": "hunter2"}]
+
+
+def test_the_data_of_a_kubernetes_secret_is_always_secret() -> None:
+    marked = mark_secrets({"kind": "Secret", "data": {"a": "eA=="}, "type": "Opaque"}, {})
+    assert marked["data"] == Secret({"a": "eA=="})
+    assert marked["type"] == "Opaque"
+
+
+def test_secret_strings_finds_what_to_hide() -> None:
+    value = {"kind": "Secret", "stringData": {"p": "hunter2"}, "spec": [Secret({"deep": ["abc"]})], "name": "plain"}
+    assert sorted(secret_strings(value)) == ["abc", "hunter2"]
+
+
+def test_unknowns_are_found_inside_secrets_and_lists() -> None:
+    assert has_unknown({"a": [Secret({"b": UNKNOWN})]})
+    assert not has_unknown({"a": [Secret({"b": 1})]})
+
+
+@pytest.mark.parametrize(
+    ("given_text", "expected"),
+    [
+        # What kube-apiserver 1.34 writes back for these.
+        ("1000m", "1"),
+        ("1500m", "1500m"),
+        ("1.5", "1500m"),
+        ("0.5Gi", "512Mi"),
+        ("1024Mi", "1Gi"),
+        ("1Gi", "1Gi"),
+        ("2000Mi", "2000Mi"),
+        ("1024", "1024"),
+        ("1000", "1k"),
+        ("1e3", "1e3"),
+        ("100k", "100k"),
+        ("0", "0"),
+        ("0.1", "100m"),
+        (2, "2"),
+        ("512", "512"),
+        ("50%", "50%"),
+        ("much", "much"),
+    ],
+)
+def test_quantities_are_spelled_as_the_server_spells_them(given_text: Any, expected: str) -> None:
+    assert canonical(given_text) == expected
