@@ -63,23 +63,26 @@ def build_pulumi(phases: Phases) -> None:
 
 def up(facts: Facts, phases: Phases, download: bool) -> None:
     """Everything, on a machine whose facts have been judged good."""
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with phases.phase(f"install {' '.join(facts.packages_missing)}"):
+        packages.install(facts.packages_missing)
+    with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
-        # longest and has a lane for itself.
+        # longest and has a lane for itself; the base image waits for the network more than it computes.
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
-        if facts.packages_missing:
-            with phases.phase(f"install {' '.join(facts.packages_missing)}"):
-                packages.install(facts.packages_missing)
-        if not images.base_tar_is_current():
-            with phases.phase("install Debian into the base image"):
-                images.make_base_tar()
+        base = pool.submit(make_base, phases)
         others.result()
         kubernetes.result()
-        start_node(phases)
+        start_node(phases, base)
         pulumi.result()
     phases.say(environment.choose_plugin(download))
+
+
+def make_base(phases: Phases) -> None:
+    if not images.base_tar_is_current():
+        with phases.phase("install Debian into the base image"):
+            images.make_base_tar()
 
 
 def _after(first: "Future[None]", then: Callable[[], None]) -> None:
@@ -87,7 +90,8 @@ def _after(first: "Future[None]", then: Callable[[], None]) -> None:
     then()
 
 
-def start_node(phases: Phases) -> None:
+def start_node(phases: Phases, base_tar: "Future[None]") -> None:
+    """`base_tar` ends when the base image's content is there: only the last step needs it."""
     with phases.phase("network namespace, certificates"):
         prepare()
     serving = processes.ensure(registry.registry()), processes.ensure(controlplane.etcd())
@@ -96,7 +100,7 @@ def start_node(phases: Phases) -> None:
             processes.wait(registry.registry())
             processes.wait(controlplane.etcd())
     with ThreadPoolExecutor(max_workers=2) as pool:
-        pushed = pool.submit(push_images, phases)
+        pushed = pool.submit(push_images, phases, base_tar)
         with phases.phase("control plane"):
             api_started = start([controlplane.apiserver()])
             start([controlplane.controller_manager(), controlplane.scheduler()])
@@ -111,9 +115,12 @@ def start_node(phases: Phases) -> None:
     kubeconfig.write_user(base, etcd)
 
 
-def push_images(phases: Phases) -> tuple[str, str]:
-    with phases.phase("base and etcd image"):
-        return images.base(), images.etcd()
+def push_images(phases: Phases, base_tar: "Future[None]") -> tuple[str, str]:
+    with phases.phase("etcd image"):
+        etcd = images.etcd()
+    base_tar.result()
+    with phases.phase("base image"):
+        return images.base(), etcd
 
 
 def start(daemons: list[Daemon]) -> bool:

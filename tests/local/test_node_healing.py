@@ -1,0 +1,141 @@
+"""The node is killed in parts and as a whole; `up` brings it back, `down` leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from local import cgroups, network, paths, processes, teardown, up
+from tests.fixtures_cluster import bring_up, local
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("node")]
+
+
+def pids() -> dict[str, int]:
+    """The process id of every daemon that runs."""
+    records = {name: processes.read_record(name) for name in teardown.ORDER}
+    return {name: record.pid for name, record in records.items() if record and processes.is_alive(record)}
+
+
+def kill(*names: str) -> None:
+    running = pids()
+    for name in names:
+        os.kill(running[name], signal.SIGKILL)
+    time.sleep(0.2)
+
+
+def assert_healthy() -> None:
+    result = local("status")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_second_up_changes_nothing_and_is_quick() -> None:
+    before = pids()
+    began = time.monotonic()
+    bring_up()
+    assert time.monotonic() - began < 2
+    assert pids() == before
+
+
+@pytest.mark.parametrize("name", teardown.ORDER)
+def test_up_heals_a_killed_daemon_and_leaves_the_others(name: str) -> None:
+    before = pids()
+    kill(name)
+    assert local("status").returncode == 3
+    bring_up()
+    after = pids()
+    assert after[name] != before[name]
+    assert_healthy()
+    # Kubernetes' own programs may end by themselves when the one they depend on was away; etcd and the registry not.
+    assert {n: after[n] for n in ("etcd", "registry", "kubelet") if n != name} == {
+        n: before[n] for n in ("etcd", "registry", "kubelet") if n != name
+    }
+
+
+def test_up_heals_everything_killed_at_once() -> None:
+    kill(*pids())
+    assert pids() == {}
+    bring_up()
+    assert_healthy()
+
+
+def test_up_heals_a_deleted_namespace() -> None:
+    """What a reboot leaves where /run is a disk: records and directories, but no namespace and no process."""
+    subprocess.run(["ip", "netns", "del", network.NAMESPACE], check=True)
+    network.NETNS_FILE.touch()
+    bring_up()
+    assert_healthy()
+
+
+def test_up_ends_a_daemon_that_was_started_but_not_recorded() -> None:
+    """A start that was killed between the start of the process and the writing of its record."""
+    before = pids()["etcd"]
+    processes.record_path("etcd").unlink()
+    bring_up()
+    assert processes.start_time(before) is None
+    assert_healthy()
+
+
+def test_a_record_of_a_process_id_that_belongs_to_another_does_no_harm() -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        path = processes.record_path("kube-proxy")
+        record = json.loads(path.read_text())
+        kill("kube-proxy")
+        path.write_text(json.dumps({**record, "pid": stranger.pid}))
+        bring_up()
+        assert stranger.poll() is None
+        stranger.kill()
+    assert_healthy()
+
+
+def test_pods_live_on_when_containerd_and_the_kubelet_are_killed(kubectl_run: str) -> None:
+    before = Path(f"/proc/{container_pid(kubectl_run)}/stat").read_text().split()[21]
+    kill("containerd", "kubelet")
+    bring_up()
+    assert Path(f"/proc/{container_pid(kubectl_run)}/stat").read_text().split()[21] == before
+
+
+def container_pid(pod: str) -> int:
+    listed = teardown.ctr("containers", "ls", "-q", f'labels."io.kubernetes.pod.name"=={pod}').split()
+    tasks = {line.split()[0]: int(line.split()[1]) for line in teardown.ctr("tasks", "ls").splitlines()[1:]}
+    return max(tasks[name] for name in listed if name in tasks)  # not those of an earlier pod of this name
+
+
+@pytest.fixture
+def kubectl_run(node_environment: dict[str, str], base_image: str):
+    """A running pod's name."""
+    name = "survivor"
+    command = ["kubectl", "run", name, f"--image={base_image}", "--restart=Never", "--command", "--", "sleep", "600"]
+    subprocess.run(command, check=True, env=node_environment, capture_output=True)
+    waiting = ["kubectl", "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"]
+    subprocess.run(waiting, check=True, env=node_environment, capture_output=True)
+    yield name
+    delete = ["kubectl", "delete", "pod", name, "--now", "--timeout=60s"]
+    subprocess.run(delete, check=True, env=node_environment, capture_output=True)
+
+
+def test_down_leaves_nothing_and_the_next_up_is_quick(kubectl_run: str) -> None:
+    inside = processes.in_namespace(network.NAMESPACE)
+    assert inside
+    container = container_pid(kubectl_run)
+    result = local("down")
+    assert result.returncode == 0, result.stderr
+    assert [pid for pid in [*inside, container] if processes.start_time(pid)] == []
+    assert teardown.shims() == []
+    assert teardown.mounts() == []
+    assert not network.exists()
+    assert not network.has_device()
+    assert not network.NETNS_FILE.exists()
+    assert not paths.RUN.exists()
+    assert [tree for tree in cgroups.hierarchies() if (tree / cgroups.ROOT.lstrip("/")).exists()] == []
+    assert local("down").returncode == 0  # again, with nothing there
+    began = time.monotonic()
+    bring_up()
+    assert time.monotonic() - began < up.READY_SECONDS / 2
+    assert_healthy()
