@@ -77,8 +77,7 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], list[str]]) -> str:
     try:
         with tempfile.TemporaryDirectory(dir=paths.IMAGES) as folder:
             entry = fill(Path(folder))
-            for file in sorted(Path(folder).iterdir()):
-                buildah("add", "--quiet", container, str(file), "/", what=what)
+            buildah("add", "--quiet", container, folder, "/", what=what)
             if entry:
                 buildah("config", "--entrypoint", json.dumps(entry), container, what=what)
             buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container, what=what)
@@ -111,10 +110,12 @@ def pause() -> str:
 
 def etcd() -> str:
     def fill(folder: Path) -> list[str]:
-        shutil.copy2(toolchain.program("etcd"), folder / "etcd")
-        return ["/etcd"]
+        # Where upstream's image has it: on the PATH, so that one pod specification serves both.
+        (folder / "usr/local/bin").mkdir(parents=True)
+        shutil.copy2(toolchain.program("etcd"), folder / "usr/local/bin/etcd")
+        return ["etcd"]
 
-    return ensure("etcd", toolchain.home(toolchain.BY_NAME["etcd"]).name, fill)
+    return ensure("etcd", f"{toolchain.home(toolchain.BY_NAME['etcd']).name} in /usr/local/bin", fill)
 
 
 def base_inputs() -> str:
