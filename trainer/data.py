@@ -136,7 +136,8 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
-    keys = [_mix(np.array([(seed << 20) ^ (epoch << 4) ^ number], dtype=np.uint64))[0] for number in range(6)]
+    start = ((seed << 24) ^ (epoch << 4)) & (2**64 - 1)
+    keys = [_mix(np.array([start ^ number], dtype=np.uint64))[0] for number in range(6)]
     values = places.astype(np.uint64)
     pending = np.ones(len(values), dtype=bool)
     while pending.any():

@@ -66,7 +66,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--rdzv-conf", default="", help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
     )
     parser.add_argument("--local-addr", default=os.environ.get("POD_IP"), help="this node's address for the others")
-    parser.add_argument("--shutdown-timeout", type=int, default=30, help="seconds the workers get to save on SIGTERM")
+    parser.add_argument("--shutdown-timeout", type=int, default=20, help="seconds the workers get to save on SIGTERM")
     parser.add_argument("--patience", type=int, default=10, help="rounds without a new step before giving up with 42")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:split])

@@ -1,0 +1,310 @@
+"""Small data, real worker processes and a real etcd for the trainer's tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before torch is loaded anywhere: two cores are shared by several workers.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from hypothesis import settings as hypothesis_settings  # noqa: E402
+
+from trainer import prepare  # noqa: E402
+
+# Timings say nothing on cores that are shared with other tests.
+hypothesis_settings.register_profile("shared-cores", deadline=None)
+hypothesis_settings.load_profile("shared-cores")
+
+ROOT = Path(__file__).parents[2]
+Metrics = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer of 500 tokens, so that models are small and steps take milliseconds."""
+    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    built = ByteLevelBPETokenizer()
+    text = prepare.SAMPLE.read_text("utf-8")[:50_000]
+    built.train_from_iterator([text], vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
+    built.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """The first 60 kB of the sample text, in several shards."""
+    folder = tmp_path_factory.mktemp("dataset")
+    text = folder / "text.txt"
+    text.write_text(prepare.SAMPLE.read_text("utf-8")[:60_000], encoding="utf-8")
+    prepare.prepare([str(text)], folder / "data", str(tokenizer), fraction=0.2, shard_tokens=7_000)
+    return folder / "data"
+
+
+@pytest.fixture
+def settings(dataset: Path) -> Callable[..., list[str]]:
+    """Arguments of a tiny run: 8 micro-batches of 2 windows of 32 tokens in each step."""
+
+    def build(run: Path, **changes: Any) -> list[str]:
+        values = {
+            "model.preset": "tiny",
+            "data.directory": dataset,
+            "run.directory": run,
+            "run.collective_timeout_seconds": 20,
+            "train.steps": 12,
+            "train.tokens_per_step": 512,
+            "train.sequence_length": 32,
+            "train.micro_batch": 2,
+            "train.precision": "fp32",
+            "optimizer.learning_rate": 3e-3,
+            "optimizer.warmup_steps": 4,
+            "evaluation.batches": 4,
+            "evaluation.sample_tokens": 8,
+            "checkpoint.every_steps": 0,
+            "metrics.every": 1,
+            "metrics.tensorboard": "false",
+        }
+        values |= {key.replace("__", "."): value for key, value in changes.items()}
+        return [f"{key}={value}" for key, value in values.items()]
+
+    return build
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """One worker as `python -m trainer.train` would be, in a process that has torch loaded already."""
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    from trainer import train
+
+    sys.exit(train.main(arguments))
+
+
+class Workers:
+    """The workers of one round, as processes."""
+
+    def __init__(self, processes: list[BaseProcess], log: Path) -> None:
+        self.processes, self._log = processes, log
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text("utf-8")
+
+    def wait(self, seconds: float = 60) -> list[int | None]:
+        """The exit codes."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process.exitcode for process in self.processes]
+
+    def kill(self, number: signal.Signals = signal.SIGKILL, only: int | None = None) -> None:
+        for rank, process in enumerate(self.processes):
+            if process.pid is not None and process.is_alive() and only in (None, rank):
+                os.kill(process.pid, number)
+
+
+@pytest.fixture
+def start_workers(tmp_path: Path) -> Iterator[Callable[[int, list[str]], Workers]]:
+    """Start a round of workers: start_workers(world_size, arguments)."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "trainer.model"])
+    started: list[Workers] = []
+
+    def start(world: int, arguments: list[str]) -> Workers:
+        log = tmp_path / f"workers-{len(started)}.log"
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+        processes = []
+        for rank in range(world):
+            environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = context.Process(target=run_worker, args=(environment, arguments, str(log)))
+            process.start()
+            processes.append(process)
+        started.append(Workers(processes, log))
+        return started[-1]
+
+    yield start
+    for workers in started:
+        workers.kill()
+        workers.wait(5)
+
+
+def metrics(run: Path) -> Metrics:
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def losses(run: Path) -> dict[int, float]:
+    """Training loss by step; a step that was logged twice fails the test."""
+    found = [(line["step"], line["loss"]) for line in metrics(run) if "loss" in line]
+    assert len(found) == len(dict(found)), f"steps logged twice: {[step for step, _ in found]}"
+    return dict(found)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+
+
+def reached(run: Path, step: int) -> bool:
+    with contextlib.suppress(json.JSONDecodeError):  # a line may be half-written while it is read
+        return any(line["step"] >= step and "loss" in line for line in metrics(run))
+    return False
+
+
+class EtcdServer:
+    """A real etcd on a port of its own, that can be killed and started again with its data."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self._binary, self._folder = binary, folder
+        self._port, self._peer_port = free_port(), free_port()
+        self.endpoint = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        url, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        command = [self._binary, "--data-dir", str(self._folder), "--unsafe-no-fsync", "--log-level", "error"]
+        command += ["--listen-client-urls", url, "--advertise-client-urls", url]
+        command += [
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            f"default={peer}",
+        ]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self._healthy, 20, "etcd answers")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1) as reply:
+                return json.load(reply)["health"] == "true"
+        except (OSError, ValueError):
+            return False
+
+
+@pytest.fixture(scope="session")
+def etcd_binary() -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
+    found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
+    if found is None:
+        pytest.fail("no etcd on PATH or in the cache; make it with `.venv/bin/python -m local toolchain etcd`")
+    return found
+
+
+@pytest.fixture(scope="session")
+def shared_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One etcd for all tests that only use it."""
+    server = EtcdServer(etcd_binary, tmp_path_factory.mktemp("etcd"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own_etcd(etcd_binary: str, tmp_path: Path) -> Iterator[EtcdServer]:
+    """An etcd that the test may kill."""
+    server = EtcdServer(etcd_binary, tmp_path / "etcd")
+    server.start()
+    yield server
+    server.kill()
+
+
+class Launcher:
+    """A node: `python -m trainer.launch` in a session of its own, as a pod would run it."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with open(log, "w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trainer.launch", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text("utf-8")
+
+    def wait(self, seconds: float) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"launcher still runs after {seconds} s:\n{self.output}")
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """Kill the launcher and its workers at once, as the loss of the machine would."""
+        for pid in [self.process.pid, *self.workers()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def workers(self) -> list[int]:
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+@pytest.fixture
+def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+    """Start a node: start_launcher(workers' arguments, options=[...], environment={...})."""
+    started: list[Launcher] = []
+
+    def start(
+        arguments: list[str], options: list[str] | None = None, environment: dict[str, str] | None = None
+    ) -> Launcher:
+        number = len(started)
+        base = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        base |= {"TRAINYARD_TERMINATION_LOG": str(tmp_path / f"termination-{number}"), **(environment or {})}
+        default = ["--rdzv-endpoint", shared_etcd.endpoint, "--rdzv-id", tmp_path.name]
+        default += ["--local-addr", f"127.0.0.{number + 1}", "--rdzv-conf"]
+        default += ["keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2,join_timeout=120"]
+        launcher = Launcher([*default, *(options or []), "--", *arguments], base, tmp_path / f"launcher-{number}.log")
+        started.append(launcher)
+        return launcher
+
+    yield start
+    for launcher in started:
+        if launcher.process.poll() is None:
+            launcher.kill()
+
+
+def termination(folder: Path, number: int) -> dict[str, Any]:
+    return json.loads((folder / f"termination-{number}").read_text("utf-8"))

@@ -1,0 +1,92 @@
+"""Every mistake in a configuration is told at once, with what is allowed."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import config
+from trainer.errors import UserError
+
+NEEDED = ["data.directory=/data/x", "run.directory=/runs/x", "train.sequence_length=128", "model.preset=tiny"]
+
+
+def problems(*arguments: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        config.load([*NEEDED, *arguments])
+    return str(caught.value).splitlines()
+
+
+def test_overrides_win_over_the_file_and_defaults_stay(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("train: {steps: 7, precision: fp32}\noptimizer: {learning_rate: 1e-3}\n")
+    loaded = config.load(["--config", str(file), *NEEDED, "train.steps=9"])
+    assert (loaded.train.steps, loaded.train.precision) == (9, "fp32")
+    assert loaded.optimizer.learning_rate == 1e-3
+    assert loaded.optimizer.clip == 1.0
+
+
+def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
+    loaded = config.load([*NEEDED, "checkpoint.every_minutes=2.5", "train.compile=true"])
+    file = tmp_path / "config.yaml"
+    file.write_text(config.resolved(loaded))
+    assert config.load(["--config", str(file)]) == loaded
+
+
+def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+    assert problems("train.step=10") == ["train.step: no such setting; did you mean train.steps?"]
+
+
+def test_all_problems_come_together() -> None:
+    found = problems("train.step=10", "train.steps=-1", "optimizer.clip=high", "train.precision=fp8", "nonsense")
+    assert [line.split(":")[0] for line in sorted(found)] == [
+        "nonsense",
+        "optimizer.clip",
+        "train.precision",
+        "train.step",
+        "train.steps",
+    ]
+    assert "fp8" in "".join(found)
+    assert "auto, fp32, bf16, fp16" in "".join(found)
+
+
+def test_what_is_required_is_asked_for() -> None:
+    with pytest.raises(UserError) as caught:
+        config.load([])
+    assert "data.directory: missing" in str(caught.value)
+    assert "run.directory: missing" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train.tokens_per_step=1000", "train.micro_batch=4"], "nearest: 1024"),
+        (["train.sequence_length=256"], "longer than the 128 positions of preset tiny"),
+        (["model.preset=huge"], "tiny, micro, distil, small, medium, large, xl"),
+        (["train.steps=1.5"], "'1.5' is not a whole number"),
+        (["optimizer.learning_rate=nan"], "is not a number"),
+        (["metrics.tensorboard=maybe"], "true or false"),
+        (["optimizer.beta2=1"], "not in [0, 1)"),
+        (["--config", "/nowhere.yaml"], "cannot be read"),
+    ],
+)
+def test_each_rule_says_what_is_allowed(arguments: list[str], said: str) -> None:
+    assert said in "\n".join(problems(*arguments))
+
+
+def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
+    for text in ("- a\n", "train: 5\n", "train: {steps: [1]}\n", "a: [\n"):
+        file = tmp_path / "run.yaml"
+        file.write_text(text)
+        assert len(problems("--config", str(file))) == 1
+
+
+@given(st.dictionaries(st.sampled_from(sorted(config.keys())), st.text(max_size=12), max_size=5))
+def test_no_value_gives_anything_but_a_configuration_or_a_list_of_problems(values: dict[str, str]) -> None:
+    with contextlib.suppress(UserError):
+        assert yaml.safe_load(config.resolved(config.load([f"{key}={value}" for key, value in values.items()])))

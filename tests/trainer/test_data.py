@@ -1,0 +1,131 @@
+"""Batches are a function of (seed, step): no gap, no repeat, whatever the number of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.data import Batches, Tokens, gather, open_dataset, permute, share, windows
+from trainer.errors import UserError
+
+seeds = st.integers(0, 2**31)
+GOLDEN = [854, 706, 317, 389, 749, 88, 148, 817]
+"""What permute gave when the format was fixed."""
+
+
+def in_memory(values: np.ndarray) -> Tokens:
+    """A Tokens over one array instead of files."""
+    tokens = Tokens([])
+    tokens._shards = [values]  # pyright: ignore[reportAttributeAccessIssue]
+    tokens._starts = np.array([0, len(values)])
+    return tokens
+
+
+@given(size=st.integers(1, 3000), seed=seeds, epoch=st.integers(0, 5))
+def test_the_order_of_an_epoch_visits_every_window_once(size: int, seed: int, epoch: int) -> None:
+    order = permute(np.arange(size, dtype=np.uint64), size, seed, epoch)
+    assert sorted(order.tolist()) == list(range(size))
+
+
+@given(seed=seeds)
+def test_epochs_and_seeds_differ_in_order(seed: int) -> None:
+    places = np.arange(500, dtype=np.uint64)
+    first = permute(places, 500, seed, 0)
+    assert not np.array_equal(first, permute(places, 500, seed, 1))
+    assert not np.array_equal(first, permute(places, 500, seed + 1, 0))
+    # An order, not a shift of the text: neighbours end up far from each other.
+    assert np.mean(np.abs(np.diff(first)) == 1) < 0.05
+
+
+def test_the_order_never_changes_between_versions() -> None:
+    """A run that resumes after an upgrade must go on in the same order."""
+    assert permute(np.arange(8, dtype=np.uint64), 1000, seed=1337, epoch=2).tolist() == GOLDEN
+
+
+@given(per_step=st.integers(1, 40), world=st.integers(1, 50))
+def test_shares_deal_every_micro_batch_to_one_worker(per_step: int, world: int) -> None:
+    shares = [list(share(per_step, rank, world)) for rank in range(world)]
+    assert sorted(number for own in shares for number in own) == list(range(per_step))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(
+    data=st.data(),
+    micro_batches=st.integers(1, 6),
+    micro_batch=st.integers(1, 4),
+    length=st.integers(1, 9),
+    tokens=st.integers(30, 400),
+    seed=seeds,
+)
+def test_steps_visit_every_window_once_an_epoch_at_any_world_size(
+    data: st.DataObject, micro_batches: int, micro_batch: int, length: int, tokens: int, seed: int
+) -> None:
+    stream = in_memory(np.arange(tokens, dtype=np.uint16))
+    per_step = micro_batches * micro_batch * length
+    batches = Batches(stream, length, micro_batch, per_step, seed)
+    count = windows(tokens, length)
+    steps = -(-2 * count // (micro_batches * micro_batch))
+    visited: list[int] = []
+    for step in range(steps):
+        world = data.draw(st.integers(1, 7))  # members come and go between steps
+        seen = {
+            m: batches.indices(step, m).tolist() for rank in range(world) for m in share(micro_batches, rank, world)
+        }
+        visited += [index for number in range(micro_batches) for index in seen[number]]
+    assert sorted(visited[:count]) == list(range(count))
+    assert sorted(visited[count : 2 * count]) == list(range(count))
+
+
+@given(seed=seeds, step=st.integers(0, 1000))
+def test_a_step_holds_the_same_windows_however_it_is_cut_into_micro_batches(seed: int, step: int) -> None:
+    stream = in_memory(np.arange(1000, dtype=np.uint16))
+    cuts = [Batches(stream, 8, size, 96, seed) for size in (1, 2, 3, 4, 6, 12)]
+    steps = [[i for n in range(b.per_step) for i in b.indices(step, n).tolist()] for b in cuts]
+    assert all(own == steps[0] for own in steps)
+
+
+def test_targets_are_the_next_tokens_and_windows_join() -> None:
+    inputs, targets = gather(in_memory(np.arange(50, dtype=np.uint16)), np.array([0, 1, 2]), 8)
+    assert inputs.ravel().tolist() == list(range(24))
+    assert targets.ravel().tolist() == list(range(1, 25))
+
+
+@given(cuts=st.lists(st.integers(1, 30), min_size=1, max_size=6), data=st.data())
+def test_shards_read_as_one_stream(cuts: list[int], data: st.DataObject) -> None:
+    whole = np.arange(sum(cuts), dtype=np.uint16)
+    tokens = in_memory(whole)
+    tokens._shards = list(np.split(whole, np.cumsum(cuts)[:-1]))  # pyright: ignore[reportAttributeAccessIssue]
+    tokens._starts = np.cumsum([0, *cuts])
+    start = data.draw(st.integers(0, len(whole) - 1))
+    length = data.draw(st.integers(1, len(whole) - start))
+    assert tokens.read(start, length).tolist() == whole[start : start + length].tolist()
+
+
+def test_a_dataset_opens_with_all_its_shards(dataset: Path) -> None:
+    opened = open_dataset(str(dataset), verify=True)
+    assert len(list(dataset.glob("train-*.bin"))) > 1
+    assert len(opened.train) == sum(path.stat().st_size for path in dataset.glob("train-*.bin")) // 2
+    assert int(opened.train.read(0, len(opened.train)).max()) < opened.vocabulary
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "flipped"])
+def test_a_damaged_shard_is_named(dataset: Path, tmp_path: Path, harm: str) -> None:
+    for path in dataset.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = tmp_path / "train-00001.bin"
+    content = shard.read_bytes()
+    if harm == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(content[:-2] if harm == "short" else bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(UserError, match=r"train-00001\.bin .*trainer\.prepare"):
+        open_dataset(str(tmp_path), verify=True)
+
+
+def test_too_little_text_for_one_window_is_told() -> None:
+    with pytest.raises(UserError, match=r"10 tokens.*sequence_length=16"):
+        Batches(in_memory(np.arange(10, dtype=np.uint16)), 16, 1, 16, seed=0)

@@ -1,0 +1,205 @@
+"""Real workers on real data: one mathematics at any world size, exact resume, a clean end on every signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Workers, losses, metrics, reached, wait_until
+from safetensors.torch import load_file
+
+from trainer import checkpoint
+
+Start = Callable[[int, list[str]], Workers]
+Settings = Callable[..., list[str]]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.newest(run)
+    assert found is not None
+    return load_file(found.path / "model" / "model.safetensors")
+
+
+def done(run: Path) -> dict[str, Any]:
+    return json.loads((run / "DONE").read_text())
+
+
+def test_one_two_three_or_nine_workers_compute_the_same_run(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """Nine are more than the eight micro-batches of a step: one has nothing to compute."""
+    found = {}
+    for world in (1, 2, 3, 9):
+        run = tmp_path / str(world)
+        workers = start_workers(world, settings(run, evaluation__every=5))
+        assert workers.wait() == [0] * world, workers.output
+        validation = [line["validation_loss"] for line in metrics(run) if "validation_loss" in line]
+        found[world] = [*losses(run).values(), *validation]
+        assert len(found[world]) == 12 + 4
+    for world in (2, 3, 9):
+        assert found[world] == pytest.approx(found[1], abs=1e-5)
+    assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
+
+
+def test_the_first_loss_is_that_of_an_untrained_model(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    workers = start_workers(1, settings(tmp_path, train__steps=1))
+    assert workers.wait() == [0], workers.output
+    assert done(tmp_path)["initial_validation_loss"] == pytest.approx(torch.tensor(500.0).log().item(), abs=0.1)
+
+
+def test_a_run_killed_and_resumed_equals_a_straight_one(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    changes = {"train__steps": 120, "checkpoint__every_steps": 20, "evaluation__every": 50}
+    workers = start_workers(2, settings(straight, **changes))
+    again = start_workers(2, settings(broken, **changes))
+    wait_until(lambda: reached(broken, 50), 60, "step 50")
+    again.kill(signal.SIGKILL)
+    assert again.wait() == [-9, -9]
+    assert not (broken / "DONE").exists(), "the kill came too late to test anything"
+    assert workers.wait() == [0, 0], workers.output
+
+    resumed = start_workers(2, settings(broken, **changes))
+    assert resumed.wait() == [0, 0], resumed.output
+    step = int(resumed.output.split("event=resume step=")[1].split()[0])
+    assert 40 <= step < 120
+    assert losses(broken) == losses(straight)
+    assert list(losses(broken)) == list(range(1, 121))
+    for name, value in weights(straight).items():
+        assert torch.equal(value, weights(broken)[name]), name
+    assert done(broken)["validation_loss"] == done(straight)["validation_loss"]
+    assert done(broken)["initial_validation_loss"] == done(straight)["initial_validation_loss"]
+
+
+def test_a_run_goes_on_with_another_number_of_workers(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    straight, changed = tmp_path / "straight", tmp_path / "changed"
+    assert start_workers(1, settings(straight, train__steps=40)).wait() == [0]
+    first = start_workers(3, settings(changed, train__steps=40, checkpoint__every_steps=5))
+    wait_until(lambda: len(checkpoint.listed(changed)) > 0, 60, "a checkpoint")
+    first.kill()
+    first.wait()
+    second = start_workers(2, settings(changed, train__steps=40))
+    assert second.wait() == [0, 0], second.output
+    assert list(losses(changed).values()) == pytest.approx(list(losses(straight).values()), abs=1e-5)
+
+
+@pytest.mark.parametrize("moment", ["training", "evaluation"])
+def test_sigterm_to_one_worker_makes_all_save_the_same_step(
+    start_workers: Start, settings: Settings, tmp_path: Path, moment: str
+) -> None:
+    """The one that got the notice ends with 143, the other asks to be started again with 75."""
+    if moment == "training":
+        changes: dict[str, Any] = {"train__steps": 100_000}
+    else:  # evaluations without end, so that the notice meets one
+        changes = {"train__steps": 100_000, "evaluation__every": 5, "evaluation__batches": 100_000}
+        changes["train__micro_batch"] = 1
+    workers = start_workers(2, settings(tmp_path, **changes))
+    wait_until(lambda: reached(tmp_path, 7), 60, "step 7")
+    workers.kill(signal.SIGTERM, only=1)
+    assert workers.wait(20) == [75, 143], workers.output
+    found = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert found.step == max(losses(tmp_path))
+    assert f"event=checkpoint step={found.step}" in workers.output
+
+
+def test_a_worker_whose_peer_was_killed_leaves_at_once(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    workers = start_workers(2, settings(tmp_path, train__steps=100_000))
+    wait_until(lambda: reached(tmp_path, 5), 60, "step 5")
+    workers.kill(signal.SIGKILL, only=0)
+    assert workers.wait(15) == [-9, 75], workers.output
+    assert "event=peers_lost" in workers.output
+    assert "Traceback" not in workers.output
+
+
+def test_a_loss_that_is_no_number_ends_with_42_and_keeps_the_last_good_checkpoint(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    changes = {"optimizer__learning_rate": 1e30, "optimizer__warmup_steps": 10, "optimizer__clip": 0}
+    workers = start_workers(2, settings(tmp_path, checkpoint__every_steps=1, train__steps=500, **changes))
+    assert workers.wait() == [42, 42], workers.output
+    assert "training diverged; lower optimizer.learning_rate" in workers.output
+    assert "Traceback" not in workers.output
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "diverged" in status["message"]
+    assert all(
+        torch.isfinite(value).all()
+        for path in checkpoint.listed(tmp_path)
+        for value in load_file(path / "model" / "model.safetensors").values()
+    )
+
+
+def test_bad_input_ends_with_42_and_one_line(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (settings(tmp_path / "a", data__directory=tmp_path / "empty"), "holds no index.json"),
+        (
+            settings(tmp_path / "b", train__sequence_length=128, train__micro_batch=1, train__precision="fp16"),
+            "accelerator",
+        ),
+        (settings(tmp_path / "c", train__stepz=3), "did you mean train.steps?"),
+    ]
+    for arguments, said in cases:
+        workers = start_workers(1, arguments)
+        assert workers.wait() == [42], workers.output
+        lines = [line for line in workers.output.splitlines() if not line.startswith("event=")]
+        assert len(lines) == 1
+        assert said in lines[0]
+
+
+def test_a_checkpoint_of_another_model_is_refused(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    assert start_workers(1, settings(tmp_path, train__steps=2)).wait() == [0]
+    workers = start_workers(1, settings(tmp_path, train__steps=4, model__preset="micro"))
+    assert workers.wait() == [42]
+    assert "checkpoint of another model" in workers.output
+
+
+def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    changes = {"metrics__every": 5, "evaluation__every": 4, "checkpoint__every_steps": 5, "checkpoint__keep": 2}
+    workers = start_workers(2, settings(tmp_path, metrics__tensorboard="true", **changes))
+    assert workers.wait() == [0, 0], workers.output
+    result = done(tmp_path)
+    assert result["step"] == 12
+    assert result["validation_loss"] < result["initial_validation_loss"]
+    assert result["checkpoint"] == str(tmp_path / "checkpoints" / "step-00000012")
+    assert result["sample"].startswith("The")
+    assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000010", "step-00000012"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010", "step-00000012"]
+    assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [5, 10, 12]
+    assert [line["step"] for line in metrics(tmp_path) if "validation_loss" in line] == [0, 4, 8, 12]
+    keys = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "time"}
+    assert all(set(line) == keys for line in metrics(tmp_path) if "loss" in line)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["step"], status["steps"], status["world_size"]) == ("done", 12, 12, 2)
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    lines = workers.output.splitlines()
+    assert "event=round round=1 world_size=2 rank=0" in lines
+    assert any(line.startswith("step=5 steps=12 loss=") and line.endswith("world_size=2") for line in lines)
+    assert any(line.startswith("step=12 validation_loss=") for line in lines)
+    assert "event=checkpoint step=12" in lines
+
+
+def test_checkpoints_come_by_time(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    workers = start_workers(1, settings(tmp_path, train__steps=100_000, checkpoint__every_minutes=0.01))
+    wait_until(lambda: workers.output.count("event=checkpoint") >= 2, 30, "two checkpoints")
+    workers.kill()
+
+
+def test_a_run_directory_that_cannot_be_written_is_told(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    workers = start_workers(1, settings(tmp_path / "file" / "run"))
+    assert workers.wait() == [42]
+    assert workers.output.startswith("run.directory: ")
+    assert os.linesep not in workers.output.strip()
