@@ -113,6 +113,8 @@ def kubelet_configuration() -> dict[str, Any]:
             "imagefs.available": "1Gi",
         },
         "evictionPressureTransitionPeriod": "30s",
+        # Not /var/log/pods: another kubelet of this machine would collect our pods' logs as those of strangers.
+        "podLogsDir": str(paths.POD_LOGS),
         "containerLogMaxSize": "20Mi",
         "containerLogMaxFiles": 2,
         "enableProfilingHandler": False,

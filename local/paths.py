@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".local"
 
 LOGS = STATE / "log"
+POD_LOGS = LOGS / "pods"
 PROCESSES = STATE / "processes"
 CERTIFICATES = STATE / "certificates"
 CONFIGURATION = STATE / "etc"

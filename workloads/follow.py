@@ -14,10 +14,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubernetes import client
 from rich.console import Console
 
 from workloads.progress import Board
-from workloads.watch import JobWatch, Outcome, UnreachableError
+from workloads.watch import JobWatch, Outcome, UnreachableError, connect
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         target = target_of(options.stack)
-        watch = JobWatch(target.context, target.namespace, target.job, options.kubeconfig)
+        api = connect(target.context, options.kubeconfig)
+        watch = JobWatch(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
         with Board() as board:
             outcome = watch.follow(board)
     except (LookupError, UnreachableError) as error:

@@ -37,6 +37,9 @@ class Rendezvous(pulumi.ComponentResource):
             spec=k8s.apps.v1.StatefulSetSpecArgs(
                 replicas=1,
                 service_name=NAME,
+                # With the default (OrderedReady) a pod that never got ready, such as one with a wrong image, would not
+                # be updated either: somebody would have to delete it by hand.
+                pod_management_policy="Parallel",
                 selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("rendezvous")),
                 template=k8s.core.v1.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous")), spec=_pod(cluster.etcd_image)

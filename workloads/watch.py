@@ -43,19 +43,29 @@ class Observer(Protocol):
         """One line of a pod's log."""
 
 
+def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
+    """A client for a context.
+
+    Raises:
+        UnreachableError: when no kubeconfig has it.
+    """
+    try:
+        return config.new_client_from_config(config_file=kubeconfig, context=context)
+    except config.ConfigException as error:
+        raise UnreachableError(f"no context '{context}' in the kubeconfig: {error}") from error
+
+
 class JobWatch:
     """One Job and its pods."""
 
-    def __init__(self, context: str, namespace: str, job: str, kubeconfig: str | None = None):
-        try:
-            api = config.new_client_from_config(config_file=kubeconfig, context=context)
-        except config.ConfigException as error:
-            raise UnreachableError(f"no context '{context}' in the kubeconfig: {error}") from error
-        self.namespace, self.job = namespace, job
-        self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
+    def __init__(self, core: client.CoreV1Api, batch: client.BatchV1Api, namespace: str, job: str):
+        self.core, self.batch, self.namespace, self.job = core, batch, namespace, job
         self.selector = f"batch.kubernetes.io/job-name={job}"
         self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._followed: set[str] = set()
+        self._finished: set[str] = set()
+        self._newest: dict[str, str] = {}
+        """Pod -> time stamp of its newest line."""
 
     def follow(self, observer: Observer) -> Outcome:
         """Report to `observer` until the Job has ended.
@@ -92,17 +102,32 @@ class JobWatch:
     def _follow_logs(self, pods: list[dict[str, Any]]) -> None:
         for pod in pods:
             name = pod["metadata"]["name"]
-            if name not in self._followed and pod["status"].get("phase") in ("Running", "Succeeded", "Failed"):
-                self._followed.add(name)
-                threading.Thread(target=self._read_log, args=(name,), daemon=True).start()
+            phase = pod["status"].get("phase")
+            # The log of a pod that has ended is read once; that of a running one until it ends.
+            if name in self._followed or name in self._finished or phase not in ("Running", "Succeeded", "Failed"):
+                continue
+            if phase != "Running":
+                self._finished.add(name)
+            self._followed.add(name)
+            threading.Thread(target=self._read_log, args=(name,), daemon=True).start()
 
     def _read_log(self, pod: str) -> None:
+        """Hand on the lines of a pod's log that are newer than those handed on before."""
         try:
-            log: Any = self.core.read_namespaced_pod_log(pod, self.namespace, follow=True, _preload_content=False)
-            for line in log:
-                self._lines.put((pod, line.decode(errors="replace").rstrip("\n")))
+            log: Any = self.core.read_namespaced_pod_log(
+                pod, self.namespace, follow=True, timestamps=True, _preload_content=False
+            )
+            for raw in log:
+                stamp, _, line = raw.decode(errors="replace").rstrip("\n").partition(" ")
+                # Nanoseconds and of one clock, so that text order is time order.
+                if stamp > self._newest.get(pod, ""):
+                    self._newest[pod] = stamp
+                    self._lines.put((pod, line))
         except (ApiException, urllib3.exceptions.HTTPError):
-            # The pod is gone or its node is; the next look at the pods starts over with what is there.
+            pass
+        finally:
+            # The stream ends with the container, but also when a kubelet or an API server restarts: the next look at
+            # the pods starts over, and lines that were handed on already are left out.
             self._followed.discard(pod)
 
     def _drain(self, observer: Observer, seconds: float) -> None:

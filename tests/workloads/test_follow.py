@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from workloads.follow import Target, report
 from workloads.progress import Board, parse_logfmt, time_to_go
-from workloads.watch import Outcome, outcome, why_waiting
+from workloads.watch import JobWatch, Outcome, outcome, why_waiting
 
 STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
 
@@ -80,6 +81,34 @@ def test_a_failed_job_says_why_in_the_trainers_words_before_kubernetes() -> None
     failed = outcome(job("Failed", "Job was active longer than deadline"), [])
     assert failed is not None
     assert failed.message == "Job was active longer than deadline"
+
+
+class Api:
+    """Stands in for both API groups: answers a list of (Job, pods) looks in turn, and a list of logs in turn."""
+
+    def __init__(self, looks: list[tuple[dict[str, Any], list[dict[str, Any]]]], logs: list[list[bytes]]):
+        self.looks, self.logs = looks, logs
+
+    def read_namespaced_job(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps(self.looks[0][0]))
+
+    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": self.looks.pop(0)[1]}))
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+        return self.logs.pop(0) if self.logs else []
+
+
+def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.watch.POLL_SECONDS", 0.1)
+    first, second, third = (b"2026-01-01T00:00:0%d.000000000Z line %d\n" % (number, number) for number in (1, 2, 3))
+    running, ended = pod(phase="Running"), pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
+    looks = [({"status": {}}, [running])] * 3 + [(job("Complete"), [ended])]
+    api: Any = Api(looks, [[first, second], [first, second], [first, second, third]])
+    seen: list[str] = []
+    observer: Any = SimpleNamespace(waiting=lambda message: None, line=lambda pod, line: seen.append(line))
+    assert JobWatch(api, api, "n", "j").follow(observer) == Outcome(succeeded=True, result={"step": 3})
+    assert seen == ["line 1", "line 2", "line 3"]
 
 
 def test_waiting_says_for_what() -> None:
