@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,33 @@ contexts: [{name: gone, context: {cluster: gone, user: gone, namespace: team}}]
 URN = "urn:pulumi:dev::project::kubernetes:{}::train"
 
 
-@pytest.fixture(scope="module")
-def plugin() -> Iterator[tuple[provider_pb2_grpc.ResourceProviderStub, subprocess.Popen[str]]]:
-    """A running plugin, configured for an API server that does not answer."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "local.kubernetes_plugin"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    port = int(process.stdout.readline())
+@contextmanager
+def start_plugin(kubeconfig: str, process: list[subprocess.Popen[str]] | None = None) -> Iterator[Any]:
+    """A stub of a running plugin, configured. It must end by itself when told to."""
+    command = [sys.executable, "-m", "local.kubernetes_plugin"]
+    plugin = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if process is not None:
+        process.append(plugin)
+    assert plugin.stdout is not None
+    port = int(plugin.stdout.readline())
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = provider_pb2_grpc.ResourceProviderStub(channel)
         response = stub.Configure(
-            provider_pb2.ConfigureRequest(variables={"kubernetes:config:kubeconfig": KUBECONFIG}, acceptSecrets=True)
+            provider_pb2.ConfigureRequest(variables={"kubernetes:config:kubeconfig": kubeconfig}, acceptSecrets=True)
         )
         assert response.acceptSecrets
         assert response.supportsPreview
-        yield stub, process
-    process.terminate()
-    assert process.wait(5) == 0
+        yield stub
+    plugin.terminate()
+    assert plugin.wait(5) == 0
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Iterator[tuple[Any, subprocess.Popen[str]]]:
+    """A running plugin, configured for an API server that does not answer."""
+    processes: list[subprocess.Popen[str]] = []
+    with start_plugin(KUBECONFIG, processes) as stub:
+        yield stub, processes[0]
 
 
 @pytest.fixture

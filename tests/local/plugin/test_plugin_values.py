@@ -39,7 +39,7 @@ def test_struct_round_trip(value: dict[str, Any]) -> None:
 
 def test_secrets_and_unknowns_have_the_engines_signatures() -> None:
     struct = to_struct({"password": Secret("x"), "later": UNKNOWN})
-    assert struct["password"][SIGNATURE] == SECRET_SIGNATURE
+    assert struct.fields["password"].struct_value[SIGNATURE] == SECRET_SIGNATURE
     assert struct["later"] == UNKNOWN_STRING
     assert to_struct({"password": Secret("x")}, keep_secrets=False)["password"] == "x"
 

@@ -1,0 +1,113 @@
+"""Waiting through the real engine: until pods are ready, until a Job is done, and what is said when they are not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import grpc
+import pytest
+from conftest import Cluster, Entry, Stack, resource
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import provider_pb2
+from test_plugin_engine import SKIP, sleeper
+from test_plugin_protocol import start_plugin
+
+from local.kubernetes_plugin.values import to_struct
+
+pytestmark = pytest.mark.cluster
+READY_FILE = {"exec": {"command": ["sh", "-c", "test -e /tmp/ready"]}, "periodSeconds": 1}
+
+
+def deployment(namespace: str, pod: dict[str, Any], seconds: int = 120, replicas: int = 2, **metadata: Any) -> Entry:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {**pod, "restartPolicy": "Always"}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    properties = {"metadata": {"namespace": namespace, "name": "web", **metadata}, "spec": spec}
+    timeouts = {"create": f"{seconds}s", "update": f"{seconds}s"}
+    return resource("web", "apps/v1:Deployment", properties, timeouts=timeouts)
+
+
+def test_up_returns_when_the_pods_of_a_deployment_are_ready(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    pod = sleeper(cluster.image, "sleep 2; touch /tmp/ready; sleep 3600", readinessProbe=READY_FILE)
+    stack.up(deployment(namespace, pod))
+    assert cluster.apps.read_namespaced_deployment("web", namespace).status.available_replicas == 2
+    assert "0 of 2 pods ready" in stack.text or "1 of 2 pods ready" in stack.text
+    assert stack.resources()["web"]["outputs"]["status"]["readyReplicas"] == 2
+    pod = sleeper(cluster.image, "sleep 1; touch /tmp/ready; sleep 3600", readinessProbe=READY_FILE)
+    stack.up(deployment(namespace, pod))
+    status = cluster.apps.read_namespaced_deployment("web", namespace).status
+    assert (status.updated_replicas, status.replicas, status.available_replicas) == (2, 2, 2)
+
+
+def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    """An unschedulable pod, then one that crashes; the state keeps the Deployment, and the next `up` mends it."""
+    greedy = sleeper(cluster.image, resources={"requests": {"cpu": "1000"}})
+    text = stack.fails(stack.up, deployment(namespace, greedy, 4, replicas=1))
+    assert "not ready after 4 s: 0 of 1 pods ready" in text
+    assert "cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu" in text
+    assert stack.resources()["web"]["initErrors"]
+    crashing = sleeper(cluster.image, "echo no such dataset >&2; exit 3")
+    text = stack.fails(stack.up, deployment(namespace, crashing, 12, replicas=1))
+    assert "container main ended with Error (exit code 3" in text
+    assert "no such dataset" in text
+    mended = deployment(namespace, sleeper(cluster.image), replicas=1)
+    assert stack.up(mended) == {"unchange": 2, "update": 1}
+    assert not stack.resources()["web"].get("initErrors")
+
+
+def test_skip_await_returns_at_once(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    greedy = sleeper(cluster.image, resources={"requests": {"cpu": "1000"}})
+    assert stack.up(deployment(namespace, greedy, annotations=SKIP)) == {"create": 3}
+    assert stack.resources()["web"]["outputs"].get("status", {}).get("readyReplicas") is None
+    assert stack.refresh() == {"unchange": 3}
+
+
+def job(namespace: str, image: str, command: str) -> Entry:
+    spec = {"backoffLimit": 0, "template": {"spec": sleeper(image, command)}}
+    metadata = {"namespace": namespace, "name": "prepare"}
+    return resource("prepare", "batch/v1:Job", {"metadata": metadata, "spec": spec})
+
+
+def test_up_returns_when_a_job_is_complete(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    stack.up(job(namespace, cluster.image, "sleep 2"))
+    assert cluster.batch.read_namespaced_job("prepare", namespace).status.succeeded == 1
+
+
+def test_a_failed_job_says_why(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    text = stack.fails(stack.up, job(namespace, cluster.image, "echo the disk is full > /dev/termination-log; exit 42"))
+    assert "the Job failed: BackoffLimitExceeded" in text
+    assert "container main ended with Error (exit code 42): the disk is full" in text
+    assert stack.resources()["prepare"]["initErrors"]
+
+
+def test_a_service_waits_for_the_pods_behind_it(stack: Stack, cluster: Cluster, namespace: str) -> None:
+    labels = {"app": "web"}
+    pod = sleeper(cluster.image, "sleep 3; touch /tmp/ready; sleep 3600", readinessProbe=READY_FILE)
+    metadata = {"namespace": namespace, "name": "web", "labels": labels, "annotations": SKIP}
+    service = {"metadata": {"namespace": namespace}, "spec": {"selector": labels, "ports": [{"port": 80}]}}
+    stack.up(
+        resource("pod", "v1:Pod", {"metadata": metadata, "spec": pod}),
+        resource("service", "v1:Service", service, depends_on=["pod"]),
+    )
+    conditions = cluster.core.read_namespaced_pod("web", namespace).status.conditions
+    assert {condition.type: condition.status for condition in conditions}["Ready"] == "True"
+
+
+def test_cancel_ends_a_wait_and_keeps_the_object(cluster: Cluster, namespace: str) -> None:
+    """What the engine does at Ctrl-C: the call Cancel. The answer carries the state of the object that exists."""
+    with start_plugin(cluster.kubeconfig.read_text()) as stub:
+        urn = "urn:pulumi:dev::project::kubernetes:batch/v1:Job::endless"
+        spec = {"template": {"spec": sleeper(cluster.image)}}
+        news = to_struct({"metadata": {"name": "endless", "namespace": namespace}, "spec": spec})
+        inputs = stub.Check(provider_pb2.CheckRequest(urn=urn, news=news)).inputs
+        threading.Timer(2, lambda: stub.Cancel(empty_pb2.Empty())).start()
+        started = time.monotonic()
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Create(provider_pb2.CreateRequest(urn=urn, properties=inputs), timeout=60)
+        assert time.monotonic() - started < 5
+    assert isinstance(caught.value, grpc.Call)
+    assert "interrupted" in (caught.value.details() or "")
+    details = str(caught.value.trailing_metadata())
+    assert "ErrorResourceInitFailed" in details
+    assert f"{namespace}/endless" in details
