@@ -1,0 +1,126 @@
+"""The environment of `env` and `run`: which Pulumi, which plugin and which kubeconfig a command finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from local import environment, paths, toolchain
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an empty home and nothing on PATH but /usr/bin."""
+    monkeypatch.setattr(paths, "STATE", tmp_path / ".local")
+    for name in ("BIN", "PULUMI_HOME", "PULUMI_STATE", "KUBECONFIG", "CONFIGURATION"):
+        monkeypatch.setattr(paths, name, tmp_path / ".local" / name.lower())
+    monkeypatch.setattr(environment, "USER_PULUMI", tmp_path / "home" / ".pulumi")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path
+
+
+def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_without_pulumi_ours_comes_first_and_the_stand_in_is_used(machine: Path) -> None:
+    assert environment.installed_pulumi() is None
+    assert "stand-in" in environment.choose_plugin(download=False)
+    parts = environment.path().split(os.pathsep)
+    assert parts[0] == str(paths.BIN)
+    assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) in parts
+    assert parts[-1] == "/usr/bin"
+
+
+def test_the_launcher_starts_the_stand_in_from_anywhere(machine: Path) -> None:
+    environment.choose_plugin(download=False)
+    text = (paths.BIN / environment.PLUGIN).read_text()
+    assert f"PYTHONPATH={paths.ROOT}" in text
+    assert f"exec {sys.executable} -m local.kubernetes_plugin" in text
+    assert os.access(paths.BIN / environment.PLUGIN, os.X_OK)
+
+
+def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(machine / "bin" / "pulumi")
+    monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin")
+    assert environment.installed_pulumi() is None  # it has no language host: it could not run this program
+    executable(machine / "bin" / "pulumi-language-python")
+    assert environment.installed_pulumi() == machine / "bin" / "pulumi"
+    assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) not in environment.path()
+
+
+def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
+    environment.choose_plugin(download=False)
+    assert (paths.BIN / environment.PLUGIN).exists()
+    plugin = executable(environment.USER_PULUMI / "plugins" / "resource-kubernetes-v4.34.2" / environment.PLUGIN)
+    assert environment.PLUGIN in environment.choose_plugin(download=False)
+    assert not (paths.BIN / environment.PLUGIN).exists()
+    # The engine looks in PULUMI_HOME, which is ours: it must find the user's plugin there.
+    assert (paths.PULUMI_HOME / "plugins" / plugin.parent.name / environment.PLUGIN).exists()
+
+
+def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
+    (environment.USER_PULUMI / "plugins" / "resource-kubernetes-v4.34.2").mkdir(parents=True)
+    assert environment.real_plugin() is None
+
+
+def test_a_pulumi_that_fetches_its_plugin_gets_no_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = "$PULUMI_HOME/plugins/resource-kubernetes-v$5"
+    script = f"#!/bin/sh\nmkdir -p {fetched}\ntouch {fetched}/{environment.PLUGIN}\n"
+    executable(machine / "bin" / "pulumi", script)
+    executable(machine / "bin" / "pulumi-language-python")
+    monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
+    assert "resource-kubernetes-v" in environment.choose_plugin(download=False)
+    assert not (paths.BIN / environment.PLUGIN).exists()
+
+
+def test_a_pulumi_that_cannot_fetch_it_gets_the_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(machine / "bin" / "pulumi", "#!/bin/sh\nexit 1\n")
+    executable(machine / "bin" / "pulumi-language-python")
+    monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
+    assert "stand-in" in environment.choose_plugin(download=False)
+
+
+def test_our_kubeconfig_comes_before_the_user_s(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.kubeconfig() == f"{paths.KUBECONFIG}:{machine}/home/.kube/config"
+    monkeypatch.setenv("KUBECONFIG", "/one:/two")
+    assert environment.kubeconfig() == f"{paths.KUBECONFIG}:/one:/two"
+    # Asked again from within its own result, it stays the same; PATH too.
+    monkeypatch.setenv("KUBECONFIG", environment.kubeconfig())
+    assert environment.kubeconfig() == f"{paths.KUBECONFIG}:/one:/two"
+    monkeypatch.setenv("PATH", environment.path())
+    assert environment.path() == os.environ["PATH"]
+
+
+def test_env_prints_what_a_shell_can_read() -> None:
+    command = [sys.executable, "-m", "local", "env"]
+    text = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True).stdout
+    shown = 'printf "%s\\n" "$PULUMI_BACKEND_URL" "${PULUMI_CONFIG_PASSPHRASE-unset}" "$PULUMI_SKIP_UPDATE_CHECK"'
+    lines = subprocess.run(["sh", "-c", f"{text}\n{shown}"], capture_output=True, text=True, check=True).stdout
+    assert lines.splitlines() == [f"file://{paths.ROOT}/.local/state", "", "true"]
+
+
+def test_run_gives_back_the_exit_code_and_keeps_the_phase() -> None:
+    from local.phases import load
+
+    command = [sys.executable, "-m", "local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(command, cwd=paths.ROOT).returncode == 7
+    assert "test of run" in [timing.name for timing in load(paths.ROOT / ".local" / "timings.json")]
+
+
+def test_run_of_an_unknown_program_is_one_line() -> None:
+    command = [sys.executable, "-m", "local", "run", "--", "no-such-program"]
+    result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "no program 'no-such-program'" in result.stderr

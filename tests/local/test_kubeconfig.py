@@ -1,0 +1,100 @@
+"""The user's kubeconfig and the certificates in it."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from cryptography import x509
+from kubernetes.config import kube_config
+
+from local import certs, kubeconfig, network, paths
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "certificates"
+    for module, name, value in (
+        (paths, "CERTIFICATES", folder),
+        (certs, "CA", folder / "ca.crt"),
+        (certs, "SERVICE_ACCOUNT_KEY", folder / "service-account.key"),
+        (certs, "SERVICE_ACCOUNT_PUBLIC", folder / "service-account.pub"),
+        (certs, "MANIFEST", folder / "manifest.json"),
+        (paths, "KUBECONFIG", tmp_path / "kubeconfig"),
+        (paths, "STORAGE", tmp_path / "storage"),
+    ):
+        monkeypatch.setattr(module, name, value)
+    assert certs.ensure()
+    return tmp_path
+
+
+def test_the_official_client_reads_it_and_nobody_else_may(state: Path) -> None:
+    kubeconfig.write_user("base@sha256:1", "etcd@sha256:2")
+    assert stat.S_IMODE(paths.KUBECONFIG.stat().st_mode) == 0o600
+    contexts, current = kube_config.list_kube_config_contexts(str(paths.KUBECONFIG))
+    assert list(contexts) == [current]
+    context = cast("dict[str, Any]", current)
+    assert context["name"] == "trainyard-local"
+    assert context["context"]["cluster"] == "trainyard-local"
+
+
+def test_it_says_what_the_node_offers(state: Path) -> None:
+    kubeconfig.write_user("base@sha256:1", "etcd@sha256:2")
+    cluster = json.loads(paths.KUBECONFIG.read_text())["clusters"][0]["cluster"]
+    assert cluster["extensions"] == [
+        {
+            "name": "trainyard",
+            "extension": {
+                "registry": "198.18.0.2:5000",
+                "registryInsecure": True,
+                "builder": "buildah",
+                "storagePath": str(state / "storage"),
+                "baseImage": "base@sha256:1",
+                "etcdImage": "etcd@sha256:2",
+            },
+        }
+    ]
+
+
+def test_it_holds_no_program_to_run(state: Path) -> None:
+    """A client certificate: no login plug-in that another machine or a container would lack."""
+    (user,) = kubeconfig.build("admin")["users"]
+    assert set(user["user"]) == {"client-certificate-data", "client-key-data"}
+
+
+def test_certificates_are_made_once(state: Path) -> None:
+    before = certs.CA.read_bytes()
+    assert not certs.ensure()
+    assert certs.CA.read_bytes() == before
+
+
+def test_a_missing_one_renews_all_but_not_the_key_of_the_tokens(state: Path) -> None:
+    ca, tokens = certs.CA.read_bytes(), certs.SERVICE_ACCOUNT_KEY.read_bytes()
+    certs.certificate("kubelet").unlink()
+    assert certs.ensure()
+    assert certs.CA.read_bytes() != ca
+    assert certs.SERVICE_ACCOUNT_KEY.read_bytes() == tokens
+
+
+def test_one_that_ends_within_a_month_is_renewed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "RENEW_BEFORE", certs.VALID)
+    assert certs.ensure()
+
+
+def test_keys_are_private_and_signed_by_the_authority(state: Path) -> None:
+    authority = x509.load_pem_x509_certificate(certs.CA.read_bytes())
+    for identity in certs.IDENTITIES:
+        assert stat.S_IMODE(certs.key(identity.name).stat().st_mode) == 0o600
+        x509.load_pem_x509_certificate(certs.certificate(identity.name).read_bytes()).verify_directly_issued_by(
+            authority
+        )
+
+
+def test_the_api_server_answers_to_its_service_s_address_and_name(state: Path) -> None:
+    leaf = x509.load_pem_x509_certificate(certs.certificate("apiserver").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert network.API_SERVICE_ADDRESS in map(str, names.get_values_for_type(x509.IPAddress))
+    assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)

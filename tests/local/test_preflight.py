@@ -1,0 +1,103 @@
+"""Each reason why a machine cannot be the node is one line that says what is wrong and what to do instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from local import paths, preflight
+from local.preflight import Facts
+
+GOOD = Facts(
+    system="Linux",
+    uid=0,
+    capabilities_missing=(),
+    cgroups_missing=(),
+    overlay=True,
+    disk_free=80.0,
+    memory=24.0,
+    first_time=True,
+    unbuilt=("kubernetes",),
+    go=True,
+    packages_missing=("buildah",),
+    apt=True,
+    address_taken=None,
+    other_checkout=None,
+)
+
+
+def test_a_good_machine_has_no_problem() -> None:
+    assert preflight.node_problems(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"system": "Darwin"}, "needs Linux, this is Darwin"),
+        ({"uid": 1000}, "needs root (user id 0, not 1000); run it with sudo"),
+        ({"capabilities_missing": ("CAP_SYS_ADMIN",)}, "root lacks CAP_SYS_ADMIN"),
+        ({"cgroups_missing": ("cpuset", "memory")}, "lacks the controllers cpuset, memory"),
+        ({"overlay": False}, "no overlay file system"),
+        ({"disk_free": 12.0}, "12 GB of disk are free"),
+        ({"disk_free": 4.0, "first_time": False}, "5 GB are needed once everything is built"),
+        ({"memory": 2.0}, "2.0 GB of memory, 5 GB are needed"),
+        ({"apt": False}, "no apt-get to install them: buildah"),
+        ({"address_taken": "198.18.0.1 on eth1"}, "(198.18.0.1 on eth1)"),
+        ({"other_checkout": "/srv/another"}, "cd /srv/another && .venv/bin/python -m local down"),
+    ],
+)
+def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object], said: str) -> None:
+    problems = preflight.node_problems(replace(GOOD, **change))  # pyright: ignore[reportArgumentType]
+    assert len(problems) == 1
+    assert said in problems[0]
+    assert "\n" not in problems[0]
+    assert "cluster.context kind-kind" in problems[0]
+
+
+def test_no_go_and_no_way_to_get_one() -> None:
+    (problem,) = preflight.node_problems(replace(GOOD, go=False))
+    assert "no Go 1.21 or newer to build kubernetes" in problem
+    # With everything built, Go is not needed.
+    assert preflight.node_problems(replace(GOOD, go=False, unbuilt=())) == []
+
+
+def test_less_disk_will_do_once_everything_is_built() -> None:
+    assert preflight.node_problems(replace(GOOD, disk_free=12.0, first_time=False)) == []
+
+
+def test_several_problems_are_told_together() -> None:
+    assert len(preflight.node_problems(replace(GOOD, memory=1.0, disk_free=1.0, overlay=False))) == 3
+
+
+def records() -> list[str]:
+    """What says that a daemon was started."""
+    return [path.read_text() for path in sorted(paths.PROCESSES.glob("*.json"))]
+
+
+def test_a_refused_up_exits_2_with_the_line_and_changes_nothing() -> None:
+    """The command itself, with facts of a machine that is not Linux."""
+    script = (
+        "import sys, platform\n"
+        "platform.system = lambda: 'Darwin'\n"
+        "from local import __main__ as command\n"
+        "sys.argv = ['local', 'up']\n"
+        "sys.exit(command.main())\n"
+    )
+    before = records()
+    result = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [line for line in result.stderr.splitlines() if line.startswith("local: ")]
+    assert "needs Linux" in result.stderr
+    assert records() == before
+
+
+def test_an_unknown_tool_is_refused_with_the_ones_there_are() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "local", "toolchain", "kubernets"], cwd=paths.ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert "'kubernets' is no tool; allowed: etcd, kubernetes" in result.stderr
+    assert "Traceback" not in result.stderr

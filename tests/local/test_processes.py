@@ -1,0 +1,143 @@
+"""Daemons are told from strangers, restarted when they changed, and explained when they fail. No root needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from local import paths, processes
+from local.errors import LocalError
+from local.processes import Daemon
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "PROCESSES", tmp_path / "processes")
+    monkeypatch.setattr(paths, "LOGS", tmp_path / "log")
+    monkeypatch.setattr(processes, "GRACE", 0.3)
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Daemon]:
+    # The directory's name makes the command line this test's own.
+    command = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]
+    yield Daemon("sleeper", command, lambda: None, netns="", stop_seconds=2, start_seconds=5)
+    processes.stop("sleeper")
+
+
+def pid(name: str = "sleeper") -> int:
+    record = processes.read_record(name)
+    assert record
+    return record.pid
+
+
+def test_a_healthy_daemon_is_started_once(sleeper: Daemon) -> None:
+    assert processes.ensure(sleeper)
+    first = pid()
+    assert not processes.ensure(sleeper)
+    assert pid() == first
+
+
+def test_a_changed_command_restarts_it(sleeper: Daemon) -> None:
+    processes.ensure(sleeper)
+    first = pid()
+    assert processes.ensure(replace(sleeper, command=[*sleeper.command, "--new"]))
+    assert pid() != first
+    assert processes.start_time(first) is None
+
+
+def test_a_changed_configuration_file_restarts_it(sleeper: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "configuration"
+    file.write_text("a")
+    daemon = replace(sleeper, files=(file,))
+    processes.ensure(daemon)
+    assert not processes.ensure(daemon)
+    file.write_text("b")
+    assert processes.ensure(daemon)
+
+
+def test_one_that_runs_but_does_not_answer_is_restarted(sleeper: Daemon) -> None:
+    processes.ensure(sleeper)
+    first = pid()
+    assert processes.ensure(replace(sleeper, health=lambda: "no answer"))
+    assert pid() != first
+
+
+def test_a_recycled_process_id_is_not_ours(sleeper: Daemon) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        processes.ensure(sleeper)
+        record = processes.read_record("sleeper")
+        assert record
+        recycled = replace(record, pid=stranger.pid)
+        assert not processes.is_alive(recycled)
+        processes.record_path("sleeper").write_text(
+            f'{{"pid": {stranger.pid}, "started": {record.started}, "boot": "{record.boot}", "digest": "", "since": 0}}'
+        )
+        assert not processes.stop("sleeper")
+        assert stranger.poll() is None
+        stranger.kill()
+    processes.end_all([record.pid], 1)
+
+
+def test_a_record_of_an_earlier_boot_is_not_ours(sleeper: Daemon) -> None:
+    processes.ensure(sleeper)
+    record = processes.read_record("sleeper")
+    assert processes.is_alive(record)
+    assert record
+    assert not processes.is_alive(replace(record, boot="another"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+def test_a_broken_record_counts_as_none(text: str) -> None:
+    paths.PROCESSES.mkdir()
+    processes.record_path("sleeper").write_text(text)
+    assert processes.read_record("sleeper") is None
+    assert not processes.stop("sleeper")
+
+
+def test_one_that_was_started_but_not_recorded_is_ended_first(sleeper: Daemon) -> None:
+    processes.ensure(sleeper)
+    first = pid()
+    processes.record_path("sleeper").unlink()
+    assert processes.ensure(sleeper)
+    assert processes.start_time(first) is None
+
+
+def test_one_that_ends_at_once_is_an_error_with_its_last_words(sleeper: Daemon) -> None:
+    command = [sys.executable, "-c", "print('the disk is on fire'); raise SystemExit(1)"]
+    daemon = replace(sleeper, command=command, health=lambda: "no answer")
+    processes.ensure(daemon)
+    with pytest.raises(LocalError, match=r"sleeper ended right after its start: the disk is on fire \(log: .*\.log\)"):
+        processes.wait(daemon)
+
+
+def test_one_that_never_serves_is_an_error_with_the_reason(sleeper: Daemon) -> None:
+    daemon = replace(sleeper, health=lambda: "HTTP 500", start_seconds=0.5)
+    processes.start(daemon)
+    with pytest.raises(LocalError, match=r"does not serve after 0 s \(HTTP 500\)"):
+        processes.wait(daemon)
+
+
+def test_one_that_ignores_sigterm_is_killed(sleeper: Daemon) -> None:
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    processes.start(replace(sleeper, command=[sys.executable, "-c", code]))
+    deadline = time.monotonic() + 10
+    while "deaf" not in processes.log_path("sleeper").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    first = pid()
+    assert processes.stop("sleeper", 0.3)
+    assert processes.start_time(first) is None
+
+
+def test_the_daemons_get_none_of_the_caller_s_proxies(sleeper: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
+    assert "HTTPS_PROXY" not in processes.environment(sleeper)

@@ -1,0 +1,149 @@
+"""What a build is keyed by, and what a build that fails or is killed leaves behind."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from local import golang, paths, toolchain
+from local.errors import LocalError
+
+GO = golang.on_path()
+needs_go = pytest.mark.skipif(GO is None, reason="no Go on PATH")
+
+GO_MOD = "module trainyard/local/hello\n\ngo 1.21\n\nrequire example.invalid/hello v1.2.3\n"
+HELLO = 'package main\n\nvar version = "none"\n\nfunc main() { println(version) }\n'
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "trainyard"
+
+
+@pytest.fixture
+def hello(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> toolchain.Tool:
+    """A tool whose program is the standard library and one file, so that it builds in a second without a network."""
+    folder = tmp_path / "gomod" / "hello"
+    folder.mkdir(parents=True)
+    (folder / "go.mod").write_text(GO_MOD.replace("require", "// require"))
+    (folder / "go.sum").write_text("")
+    (folder / "main.go").write_text(HELLO)
+    monkeypatch.setattr(toolchain, "GOMOD", tmp_path / "gomod")
+    monkeypatch.setattr(toolchain, "version", lambda tool: "1.2.3")
+    return toolchain.Tool("hello", "example.invalid/hello", {"hello": "."}, ("main.version",))
+
+
+def test_every_tool_has_a_version_and_pinned_sums() -> None:
+    for tool in toolchain.TOOLS:
+        assert toolchain.version(tool)[0].isdigit()
+        assert (toolchain.GOMOD / tool.name / "go.sum").stat().st_size > 0
+
+
+def test_the_staging_modules_have_the_version_of_kubernetes() -> None:
+    """k8s.io/kubernetes v1.N.M goes with k8s.io/* v0.N.M: a half-done upgrade would compile and then misbehave."""
+    wanted = "v0." + toolchain.version(toolchain.BY_NAME["kubernetes"]).removeprefix("1.")
+    text = (toolchain.GOMOD / "kubernetes" / "go.mod").read_text()
+    replaced = [line.split()[-1] for line in text.splitlines() if "=> k8s.io/" in line]
+    assert len(replaced) > 20
+    assert set(replaced) == {wanted}
+
+
+def test_the_key_follows_the_sums_and_the_flags_and_nothing_else(hello: toolchain.Tool) -> None:
+    first = toolchain.key(hello)
+    assert toolchain.key(hello) == first
+    (toolchain.GOMOD / "hello" / "go.sum").write_text("another v1 h1:x\n")
+    second = toolchain.key(hello)
+    assert second != first
+    other = toolchain.Tool("hello", hello.module, hello.programs, ("main.other",))
+    assert toolchain.key(other) != second
+
+
+def test_the_cache_follows_the_xdg_variable(cache: Path) -> None:
+    assert paths.cache() == cache
+    assert toolchain.bin_directory(toolchain.BY_NAME["etcd"]).is_relative_to(cache)
+
+
+@needs_go
+def test_a_build_is_made_once_and_says_its_version(hello: toolchain.Tool) -> None:
+    assert toolchain.build(hello)
+    program = toolchain.bin_directory(hello) / "hello"
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stderr
+    assert said.strip() == "v1.2.3"
+    assert not toolchain.build(hello)
+
+
+@needs_go
+def test_a_build_that_fails_leaves_nothing_and_says_go_s_last_line(hello: toolchain.Tool, cache: Path) -> None:
+    (toolchain.GOMOD / "hello" / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
+    with pytest.raises(LocalError, match="undefined: undefined"):
+        toolchain.build(hello)
+    assert not toolchain.is_built(hello)
+    assert list(cache.glob("hello-*")) == []
+
+
+def test_a_killed_build_leaves_nothing_that_counts_and_the_next_removes_it(
+    hello: toolchain.Tool, cache: Path, tmp_path: Path
+) -> None:
+    """A process is killed while its `go build` writes; go is a shell script here that never ends."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(paths.ROOT)!r})
+from pathlib import Path
+from local import golang, toolchain
+fake = Path({str(tmp_path)!r}) / "go"
+fake.write_text("#!/bin/sh\\nwhile [ $# -gt 1 ]; do [ \\"$1\\" = -o ] && echo half > $2; shift; done; exec sleep 60\\n")
+fake.chmod(0o755)
+golang.find = lambda: str(fake)
+toolchain.GOMOD = Path({str(toolchain.GOMOD)!r})
+toolchain.version = lambda tool: "1.2.3"
+toolchain.build(toolchain.Tool("hello", "example.invalid/hello", {{"hello": "."}}, ("main.version",)))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    deadline = time.monotonic() + 20
+    while not list(cache.glob("*.building/bin/hello")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not toolchain.is_built(hello)
+    if GO:
+        assert toolchain.build(hello)
+        assert list(cache.glob("*.building")) == []
+
+
+@needs_go
+def test_two_builds_at_once_do_not_collide(hello: toolchain.Tool) -> None:
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda: results.append(toolchain.build(hello))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [False, True]
+
+
+def test_without_a_new_enough_go_the_package_s_one_is_used(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golang, "on_path", lambda: None)
+    go = golang.cached()
+    go.parent.mkdir(parents=True)
+    go.write_text("#!/bin/sh\necho go version go1.26.1 linux/amd64\n")
+    go.chmod(0o755)
+    assert golang.find() == str(go)
+
+
+def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "go"
+    old.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(old))
+    assert golang.version(str(old)) == (1, 19)
+    assert golang.on_path() != str(old)
