@@ -88,6 +88,11 @@ def explain(what: str, code: int, status: dict[str, Any]) -> str:
     message = " ".join(str(status.get("message") or f"HTTP status {code}").split())
     if reason == "Invalid" and _causes(status):
         return f"{what} is invalid: " + "; ".join(_cause_lines(status))
+    if reason == "AlreadyExists" and "is being deleted" in message:
+        return (
+            f"{what} is still being deleted: with pulumi.com/skipAwait nobody waits for that; give the new object "
+            "another name (leave metadata.name out), or try again in a moment"
+        )
     if reason == "AlreadyExists":
         return (
             f"{what} already exists in the cluster: import it (pulumi import), give this one another name, or set "

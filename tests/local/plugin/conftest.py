@@ -18,12 +18,12 @@ from typing import Any
 import kubernetes
 import pytest
 
-from local import environment, paths
+from local import environment
 
 ROOT = Path(__file__).parents[3]
 CONTEXT = "trainyard-local"
 # `    + 9 to create`, `    ~ 1 updated`, `    +-1 replaced`, `    9 unchanged`
-_COUNT = re.compile(r"^ +[^\s\d]*\s*(\d+) (?:to )?([a-z]+?)d?$", re.MULTILINE)
+_COUNT = re.compile(r"^ +\S*?\s*(\d+) (?:to )?(create|update|replace|delete|import|unchange)(?:d|ed)?$", re.MULTILINE)
 
 Entry = dict[str, Any]
 
@@ -45,16 +45,12 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
+def cluster(node: Path, base_image: str) -> Cluster:
     """The local node."""
-    if not paths.KUBECONFIG.exists():
-        pytest.fail("the local node does not run: start it with `make node`")
-    config = json.loads(paths.KUBECONFIG.read_text())
-    offer = config["clusters"][0]["cluster"]["extensions"][0]["extension"]
-    client = kubernetes.config.new_client_from_config(str(paths.KUBECONFIG), CONTEXT)
+    client = kubernetes.config.new_client_from_config(str(node), CONTEXT)
     return Cluster(
-        paths.KUBECONFIG,
-        offer["baseImage"],
+        node,
+        base_image,
         kubernetes.client.CoreV1Api(client),
         kubernetes.client.BatchV1Api(client),
         kubernetes.client.AppsV1Api(client),
