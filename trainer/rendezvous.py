@@ -8,7 +8,7 @@ leaves on purpose says so instead of being waited for.
 import logging
 import os
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
@@ -78,14 +78,17 @@ class Handler(DynamicRendezvousHandler):
             log.warning("could not leave the rendezvous: %s", error)
 
 
-def create_handler(store: Store, backend: RendezvousBackend, parameters: RendezvousParameters) -> Handler:
-    """A Handler with our defaults where the parameters say nothing."""
+H = TypeVar("H", bound=Handler)
+
+
+def create_handler(store: Store, backend: RendezvousBackend, parameters: RendezvousParameters, kind: type[H]) -> H:
+    """A handler of `kind` with our defaults where the parameters say nothing."""
 
     def seconds(key: str, default: float | None) -> timedelta | None:
         value: Any = parameters.get(key, default)
         return None if value is None else timedelta(seconds=float(value))
 
-    return Handler.from_backend(  # pyright: ignore[reportReturnType]
+    return kind.from_backend(  # pyright: ignore[reportReturnType]
         parameters.run_id,
         store,
         backend,
@@ -109,4 +112,4 @@ def c10d(parameters: RendezvousParameters) -> Handler:
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 
     backend, store = create_backend(parameters)
-    return create_handler(store, backend, parameters)
+    return create_handler(store, backend, parameters, Handler)

@@ -20,6 +20,7 @@ from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPri
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousHandler,
+    RendezvousInfo,
     RendezvousParameters,
     RendezvousStateError,
 )
@@ -42,7 +43,7 @@ class Etcd:
 
     def __init__(self, endpoint: str, retry_seconds: float = RETRY_SECONDS, lease_seconds: int = LEASE_SECONDS) -> None:
         self._base = (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/") + "/v3"
-        self._endpoint, self._retry_seconds, self._lease_seconds = endpoint, retry_seconds, lease_seconds
+        self._endpoint, self.retry_seconds, self._lease_seconds = endpoint, retry_seconds, lease_seconds
         self._lease: str | None = None
         self._renewed = 0.0
 
@@ -109,7 +110,7 @@ class Etcd:
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """POST `body`; repeat for retry_seconds while etcd cannot be reached or has no leader."""
-        deadline = time.monotonic() + self._retry_seconds
+        deadline = time.monotonic() + self.retry_seconds
         pause = 0.1
         while True:
             try:
@@ -131,7 +132,7 @@ class Etcd:
                 reason = getattr(error, "reason", error)
             if time.monotonic() + pause > deadline:
                 raise RendezvousConnectionError(
-                    f"etcd at {self._endpoint} cannot be reached for {self._retry_seconds:.0f} s: {reason}"
+                    f"etcd at {self._endpoint} cannot be reached for {self.retry_seconds:.0f} s: {reason}"
                 ) from None
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
@@ -217,17 +218,38 @@ class EtcdStore(Store):
     def num_keys(self) -> int:
         return self._etcd.count(self._prefix)
 
+    # torch's C++ side (PrefixStore) calls these two by other names than its Python side.
+    deleteKey = delete_key
+    getNumKeys = num_keys
+
+
+class EtcdHandler(Handler):
+    """A Handler that waits for etcd where it needs it, to make a round, and not in between.
+
+    Between rounds the workers train without it: looking after them must not stop for a minute.
+    """
+
+    etcd: Etcd
+    patience: float
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self.etcd.retry_seconds = self.patience
+        try:
+            return super().next_rendezvous()
+        finally:
+            self.etcd.retry_seconds = 0.0
+
 
 def create(parameters: RendezvousParameters) -> Handler:
     """The rendezvous that torchrun's parameters describe. Raises RendezvousConnectionError without an etcd."""
-    etcd = Etcd(
-        parameters.endpoint,
-        retry_seconds=float(parameters.get("retry_seconds", RETRY_SECONDS)),
-        lease_seconds=int(parameters.get("lease_seconds", LEASE_SECONDS)),
-    )
-    backend = EtcdBackend(etcd, parameters.run_id)
+    patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
+    lease = int(parameters.get("lease_seconds", LEASE_SECONDS))
+    state, store = (Etcd(parameters.endpoint, patience, lease) for _ in range(2))
+    backend = EtcdBackend(state, parameters.run_id)
     backend.get_state()  # a wrong endpoint is told now, not in the middle of a round
-    return create_handler(EtcdStore(etcd, parameters.run_id), backend, parameters)
+    handler = create_handler(EtcdStore(store, parameters.run_id), backend, parameters, EtcdHandler)
+    handler.etcd, handler.patience = state, patience
+    return handler
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:

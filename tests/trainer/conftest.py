@@ -24,9 +24,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from hypothesis import settings as hypothesis_settings  # noqa: E402
+from hypothesis import settings as hypothesis_settings
 
-from trainer import prepare  # noqa: E402
+from trainer import prepare
 
 # Timings say nothing on cores that are shared with other tests.
 hypothesis_settings.register_profile("shared-cores", deadline=None)
@@ -44,7 +44,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
     built = ByteLevelBPETokenizer()
     text = prepare.SAMPLE.read_text("utf-8")[:50_000]
-    built.train_from_iterator([text], vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
+    built.train_from_iterator(iter([text]), vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
     built.save(str(folder / "tokenizer.json"))
     return folder
 

@@ -87,7 +87,7 @@ def test_many_documents_are_held_out_whole(tmp_path: Path, tokenizer: Path) -> N
 
 
 def test_shards_are_cut_to_size_and_the_index_counts_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
-    assert run("--input", text, "--output", tmp_path / "a", "--tokenizer", tokenizer, "--shard-tokens", 3000) == 0
+    assert run("--input", text, "--output", tmp_path / "a", "--tokenizer", tokenizer, "--shard-tokens", "3000") == 0
     assert run("--input", text, "--output", tmp_path / "b", "--tokenizer", tokenizer) == 0
     sizes = [path.stat().st_size for path in sorted((tmp_path / "a").glob("train-*.bin"))]
     assert set(sizes[:-1]) == {6000}

@@ -30,19 +30,21 @@ def done(run: Path) -> dict[str, Any]:
     return json.loads((run / "DONE").read_text())
 
 
-def test_one_two_three_or_nine_workers_compute_the_same_run(
+def test_one_two_three_or_five_workers_compute_the_same_run(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """Nine are more than the eight micro-batches of a step: one has nothing to compute."""
+    """A step has four micro-batches: three workers get uneven shares, and one of five gets none."""
     found = {}
-    for world in (1, 2, 3, 9):
+    for world in (1, 2, 3, 5):
         run = tmp_path / str(world)
-        workers = start_workers(world, settings(run, evaluation__every=5))
+        workers = start_workers(
+            world, settings(run, evaluation__every=5, train__micro_batch=4, optimizer__learning_rate=1e-2)
+        )
         assert workers.wait() == [0] * world, workers.output
         validation = [line["validation_loss"] for line in metrics(run) if "validation_loss" in line]
         found[world] = [*losses(run).values(), *validation]
         assert len(found[world]) == 12 + 4
-    for world in (2, 3, 9):
+    for world in (2, 3, 5):
         assert found[world] == pytest.approx(found[1], abs=1e-5)
     assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
 

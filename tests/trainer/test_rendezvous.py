@@ -1,0 +1,260 @@
+"""The etcd-v3 rendezvous against a real etcd: its store, its leases, its rounds, and etcd's own restart."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from conftest import EtcdServer, wait_until
+from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+
+from trainer import rendezvous_etcd
+from trainer.rendezvous import Handler
+from trainer.rendezvous_etcd import Etcd, EtcdBackend, EtcdStore
+
+
+@pytest.fixture(autouse=True)
+def fresh_master_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # as trainer.launch sets it
+
+
+@pytest.fixture
+def etcd(shared_etcd: EtcdServer) -> Etcd:
+    return Etcd(shared_etcd.endpoint, retry_seconds=5)
+
+
+@pytest.fixture
+def run_id(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.node.name}-{tmp_path.name}"
+
+
+@pytest.fixture
+def store(etcd: Etcd, run_id: str) -> EtcdStore:
+    return EtcdStore(etcd, run_id, timeout=timedelta(seconds=5))
+
+
+def test_a_swap_needs_the_revision_that_was_read(etcd: Etcd, run_id: str) -> None:
+    written, now = etcd.swap(run_id, b"one", 0)
+    assert written
+    assert now is not None
+    assert now == etcd.get(run_id)
+    assert etcd.swap(run_id, b"late", 0) == (False, now)
+    assert etcd.swap(run_id, b"two", now[1])[0]
+    assert etcd.swap(run_id, b"three", now[1])[0] is False
+    assert (etcd.get(run_id) or (b"",))[0] == b"two"
+
+
+def test_the_backend_keeps_torchs_contract(etcd: Etcd, run_id: str) -> None:
+    backend = EtcdBackend(etcd, run_id)
+    assert backend.get_state() is None
+    first = backend.set_state(b"a")
+    assert first is not None
+    assert first[2] is True
+    assert backend.get_state() == first[:2]
+    assert backend.set_state(b"b") == (b"a", first[1], False)  # no token: only where there is no state
+    second = backend.set_state(b"c", first[1])
+    assert second is not None
+    assert second[0] == b"c"
+    assert second[2] is True
+    assert backend.set_state(b"d", first[1]) == (b"c", second[1], False)
+
+
+def test_the_store_has_what_torchs_agents_use(store: EtcdStore) -> None:
+    wrapped = PrefixStore("round.1", store)  # torch calls it from C++ through this
+    wrapped.set("address", "10.0.0.1")
+    assert wrapped.get("address") == b"10.0.0.1"
+    assert wrapped.add("count", 2) == 2
+    assert wrapped.add("count", 3) == 5
+    assert wrapped.check(["address", "count"])
+    assert not wrapped.check(["address", "nothing"])
+    wrapped.wait(["address"], timedelta(seconds=1))
+    assert wrapped.compare_set("word", "", "first") == b"first"
+    assert wrapped.compare_set("word", "other", "second") == b"first"
+    assert wrapped.compare_set("word", "first", "second") == b"second"
+    assert wrapped.multi_get(["address", "count"]) == [b"10.0.0.1", b"5"]
+    wrapped.multi_set(["x", "y"], ["1", "2"])  # pyright: ignore[reportAttributeAccessIssue]
+    assert wrapped.get("y") == b"2"
+    assert store.num_keys() == 5
+    assert wrapped.delete_key("address")
+    assert not wrapped.delete_key("address")
+
+
+def test_waiting_ends_when_the_key_comes_and_when_time_is_up(store: EtcdStore) -> None:
+    threading.Timer(0.5, lambda: store.set("late", b"here")).start()
+    began = time.monotonic()
+    assert store.get("late") == b"here"
+    assert 0.4 < time.monotonic() - began < 4
+    with pytest.raises(DistStoreError, match="never"):
+        store.wait(["never"], timedelta(seconds=0.3))
+
+
+def test_counters_lose_no_addition(shared_etcd: EtcdServer, run_id: str) -> None:
+    def add() -> None:
+        own = EtcdStore(Etcd(shared_etcd.endpoint), run_id)
+        for _ in range(10):
+            own.add("count", 1)
+
+    threads = [threading.Thread(target=add) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert EtcdStore(Etcd(shared_etcd.endpoint), run_id).get("count") == b"60"
+
+
+def test_keys_stay_while_their_writer_lives_and_go_after_it(shared_etcd: EtcdServer, run_id: str) -> None:
+    writer, reader = Etcd(shared_etcd.endpoint, lease_seconds=2), Etcd(shared_etcd.endpoint)
+    writer.put(run_id, b"here")
+    end = time.monotonic() + 4
+    while time.monotonic() < end:  # any write renews the lease
+        writer.put(run_id + "-alive", b"")
+        assert reader.get(run_id) is not None
+        time.sleep(0.3)
+    wait_until(lambda: reader.get(run_id) is None, 10, "the key of a silent writer goes away")
+    writer.put(run_id, b"again")  # a writer that was frozen so long gets a new lease
+    assert reader.get(run_id) is not None
+
+
+def test_calls_ride_through_a_restart_of_etcd(own_etcd: EtcdServer, run_id: str) -> None:
+    etcd = Etcd(own_etcd.endpoint, retry_seconds=30)
+    etcd.put(run_id, b"before")
+    own_etcd.kill()
+    threading.Timer(1.5, own_etcd.start).start()
+    assert (etcd.get(run_id) or (b"",))[0] == b"before"
+    etcd.put(run_id, b"after")
+    assert (etcd.get(run_id) or (b"",))[0] == b"after"
+
+
+def test_an_etcd_that_stays_away_is_told(own_etcd: EtcdServer) -> None:
+    own_etcd.kill()
+    with pytest.raises(RendezvousConnectionError, match=r"cannot be reached for 1 s: .*refused"):
+        Etcd(own_etcd.endpoint, retry_seconds=1).get("x")
+
+
+def test_plain_torchrun_can_find_it() -> None:
+    """pyproject.toml names the function; what it returns makes handlers."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '[project.entry-points."torchrun.handlers"]\netcd-v3 = "trainer.rendezvous_etcd:handler"' in text
+    assert rendezvous_etcd.handler() is rendezvous_etcd.create
+    installed = [point for point in entry_points(group="torchrun.handlers") if point.name == "etcd-v3"]
+    assert all(point.load() is rendezvous_etcd.handler for point in installed)
+
+
+class Nodes:
+    """Members of one rendezvous, each with an address of its own."""
+
+    def __init__(self, endpoint: str, run_id: str, low: int, high: int) -> None:
+        self._endpoint, self._run_id, self._low, self._high = endpoint, run_id, low, high
+        self.handlers: dict[str, Handler] = {}
+
+    def add(self, name: str, address: str) -> None:
+        options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
+        parameters = RendezvousParameters(
+            "etcd-v3", self._endpoint, self._run_id, self._low, self._high, address, **options
+        )
+        self.handlers[name] = rendezvous_etcd.create(parameters)
+
+    def meet(self, names: str) -> dict[str, RendezvousInfo]:
+        """All of `names` join the next round at once."""
+        found: dict[str, RendezvousInfo] = {}
+
+        def join(name: str) -> None:
+            found[name] = self.handlers[name].next_rendezvous()
+
+        threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(found) == sorted(names), f"only {sorted(found)} met"
+        return found
+
+    def vanish(self, name: str) -> None:
+        self.handlers.pop(name)._stop_heartbeats()
+
+
+@pytest.fixture
+def nodes(shared_etcd: EtcdServer, run_id: str) -> Callable[[int, int], Nodes]:
+    return lambda low, high: Nodes(shared_etcd.endpoint, run_id, low, high)
+
+
+def masters(found: dict[str, RendezvousInfo]) -> set[tuple[str, int]]:
+    stores = [info.bootstrap_store_info for info in found.values()]
+    return {(store.master_addr, store.master_port) for store in stores if store is not None}
+
+
+def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(2, 3)
+    for name, address in zip("abc", ("127.0.0.1", "127.0.0.2", "127.0.0.3"), strict=True):
+        group.add(name, address)
+    first = group.meet("abc")
+    assert sorted(info.rank for info in first.values()) == [0, 1, 2]
+    assert first["a"].rank == 0
+    assert len(masters(first)) == 1
+    assert group.handlers["b"].num_nodes_waiting() == 0
+
+    group.vanish("a")
+    for name in "bc":  # seen within the keep-alive of 3 s, with nobody waiting to join
+        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} sees that a is lost")
+    second = group.meet("bc")
+    assert {info.world_size for info in second.values()} == {2}
+    assert len(masters(second)) == 1
+    assert masters(second) != masters(first)
+    assert group.handlers["b"].round == 2
+
+    group.add("a", "127.0.0.1")
+    third_of_a: list[RendezvousInfo] = []
+    waiting = threading.Thread(target=lambda: third_of_a.append(group.handlers["a"].next_rendezvous()), daemon=True)
+    waiting.start()
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() == 1, 10, "b sees a waiting")
+    third = group.meet("bc")
+    waiting.join(30)
+    assert third_of_a[0].rank == 0
+    assert len(masters({**third, "a": third_of_a[0]})) == 1
+    assert third["b"].world_size == 3
+
+
+def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    group.handlers["a"].leave()
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() > 0, 2, "b sees at once that a left")
+    assert group.meet("b")["b"].world_size == 1
+
+
+def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 1)
+    group.add("a", "127.0.0.1")
+    group.meet("a")
+    group.handlers["a"].shutdown()
+    group.add("late", "127.0.0.2")
+    with pytest.raises(RendezvousClosedError):
+        group.handlers["late"].next_rendezvous()
+
+
+def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) -> None:
+    group = Nodes(own_etcd.endpoint, run_id, 1, 1)
+    group.add("a", "127.0.0.1")
+    group.meet("a")
+    handler = group.handlers["a"]
+    own_etcd.kill()
+    time.sleep(1.1)  # past the time for which torch answers from its cache
+    began = time.monotonic()
+    assert handler.num_nodes_waiting() == 0
+    assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+    own_etcd.start()
+    wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
+    assert handler.num_nodes_waiting() == 0
