@@ -18,7 +18,7 @@ from .readiness import readiness
 DEFAULT_TIMEOUT = 600.0
 # Defaults of the real plugin for kinds that a controller settles quickly.
 KIND_TIMEOUTS = {"PersistentVolume": 300.0, "PersistentVolumeClaim": 300.0, "ResourceQuota": 60.0, "Secret": 5.0}
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds; each pause is half as long again as the one before
 EXPLAIN_EVERY = 10.0
 # Kinds whose deletion is not awaited with pulumi.com/skipAwait: a controller takes their pods away.
 DELETED_IN_BACKGROUND = {"Namespace", "Pod", "ReplicationController", "DaemonSet", "Deployment", "StatefulSet", "Job"}

@@ -15,6 +15,8 @@ from .settings import Settings
 
 # A create waits this long for its namespace or CustomResourceDefinition, which a program may create at the same time.
 MISORDER_PAUSES = (1.0, 2.0, 4.0, 8.0)
+# A controller changed the object while the server applied to it: no conflict of ours.
+CHANGED_PAUSES = (0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,14 @@ def _apply(call: Call, inputs: dict[str, Any], live: dict[str, Any] | None) -> d
         force = force or live is None or ownership.created_by_pulumi(live)
     if live is not None and not metadata(live).get("managedFields"):
         force = True
-    return call.client.request(
-        "PATCH",
-        inputs,
-        inputs,
-        content_type=APPLY,
-        fieldManager=call.manager,
-        force=str(force).lower(),
-        **call.dry_run,
-    )
+    query = {"fieldManager": call.manager, "force": str(force).lower(), **call.dry_run}
+    for pause in (*CHANGED_PAUSES, None):
+        try:
+            return call.client.request("PATCH", inputs, inputs, content_type=APPLY, **query)
+        except ApiError as error:
+            if error.code != 409 or error.is_conflict_of_managers or pause is None or call.client.cancelled.wait(pause):
+                raise
+    raise AssertionError("unreachable: the last pause is None")
 
 
 def update(

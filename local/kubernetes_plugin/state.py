@@ -41,10 +41,13 @@ def normalize(obj: dict[str, Any]) -> dict[str, Any]:
     """Inputs as the API server would write them back: quantities canonical, stringData folded into data, read-only
     metadata dropped. Without this, `cpu: 1000m` would differ from the live `1` for ever.
 
-    Objects with unknowns keep their form. The argument is changed and returned.
+    nulls go too (but in custom resources, where they may mean something). Objects with unknowns keep their form
+    otherwise. The argument is changed; use what is returned.
     """
     for key in READ_ONLY_METADATA:
         metadata(obj).pop(key, None)
+    if _is_built_in(str(obj.get("apiVersion") or "")):
+        obj = _without_nulls(obj)
     if has_unknown(obj):
         return obj
     if obj.get("kind") == "Secret" and obj.get("apiVersion") == "v1":
@@ -59,6 +62,12 @@ def normalize(obj: dict[str, Any]) -> dict[str, Any]:
 def _is_built_in(api_version: str) -> bool:
     group = api_version.partition("/")[0] if "/" in api_version else ""
     return group != "apiextensions.k8s.io" and ("." not in group or group.endswith(".k8s.io"))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _fold_string_data(secret: dict[str, Any]) -> None:
