@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 
 from local import paths
-from local.errors import LocalError
 from local.shell import run
 
 NAMESPACE = "trainyard"
@@ -128,13 +127,3 @@ def cni_configuration() -> str:
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     return json.dumps({"cniVersion": "1.0.0", "name": NAMESPACE, "plugins": [bridge, portmap]}, indent=1)
-
-
-def refuse_foreign() -> None:
-    """The namespace is one per machine: another checkout's node must be stopped from there."""
-    found = owner()
-    if found and found != str(paths.ROOT):
-        raise LocalError(
-            f"the local node of another checkout runs on this machine ({found}); stop it first: "
-            f"cd {found} && .venv/bin/python -m local down"
-        )

@@ -52,8 +52,9 @@ class Phases:
 
         try:
             yield progress
-        except BaseException:
-            self.say(f"  ✗ {name} ({time.time() - began:.1f} s)")
+        except BaseException as error:
+            # Said at once: another phase that runs beside this one may take minutes to end.
+            self.say(f"  ✗ {name} ({time.time() - began:.1f} s): {error or type(error).__name__}")
             raise
         timing = Timing(name, began, round(time.time() - began, 2))
         with self._lock:

@@ -27,7 +27,9 @@ ORDER = (
 )
 # Between SIGTERM and SIGKILL. A trainer saves within seconds; a program without a handler, as process 1, never ends.
 POD_SECONDS = 10.0
-CNI_RESULTS = Path("/var/lib/cni/results")  # libcni's, at a fixed place
+# Places outside our directories that libcni and the kubelet write to whatever they are told.
+CNI_RESULTS = Path("/var/lib/cni/results")
+LOG_LINKS = Path("/var/log/containers")
 
 
 def stop_node() -> None:
@@ -40,6 +42,7 @@ def stop_node() -> None:
     left = [*shims(), *cgroups.processes(), *(processes.in_namespace(network.NAMESPACE) if ours else ())]
     processes.end_all(sorted(set(left)), 2.0)
     unmount_all()
+    remove_log_links()
     remaining = remove_cgroups()
     if ours or network.owner() is None:
         network.remove()
@@ -114,6 +117,13 @@ def unmount_all() -> None:
             if subprocess.run(["umount", point], capture_output=True).returncode:
                 subprocess.run(["umount", "--lazy", point], capture_output=True)
     raise LocalError(f"cannot unmount {', '.join(mounts()[:3])}; see who uses it: fuser -vm {mounts()[0]}")
+
+
+def remove_log_links() -> None:
+    """The kubelet's links to the logs of containers, as far as they lead to ours."""
+    for link in LOG_LINKS.glob("*.log"):
+        if link.is_symlink() and os.readlink(link).startswith(f"{paths.POD_LOGS}/"):
+            link.unlink(missing_ok=True)
 
 
 def remove_cgroups() -> list[Path]:

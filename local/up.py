@@ -63,8 +63,9 @@ def build_pulumi(phases: Phases) -> None:
 
 def up(facts: Facts, phases: Phases, download: bool) -> None:
     """Everything, on a machine whose facts have been judged good."""
-    with phases.phase(f"install {' '.join(facts.packages_missing)}"):
-        packages.install(facts.packages_missing)
+    if facts.packages_missing:
+        with phases.phase(f"install {' '.join(facts.packages_missing)}"):
+            packages.install(facts.packages_missing)
     with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
         # longest and has a lane for itself; the base image waits for the network more than it computes.
