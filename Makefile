@@ -5,6 +5,7 @@ PYTHON ?= python3
 STACK ?= local
 PY := .venv/bin/python
 LOCAL := $(PY) -m local
+FOLLOW = $(PY) -m workloads.follow --before 'eval "$$($(LOCAL) env)"'
 # The kubeconfig context of the local stack: only trainyard-local is a node of ours.
 CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
@@ -17,7 +18,7 @@ help:  ## this list
 
 up: node  ## set up everything, train on this machine's node, follow the training to its end
 	@$(LOCAL) run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview
-	@$(LOCAL) run --phase training -- $(PY) -m workloads.follow --stack local
+	@$(LOCAL) run --phase training -- $(FOLLOW) --stack local
 	@$(LOCAL) timings
 
 node: .venv/infra.stamp  ## the toolchain, and the local Kubernetes node unless the stack names another context
@@ -25,7 +26,7 @@ node: .venv/infra.stamp  ## the toolchain, and the local Kubernetes node unless 
 	@$(LOCAL) run -- pulumi stack select --create local
 
 follow: .venv/infra.stamp  ## come back to a training that runs
-	@$(LOCAL) run -- $(PY) -m workloads.follow --stack $(STACK)
+	@$(LOCAL) run -- $(FOLLOW) --stack $(STACK)
 
 status: .venv/infra.stamp  ## what of the local node runs
 	@$(LOCAL) status

@@ -45,4 +45,4 @@ training = Training(
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", cluster, namespace, image, data)
 
-export(config, image, namespace, training)
+export(config, cluster, image, namespace, training)

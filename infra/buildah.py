@@ -24,6 +24,8 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 CERTIFICATES = "/etc/ssl/certs"
 #: Lines of the build's output that a failure shows.
 SHOWN_LINES = 15
+#: Characters of a build step that are shown while it runs.
+SHOWN_COLUMNS = 100
 #: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
 MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -137,6 +139,6 @@ def _run(command: list[str]) -> None:
             tail.append(line.rstrip())
             if line.startswith("STEP "):
                 # Standard error of a provider is shown by Pulumi while the resource is being created.
-                print(line.rstrip(), file=sys.stderr, flush=True)
+                print(line.rstrip()[:SHOWN_COLUMNS], file=sys.stderr, flush=True)
     if process.returncode:
         raise RuntimeError("\n".join([f"{' '.join(command[:2])} failed with exit code {process.returncode}:", *tail]))

@@ -43,11 +43,14 @@ class SharedStorage:
     """Specification of the volume to declare (see `static_volume`); None: `class_name` provides it."""
     class_name: str | None = None
     """StorageClass; None without a volume: the cluster's default class."""
+    local_folder: str | None = None
+    """Where the machine that runs Pulumi sees the volume; None: it does not."""
 
 
 def static_volume(
     size_gib: int,
     *,
+    local_folder: str | None = None,
     host_path: k8s.core.v1.HostPathVolumeSourceArgs | None = None,
     nfs: k8s.core.v1.NFSVolumeSourceArgs | None = None,
     csi: k8s.core.v1.CSIPersistentVolumeSourceArgs | None = None,
@@ -64,7 +67,7 @@ def static_volume(
         nfs=nfs,
         csi=csi,
     )
-    return SharedStorage(size_gib=size_gib, access_mode="ReadWriteMany", volume=volume)
+    return SharedStorage(size_gib=size_gib, access_mode="ReadWriteMany", volume=volume, local_folder=local_folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import yaml
 
 from infra.recording import Recording, record
 
-# pytest_plugins = ["tests.fixtures_cluster"]
+pytest_plugins = ["tests.fixtures_cluster"]
 
 OFFER = {
     "registry": "registry.test:5000",

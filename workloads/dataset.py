@@ -10,9 +10,9 @@ import pulumi_kubernetes as k8s
 from infra.cluster import Cluster
 from infra.config import DatasetConfig
 from infra.image import TrainerImage
+from workloads.layout import DATA, dataset_folder
 from workloads.namespace import Namespace
 from workloads.pod import (
-    DATA,
     TRAINER_ENVIRONMENT,
     container_security,
     environment,
@@ -41,7 +41,7 @@ class Dataset(pulumi.ComponentResource):
         claim: k8s.core.v1.PersistentVolumeClaim,
     ):
         super().__init__("trainyard:workloads:Dataset", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        self.directory = f"{DATA}/datasets/{config.name}"
+        self.directory = dataset_folder(config.name)
         arguments = prepare_arguments(config, self.directory)
         identity = hashlib.sha256("\0".join([image.version, *arguments]).encode()).hexdigest()[:8]
         self.job = k8s.batch.v1.Job(

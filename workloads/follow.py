@@ -13,12 +13,21 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kubernetes import client
 from rich.console import Console
 
+from workloads.layout import DATA
 from workloads.progress import Board
 from workloads.watch import JobWatch, Outcome, UnreachableError, connect
+
+#: Output of the stack -> what its command is for.
+ADVICE = {
+    "sampleCommand": "Let it write",
+    "tensorboardCommand": "Curves, at http://localhost:6006",
+    "logsCommand": "Logs",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,8 @@ class Target:
     context: str
     namespace: str
     job: str
-    run_directory: str
+    data_folder: str | None
+    """Where this machine sees the pods' /data; None: it does not."""
     commands: dict[str, str]
     """Output name -> command line, for the closing advice."""
 
@@ -37,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.follow", description="Follow a training to its end.")
     parser.add_argument("--stack", required=True, help="stack whose training to follow")
     parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    parser.add_argument("--before", metavar="COMMAND", help="what to type before the commands that the end advises")
     options = parser.parse_args(arguments)
     try:
         target = target_of(options.stack)
@@ -50,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nThe training goes on; `make follow STACK={options.stack}` comes back to it.")
         return 130
-    report(Console(), target, outcome)
+    report(Console(), target, outcome, options.before)
     return 0 if outcome.succeeded else 1
 
 
@@ -75,40 +86,44 @@ def target_of(stack: str) -> Target:
         context=outputs["context"],
         namespace=outputs["namespace"],
         job=outputs["jobName"],
-        run_directory=outputs["runDirectory"],
+        data_folder=outputs.get("dataFolder"),
         commands={name: value for name, value in outputs.items() if name.endswith("Command")},
     )
 
 
-def report(console: Console, target: Target, outcome: Outcome) -> None:
-    """The end of the training, for a person."""
-    console.print()
+def report(console: Console, target: Target, outcome: Outcome, before: str | None = None) -> None:
+    """The end of the training, for a person; `before` is a command that the advised ones need."""
+
+    def write(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    write("")
     if not outcome.succeeded:
-        console.print(f"[bold red]The training failed:[/] {outcome.message}", highlight=False)
-        console.print(f"  logs: {target.commands.get('logsCommand', '')}", highlight=False, soft_wrap=True)
+        write(f"The training failed: {outcome.message}", "bold red")
+        write(f"  logs: {target.commands.get('logsCommand', '')}")
         return
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
     if loss is not None and start is not None:
-        console.print(
-            f"[bold green]Trained.[/] Validation loss {start:.2f} -> [bold]{loss:.2f}[/] in {done.get('step')} steps",
-            highlight=False,
-        )
-    if sample := done.get("sample"):
-        console.print("\n[bold]It writes:[/]")
-        console.print(str(sample).strip(), style="italic", markup=False, highlight=False)
-    console.print(
-        f"\nCheckpoint: {done.get('checkpoint')} (model/ in it loads in transformers)", highlight=False, soft_wrap=True
-    )
-    advice = {
-        "sampleCommand": "Let it write",
-        "tensorboardCommand": "Curves (then open http://localhost:6006)",
-        "logsCommand": "Logs",
-    }
-    console.print("\n[bold]Try next[/]")
-    for name, title in advice.items():
+        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f} in {done.get('step')} steps", "bold green")
+    if sample := str(done.get("sample", "")).strip():
+        write("\nIt writes:", "bold")
+        write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")
+    write(f"\nCheckpoint: {checkpoint_path(done, target)} (model/ in it loads in transformers)")
+    write("\nTry next", "bold")
+    if before:
+        write(f"  In this shell, for the commands below:\n    {before}")
+    for name, title in ADVICE.items():
         if name in target.commands:
-            console.print(f"  {title}:\n    {target.commands[name]}", markup=False, highlight=False, soft_wrap=True)
+            write(f"  {title}:\n    {target.commands[name]}")
+
+
+def checkpoint_path(done: dict[str, Any], target: Target) -> str:
+    """Where the checkpoint is, on this machine when it sees the volume."""
+    inside = str(done.get("checkpoint"))
+    if target.data_folder and inside.startswith(f"{DATA}/"):
+        return f"{target.data_folder}{inside.removeprefix(DATA)}"
+    return inside
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shlex
 
 import pulumi
 
+from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import TrainerImage
 from workloads.namespace import Namespace
@@ -14,15 +15,18 @@ from workloads.tensorboard import PORT
 from workloads.training import Training
 
 
-def export(config: StackConfig, image: TrainerImage, namespace: Namespace, training: Training) -> None:
-    """The stack's outputs; workloads/follow.py reads the first five."""
+def export(
+    config: StackConfig, cluster: Cluster, image: TrainerImage, namespace: Namespace, training: Training
+) -> None:
+    """The stack's outputs; workloads/follow.py reads them."""
     name = config.cluster.namespace
     kubectl = f"kubectl --context {shlex.quote(config.cluster.context)} --namespace {name}"
     pulumi.export("context", config.cluster.context)
     pulumi.export("namespace", namespace.name)
     pulumi.export("jobName", training.job_name)
     pulumi.export("runDirectory", training.run_directory)
-    pulumi.export("workers", config.workers.count)
+    if cluster.storage.local_folder:
+        pulumi.export("dataFolder", cluster.storage.local_folder)
     pulumi.export("image", image.reference)
     pulumi.export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"

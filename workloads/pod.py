@@ -6,11 +6,10 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import NVIDIA_GPU
+from workloads.layout import DATA
 
 #: uid and gid of the trainer in its image, and of the files on the shared volume.
 TRAINER_ID = 1000
-#: Where the shared volume is mounted.
-DATA = "/data"
 ETCD_PORT = 2379
 
 

@@ -7,9 +7,9 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.image import TrainerImage
+from workloads.layout import DATA
 from workloads.namespace import Namespace
 from workloads.pod import (
-    DATA,
     TRAINER_ENVIRONMENT,
     component,
     container_security,

@@ -18,9 +18,9 @@ from infra.cluster import Cluster, WorkerPool
 from infra.config import DatasetConfig, TrainingConfig, WorkersConfig
 from infra.image import TrainerImage
 from workloads.dataset import Dataset
+from workloads.layout import run_folder
 from workloads.namespace import Namespace
 from workloads.pod import (
-    DATA,
     TRAINER_ENVIRONMENT,
     component,
     container_security,
@@ -68,7 +68,7 @@ class Training(pulumi.ComponentResource):
     ):
         super().__init__("trainyard:workloads:Training", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         self.run_name = run_name(config, dataset_config)
-        self.run_directory = f"{DATA}/runs/{self.run_name}"
+        self.run_directory = run_folder(self.run_name)
         arguments = training_arguments(config, dataset.directory, self.run_directory)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         identity = hashlib.sha256(

@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from infra.recording import ROOT, stack_file_values
+from local import paths
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -64,11 +65,9 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(node: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    from local.environment import environment
-    from local.paths import STORAGE
-
-    made = Stack(tmp_path_factory.mktemp("e2e") / "Pulumi.e2e.yaml", environment(), STORAGE, stack_file_values("local"))
+def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    config = tmp_path_factory.mktemp("e2e") / "Pulumi.e2e.yaml"
+    made = Stack(config, node_environment, paths.STORAGE, stack_file_values("local"))
     made.write(
         cluster={"namespace": NAMESPACE},
         training={"name": f"e2e-{uuid.uuid4().hex[:8]}"},

@@ -121,7 +121,8 @@ def test_waiting_says_for_what() -> None:
 
 def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
     console, text = plain()
-    target = Target("c", "n", "j", "/data/runs/r", {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x"})
+    commands = {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x"}
+    target = Target("c", "n", "j", "/srv", commands)
     result = {
         "step": 200,
         "validation_loss": 5.512,
@@ -129,7 +130,7 @@ def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
         "sample": "The [light] of",
         "checkpoint": "/data/runs/r/checkpoints/step-00000200",
     }
-    report(console, target, Outcome(succeeded=True, result=result))
+    report(console, target, Outcome(succeeded=True, result=result), before="eval x")
     shown = text.getvalue()
     for expected in [
         "10.83 -> 5.51 in 200 steps",
@@ -139,3 +140,4 @@ def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
         "kubectl logs x",
     ]:
         assert expected in shown
+    assert shown.index("eval x") < shown.index("kubectl exec x") < shown.index("kubectl logs x")

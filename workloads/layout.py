@@ -1,0 +1,14 @@
+"""Where things are on the shared volume, as the pods see it."""
+
+#: Where the shared volume is mounted.
+DATA = "/data"
+
+
+def dataset_folder(name: str) -> str:
+    """Shards and index of a dataset."""
+    return f"{DATA}/datasets/{name}"
+
+
+def run_folder(name: str) -> str:
+    """Checkpoints, metrics, status and DONE of a run."""
+    return f"{DATA}/runs/{name}"
