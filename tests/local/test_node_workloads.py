@@ -137,7 +137,10 @@ def test_logs_and_exec(kubectl: Kubectl, server: str) -> None:
 
 def test_a_service_has_a_stable_address_and_a_name(kubectl: Kubectl, server: str) -> None:
     code = "import urllib.request as u; print(u.urlopen('http://web', timeout=10).status)"
-    assert kubectl("exec", server, "--", "python3", "-c", code).strip() == "200"
+    deadline = time.monotonic() + 30  # kube-proxy learns of a ready pod a second or two later
+    while kubectl("exec", server, "--", "python3", "-c", code, check=False).strip() != "200":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 def test_port_forward(node_environment: dict[str, str], kubectl: Kubectl, server: str) -> None:
