@@ -166,6 +166,10 @@ def main() -> int:
         return commands[options.command](options)
     except LocalError as error:
         return refuse([str(error)]) and 1
+    except PermissionError as error:
+        return refuse([f"user {os.geteuid()} may not touch {error.filename}, which root's node made; run it with sudo"])
+    except OSError as error:
+        return refuse([f"{error.filename or 'this machine'}: {error.strerror or error}"]) and 1
     except KeyboardInterrupt:
         print("local: interrupted; run it again to go on", file=sys.stderr)
         return 130

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from local import __main__ as command
 from local import environment, paths, toolchain
 
 
@@ -124,3 +125,18 @@ def test_run_of_an_unknown_program_is_one_line() -> None:
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "no program 'no-such-program'" in result.stderr
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/x/state"), OSError(28, "No space left")])
+def test_a_disk_that_refuses_is_one_line(
+    error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(options: object) -> int:
+        raise error
+
+    monkeypatch.setattr(command, "status", fail)
+    monkeypatch.setattr(sys, "argv", ["local", "status"])
+    assert command.main() in (1, 2)
+    said = capsys.readouterr().err
+    assert said.startswith("local: ")
+    assert said.count("\n") == 1
