@@ -11,7 +11,7 @@ from rich.console import Console
 
 from local import paths
 from local.errors import LocalError
-from local.phases import Phases, Timing, load, table, write
+from local.phases import Phases, Timing, add, load, table
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,7 +66,7 @@ def up(options: argparse.Namespace) -> int:
         finally:
             phases.save()
     if any(timing.seconds >= 1 for timing in phases.done):
-        Console(stderr=True).print(table([timing for timing in phases.done if timing.seconds >= 0.1]))
+        Console(stderr=True).print(table(phases.done))
     print(f"local: the node is ready ({time.monotonic() - began:.1f} s); kubeconfig context {CONTEXT}", file=sys.stderr)
     return 0
 
@@ -153,8 +153,7 @@ def run(options: argparse.Namespace) -> int:
         os.execve(program, command, variables)
     began = time.time()
     code = subprocess.run([program, *command[1:]], env=variables).returncode
-    kept = [timing for timing in load(paths.TIMINGS) if timing.name != options.phase]
-    write(paths.TIMINGS, [*kept, Timing(options.phase, began, round(time.time() - began, 2))])
+    add(paths.TIMINGS, Timing(options.phase, began, round(time.time() - began, 2)))
     return code if code >= 0 else 128 - code
 
 

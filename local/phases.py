@@ -14,6 +14,8 @@ from rich.table import Table
 
 # A build prints how far it is this often, in seconds: seldom enough for a log file, often enough for a person.
 PROGRESS_INTERVAL = 15.0
+# Phases shorter than this, in seconds, found nothing to do and are left out of the table.
+SHOWN = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,13 @@ class Phases:
             self.say(f"  ✓ {name} ({timing.seconds:.1f} s)")
 
     def save(self) -> None:
-        """Adds this command's phases to the timings file; the newest of a name replaces an older one."""
-        kept = [old for old in load(self.timings) if old.name not in {new.name for new in self.done}]
-        write(self.timings, kept + self.done)
+        """Begins the timings file anew: a table of phases of different days would say nothing."""
+        write(self.timings, self.done)
+
+
+def add(path: Path, timing: Timing) -> None:
+    """Adds a phase that ran after those in the file, or again."""
+    write(path, [*(old for old in load(path) if old.name != timing.name), timing])
 
 
 def load(path: Path) -> list[Timing]:
@@ -90,5 +96,7 @@ def table(phases: list[Timing]) -> Table:
     result.add_column("began at, s", justify="right")
     result.add_column("took, s", justify="right")
     for timing in sorted(phases, key=lambda timing: timing.began):
+        if timing.seconds < SHOWN:
+            continue
         result.add_row(timing.name, f"{timing.began - first:.1f}", f"{timing.seconds:.1f}")
     return result

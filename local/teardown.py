@@ -34,6 +34,8 @@ LOG_LINKS = Path("/var/log/containers")
 
 def stop_node() -> None:
     """Everything, in order. Raises LocalError when something could not be removed."""
+    # First the context: who comes now is told that there is none, and does not wait for an address without an answer.
+    paths.KUBECONFIG.unlink(missing_ok=True)
     processes.stop("kubelet")
     stop_pods()
     for name in ORDER:

@@ -11,6 +11,7 @@ import pytest
 
 from local import __main__ as command
 from local import environment, paths, toolchain
+from local.phases import load
 
 
 @pytest.fixture(autouse=True)
@@ -111,12 +112,11 @@ def test_env_prints_what_a_shell_can_read() -> None:
     assert lines.splitlines() == [f"file://{paths.ROOT}/.local/state", "", "true"]
 
 
-def test_run_gives_back_the_exit_code_and_keeps_the_phase() -> None:
-    from local.phases import load
-
-    command = [sys.executable, "-m", "local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"]
-    assert subprocess.run(command, cwd=paths.ROOT).returncode == 7
-    assert "test of run" in [timing.name for timing in load(paths.ROOT / ".local" / "timings.json")]
+def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "TIMINGS", machine / "timings.json")
+    monkeypatch.setattr(sys, "argv", ["local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"])
+    assert command.main() == 7
+    assert "test of run" in [timing.name for timing in load(paths.TIMINGS)]
 
 
 def test_run_of_an_unknown_program_is_one_line() -> None:

@@ -133,6 +133,7 @@ def test_down_leaves_nothing_and_the_next_up_is_quick(kubectl_run: str) -> None:
     assert not network.has_device()
     assert not network.NETNS_FILE.exists()
     assert not paths.RUN.exists()
+    assert not paths.KUBECONFIG.exists()
     assert [tree for tree in cgroups.hierarchies() if (tree / cgroups.ROOT.lstrip("/")).exists()] == []
     assert local("down").returncode == 0  # again, with nothing there
     began = time.monotonic()

@@ -181,6 +181,10 @@ def test_secrets_stay_secret(stack: Stack, cluster: Cluster, namespace: str) -> 
     assert stack.up(*program("hunter-22")) == {"unchange": 4}
     assert stack.up(*program("hunter-23")) == {"unchange": 2, "replace": 2}
     assert "hunter-23" not in stack.text + stack.state()
+    invalid = config_map(namespace, {}, name="settings", labels={"leak": {"$secret": "hunter 24!"}})
+    text = stack.fails(stack.preview, invalid)  # the API server's message quotes the value
+    assert "metadata.labels: Invalid value" in text
+    assert "hunter 24" not in text
 
 
 def test_refresh_sees_a_deletion_by_hand_and_up_mends_it(stack: Stack, cluster: Cluster, namespace: str) -> None:

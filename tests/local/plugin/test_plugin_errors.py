@@ -61,3 +61,4 @@ def test_a_page_that_is_no_status() -> None:
 def test_secrets_are_hidden_also_when_quoted() -> None:
     message = 'Invalid value: "hunter2\\n": and hunter2 again, xy stays'
     assert hide(message, ["hunter2\n", "hunter2", "xy"]) == 'Invalid value: "[secret]": and [secret] again, xy stays'
+    assert hide('raw: a"b', ['a"b']) == "raw: [secret]"
