@@ -153,22 +153,18 @@ StackMaker = Callable[[str], Stack]
 
 
 @pytest.fixture
-def make_stack(tmp_path: Path, engine_environment: dict[str, str]) -> Iterator[StackMaker]:
-    """Makes a stack for a kubeconfig; what is left in it is destroyed at the end."""
-    made: list[Stack] = []
+def make_stack(tmp_path: Path, engine_environment: dict[str, str]) -> StackMaker:
+    """Makes a stack for a kubeconfig. Its objects go with the test's namespace."""
 
     def make(kubeconfig: str) -> Stack:
-        folder = tmp_path / f"stack{len(made)}"
+        folder = tmp_path / "stack"
         shutil.copytree(Path(__file__).parent / "program", folder)
         provider = {"kubeconfig": kubeconfig, "context": CONTEXT, "clusterIdentifier": "test"}
-        made.append(Stack(folder, dict(engine_environment), provider))
-        made[-1].pulumi("stack", "init", f"s{secrets.token_hex(3)}")
-        return made[-1]
+        stack = Stack(folder, dict(engine_environment), provider)
+        stack.pulumi("stack", "init", f"s{secrets.token_hex(3)}")
+        return stack
 
-    yield make
-    for stack in made:
-        stack.environment["PULUMI_K8S_DELETE_UNREACHABLE"] = "true"
-        stack.destroy()
+    return make
 
 
 @pytest.fixture

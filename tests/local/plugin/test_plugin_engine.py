@@ -275,9 +275,12 @@ def test_custom_resources_come_with_their_definition(stack: Stack) -> None:
         ),
         resource("goose", "birds.trainyard.test/v1:Goose", {"spec": {"feathers": 7}}, depends_on=["geese"]),
     ]
-    assert stack.up(*program) == {"create": 4}
-    assert stack.resources()["goose"]["id"].startswith("goose-")
-    assert stack.up(*program) == {"unchange": 4}
+    try:
+        assert stack.up(*program) == {"create": 4}
+        assert stack.resources()["goose"]["id"].startswith("goose-")
+        assert stack.up(*program) == {"unchange": 4}
+    finally:
+        stack.destroy()  # no namespace takes these away
 
 
 def test_an_unreachable_cluster_is_one_line(make_stack: StackMaker) -> None:
