@@ -25,14 +25,15 @@ def hierarchies(mount: Path = MOUNT) -> list[Path]:
     """The root of every tree: one with version 2, one for each controller with version 1."""
     if is_unified(mount):
         return [mount]
-    # Links (cpu -> cpu,cpuacct) would name a tree twice; "unified" is version 2's, which is unused beside version 1.
-    trees = (entry for entry in mount.iterdir() if entry.name != "unified" and not entry.is_symlink())
-    return sorted(entry for entry in trees if (entry / "cgroup.procs").exists())
+    # Links (cpu -> cpu,cpuacct) would name a tree twice.
+    return sorted(entry for entry in mount.iterdir() if (entry / "cgroup.procs").exists() and not entry.is_symlink())
 
 
 def ensure() -> None:
     """Makes ROOT in every tree: the kubelet refuses to start without it."""
     for tree in hierarchies():
+        if tree.name == "unified":
+            continue  # version 2 beside version 1: the kubelet does not ask for it, runc makes there what it wants
         group = tree / ROOT.lstrip("/")
         group.mkdir(exist_ok=True)
         if is_unified() and tree == MOUNT:

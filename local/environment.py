@@ -131,6 +131,10 @@ def settings() -> dict[str, str]:
         "NO_PROXY": no_proxy(),
         "no_proxy": no_proxy(),
     }
+    if not installed_pulumi():
+        # Our language host asks for the plugin of every Pulumi package in the virtual environment at each command;
+        # looking for one that no registry here carries costs two seconds.
+        result["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] = "true"
     if paths.KUBECONFIG.exists():
         # The image builder keeps its layers in .local/ and knows that our registry speaks plain HTTP.
         result |= {k: v for k, v in images.buildah_environment().items() if k.startswith("CONTAINERS_")}

@@ -6,7 +6,6 @@ trainer/Dockerfile builds on. Each is built and pushed with buildah, and again o
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -61,10 +60,11 @@ def reference(name: str) -> str | None:
         return None
 
 
-def ensure(name: str, inputs: str, fill: Callable[[Path], list[str]]) -> str:
+def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str] | None = None) -> str:
     """The image's reference by digest; builds and pushes it unless the registry has it, made from the same inputs.
 
-    `fill` puts the image's files into a directory and returns its entry point.
+    `fill` may write into the directory it gets, and returns what enters the image: a directory, for its content, or a
+    tar, which is unpacked.
     """
     note = paths.IMAGES / f"{name}.json"
     found = reference(name)
@@ -76,8 +76,7 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], list[str]]) -> str:
     container = buildah("from", "scratch", what=what)
     try:
         with tempfile.TemporaryDirectory(dir=paths.IMAGES) as folder:
-            entry = fill(Path(folder))
-            buildah("add", "--quiet", container, folder, "/", what=what)
+            buildah("add", "--quiet", container, str(fill(Path(folder))), "/", what=what)
             if entry:
                 buildah("config", "--entrypoint", json.dumps(entry), container, what=what)
             buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container, what=what)
@@ -101,21 +100,22 @@ def file_digest(path: str) -> str:
 
 
 def pause() -> str:
-    def fill(folder: Path) -> list[str]:
+    def fill(folder: Path) -> Path:
         shutil.copy2(CATATONIT, folder / "catatonit")
-        return ["/catatonit", "-P"]  # -P: sleep for ever and reap children, as the pause container must
+        return folder
 
-    return ensure("pause", file_digest(CATATONIT), fill)
+    # -P: sleep for ever and reap children, as the pause container must.
+    return ensure("pause", file_digest(CATATONIT), fill, ["/catatonit", "-P"])
 
 
 def etcd() -> str:
-    def fill(folder: Path) -> list[str]:
+    def fill(folder: Path) -> Path:
         # Where upstream's image has it: on the PATH, so that one pod specification serves both.
         (folder / "usr/local/bin").mkdir(parents=True)
         shutil.copy2(toolchain.program("etcd"), folder / "usr/local/bin/etcd")
-        return ["etcd"]
+        return folder
 
-    return ensure("etcd", f"{toolchain.home(toolchain.BY_NAME['etcd']).name} in /usr/local/bin", fill)
+    return ensure("etcd", f"{toolchain.home(toolchain.BY_NAME['etcd']).name} in /usr/local/bin", fill, ["etcd"])
 
 
 def base_inputs() -> str:
@@ -170,8 +170,4 @@ def own_sources(root: Path = Path("/")) -> list[str]:
 
 
 def base() -> str:
-    def fill(folder: Path) -> list[str]:
-        os.link(BASE_TAR, folder / "base.tar")  # buildah unpacks what it adds
-        return []
-
-    return ensure("base", f"{base_inputs()} {int(BASE_TAR.stat().st_mtime)}", fill)
+    return ensure("base", f"{base_inputs()} {int(BASE_TAR.stat().st_mtime)}", lambda _: BASE_TAR)

@@ -255,6 +255,8 @@ def ready() -> str | None:
     record = read_record("kubelet")
     try:
         node = api.get(f"/api/v1/nodes/{certs.NODE_NAME}")
+        # In a new cluster it comes a moment later, and a pod made before that is refused.
+        api.get("/api/v1/namespaces/default/serviceaccounts/default")
     except (OSError, ValueError) as error:
         return api.reason(error)
     for condition in node["status"].get("conditions", ()):

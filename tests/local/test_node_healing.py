@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from local import cgroups, network, paths, processes, teardown, up
+from local import cgroups, images, network, paths, processes, teardown, up
 from tests.fixtures_cluster import bring_up, local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("node")]
@@ -28,6 +28,15 @@ def kill(*names: str) -> None:
     for name in names:
         os.kill(running[name], signal.SIGKILL)
     time.sleep(0.2)
+
+
+@pytest.mark.parametrize("name", ["pause", "etcd", "base"])
+def test_an_image_that_is_made_again_is_the_same(name: str) -> None:
+    """Its note is gone, as in a fresh checkout: what is built now must be what the registry has."""
+    before = images.reference(name)
+    (paths.IMAGES / f"{name}.json").unlink()
+    bring_up()
+    assert images.reference(name) == before
 
 
 def assert_healthy() -> None:
