@@ -73,14 +73,14 @@ class Agent(LocalElasticAgent):
         codes = {failure.exitcode for failure in failures}
         for failure in failures:
             if failure.exitcode == EXIT_FATAL:
-                raise Stop(EXIT_FATAL, failure.message)
+                raise Stop(EXIT_FATAL, said(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
         first = min(failures, key=lambda failure: failure.timestamp)
         if codes <= {EXIT_RESTART, EXIT_TERMINATED}:
             reason = "the workers left together after a save, or lost a peer"
         else:
-            reason = " ".join(first.message.split())[:300]
+            reason = " ".join(said(first).split())[:300]
         reached = progress(self._run)
         if reached > self._best:
             self._best, self._fruitless = reached, 0
@@ -93,6 +93,12 @@ class Agent(LocalElasticAgent):
                 f"{self._fruitless} rounds in a row ended before a step beyond {self._best}; the last with "
                 f"exit code {first.exitcode}: {reason}",
             )
+
+
+def said(failure: ProcessFailure) -> str:
+    """What the worker gave as its reason: text from its error file, which torch hands on as it is."""
+    message: object = failure.message
+    return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 
 def progress(run: Path) -> int:

@@ -113,7 +113,7 @@ class Workers:
 
     @property
     def output(self) -> str:
-        return self._log.read_text("utf-8")
+        return self._log.read_text("utf-8") if self._log.exists() else ""
 
     def wait(self, seconds: float = 60) -> list[int | None]:
         """The exit codes."""
@@ -295,7 +295,7 @@ def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable
         base |= {"TRAINYARD_TERMINATION_LOG": str(tmp_path / f"termination-{number}"), **(environment or {})}
         default = ["--rdzv-endpoint", shared_etcd.endpoint, "--rdzv-id", tmp_path.name]
         default += ["--local-addr", f"127.0.0.{number + 1}", "--rdzv-conf"]
-        default += ["keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2,join_timeout=120"]
+        default += ["keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=120"]
         launcher = Launcher([*default, *(options or []), "--", *arguments], base, tmp_path / f"launcher-{number}.log")
         started.append(launcher)
         return launcher
