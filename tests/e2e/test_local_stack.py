@@ -110,7 +110,7 @@ def test_two_pods_train_a_model_that_transformers_loads(stack: Stack) -> None:
     assert max(entry["step"] for entry in metrics) == stack.values["training"]["steps"]
     assert "world_size=2" in followed.stdout
     assert f"Validation loss {done['initial_validation_loss']:.2f}" in followed.stdout
-    assert done["sample"].strip()[:20] in followed.stdout
+    assert done["sample"].strip().splitlines()[0] in followed.stdout
 
     from transformers import GPT2LMHeadModel
 
