@@ -6,6 +6,7 @@ All problems are reported together: a person mends them in one go, and no accele
 
 import dataclasses
 import difflib
+import math
 import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -235,15 +236,10 @@ def _convert(given: Any, kind: type) -> Any:
         return str(given)
     if isinstance(given, bool | dict | list) or given is None:
         raise ValueError
-    if kind is int:
-        number = float(given)
-        if number != int(number):
-            raise ValueError
-        return int(number)
     number = float(given)
-    if number != number or abs(number) == float("inf"):
+    if not math.isfinite(number) or (kind is int and number != int(number)):
         raise ValueError
-    return number
+    return kind(number)
 
 
 def _broken_rules(config: Config, failed: set[str]) -> list[str]:

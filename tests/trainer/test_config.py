@@ -69,6 +69,7 @@ def test_what_is_required_is_asked_for() -> None:
         (["train.sequence_length=256"], "longer than the 128 positions of preset tiny"),
         (["model.preset=huge"], "tiny, micro, distil, small, medium, large, xl"),
         (["train.steps=1.5"], "'1.5' is not a whole number"),
+        (["train.steps=inf"], "'inf' is not a whole number"),
         (["optimizer.learning_rate=nan"], "is not a number"),
         (["metrics.tensorboard=maybe"], "true or false"),
         (["optimizer.beta2=1"], "not in [0, 1)"),

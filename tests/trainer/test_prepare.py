@@ -29,7 +29,7 @@ def text_of(folder: Path, split: str) -> str:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text(prepare.SAMPLE.read_text("utf-8")[:50_000], encoding="utf-8")
+    path.write_text(prepare.SAMPLE.read_text("utf-8")[:100_000], encoding="utf-8")
     return path
 
 
