@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from infra.buildah import BuildahProvider, registry_digest
+from local.network import REGISTRY
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def image(node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def image(node_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Properties of an image of one small file, in a project folder of its own."""
-    from local.network import REGISTRY
-
+    for name, value in node_environment.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "Dockerfile").write_text("FROM scratch\nARG GREETING\nCOPY hello /hello\nENV GREETING=$GREETING\n")
     (tmp_path / "hello").write_text(uuid.uuid4().hex)
     monkeypatch.chdir(tmp_path)
