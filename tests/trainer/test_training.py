@@ -42,8 +42,10 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
         )
         assert workers.wait() == [0] * world, workers.output
         validation = [line["validation_loss"] for line in metrics(run) if "validation_loss" in line]
-        found[world] = [*losses(run).values(), *validation]
-        assert len(found[world]) == 12 + 4
+        # The norms, too: AdamW hides a gradient that is wrong by a factor.
+        norms = [line["gradient_norm"] for line in metrics(run) if "gradient_norm" in line]
+        found[world] = [*losses(run).values(), *validation, *norms]
+        assert len(found[world]) == 12 + 4 + 12
     for world in (2, 3, 5):
         assert found[world] == pytest.approx(found[1], abs=1e-5)
     assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
