@@ -9,6 +9,9 @@ FOLLOW = $(PY) -m workloads.follow --before 'eval "$$($(LOCAL) env)"'
 # The kubeconfig context of the local stack: only trainyard-local is a node of ours.
 CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
+# Compiling the modules of Pulumi and torch anew at each start costs seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
 .PHONY: help up node follow status down destroy clean preview test e2e lint format lock docs

@@ -10,6 +10,7 @@ All of it is written to a hidden folder, pushed to the disk and renamed, so a fo
 the storage itself damaged it: then its checksums tell, and the one before it is used.
 """
 
+import errno
 import os
 import shutil
 import sys
@@ -53,6 +54,7 @@ def save(
     Raises OSError when the storage is full or gone; older checkpoints are untouched then.
     """
     import torch
+    from safetensors import SafetensorError
 
     target = folder(run, step)
     if verify(target) is not None:
@@ -78,6 +80,9 @@ def save(
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    except (SafetensorError, RuntimeError) as error:  # how safetensors and torch.save report a full disk
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(errno.EIO, " ".join(str(error).split())) from error
     fsync(target.parent)
     for path in listed(run)[:-keep]:
         # Renamed first: a half-deleted folder must not look like a checkpoint.

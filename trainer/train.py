@@ -103,7 +103,7 @@ def train(config: Config, run: Path, notice: Notice) -> None:
     loss = gradient_norm = torch.zeros((), device=world.device)
     saved_step, saved_at = step, time.monotonic()
 
-    def save() -> Path:
+    def save(last: bool = False) -> Path:
         nonlocal saved_step, saved_at
         check(step, loss, gradient_norm)
         path = checkpoint.folder(run, step)
@@ -121,6 +121,11 @@ def train(config: Config, run: Path, notice: Notice) -> None:
                 )
                 metrics.event("checkpoint", step=step)
             except OSError as error:
+                if last:
+                    raise TrainingError(
+                        f"the last checkpoint cannot be written to {path} ({error.strerror}); free some space and "
+                        "start the training again: it resumes from the checkpoint before"
+                    ) from None
                 metrics.event("checkpoint_failed", step=step, reason=repr(error.strerror), action="training goes on")
         saved_step, saved_at = step, time.monotonic()
         return path
@@ -191,7 +196,7 @@ def train(config: Config, run: Path, notice: Notice) -> None:
                 save()
             log_time += time.monotonic() - pause  # tokens per second are those of training alone
         evaluate()
-        path = save()
+        path = save(last=True)
         if world.first:
             finish(config, run, step, figures, path, net, dataset.directory / "tokenizer.json")
             reporter.status(state="done", step=step, eta_seconds=0)

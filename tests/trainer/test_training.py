@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,3 +209,26 @@ def test_a_run_directory_that_cannot_be_written_is_told(
     assert workers.wait() == [42]
     assert workers.output.startswith("run.directory: ")
     assert os.linesep not in workers.output.strip()
+
+
+FULL_DISK = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # no file larger than this: metrics fit, weights do not
+from trainer.train import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(settings: Settings, tmp_path: Path) -> None:
+    arguments = settings(tmp_path, train__steps=4, checkpoint__every_steps=2, metrics__tensorboard=False)
+    full = subprocess.run([sys.executable, "-c", FULL_DISK, *arguments], capture_output=True, text=True, check=False)
+    assert "event=checkpoint_failed step=2" in full.stdout, full.stderr
+    assert full.returncode == 42
+    assert "the last checkpoint cannot be written" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert not (tmp_path / "DONE").exists()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    # With space again, the same command goes on.
+    again = subprocess.run([sys.executable, "-m", "trainer.train", *arguments], capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert Path(done(tmp_path)["checkpoint"]).is_dir()
