@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Launcher, Workers, losses, reached, termination, wait_until
 
+from tests.trainer.conftest import Launcher, Workers, losses, reached, termination, wait_until
 from trainer import checkpoint, launch
 
 Start = Callable[..., Launcher]

@@ -10,7 +10,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from conftest import EtcdServer, wait_until
 from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -19,6 +18,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousParameters,
 )
 
+from tests.trainer.conftest import EtcdServer, wait_until
 from trainer import rendezvous_etcd
 from trainer.rendezvous import Handler
 from trainer.rendezvous_etcd import Etcd, EtcdBackend, EtcdStore

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Workers, losses, metrics, reached, wait_until
 from safetensors.torch import load_file
 
+from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
 from trainer import checkpoint
 
 Start = Callable[[int, list[str]], Workers]

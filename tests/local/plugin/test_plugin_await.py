@@ -8,13 +8,13 @@ from typing import Any
 
 import grpc
 import pytest
-from conftest import Cluster, Entry, Stack, resource
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
-from test_plugin_engine import SKIP, sleeper
-from test_plugin_protocol import start_plugin
 
 from local.kubernetes_plugin.values import to_struct
+from tests.local.plugin.conftest import Cluster, Entry, Stack, resource
+from tests.local.plugin.test_plugin_engine import SKIP, sleeper
+from tests.local.plugin.test_plugin_protocol import start_plugin
 
 pytestmark = pytest.mark.cluster
 READY_FILE = {"exec": {"command": ["sh", "-c", "test -e /tmp/ready"]}, "periodSeconds": 1}

@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from conftest import Cluster, Entry, Stack, StackMaker, resource
+
+from tests.local.plugin.conftest import Cluster, Entry, Stack, StackMaker, resource
 
 pytestmark = pytest.mark.cluster
 SKIP = {"pulumi.com/skipAwait": "true"}
