@@ -37,7 +37,7 @@ class Tool:
 
     name: str  # also the folder of gomod/
     module: str
-    programs: dict[str, str]  # file name -> Go package
+    programs: dict[str, str]  # file name -> Go package; "." is the one in the folder itself
     version_variables: tuple[str, ...] = ()  # Go variables that get the module's version, for `--version`
     scripts: tuple[Script, ...] = ()
 
@@ -60,7 +60,7 @@ TOOLS = (
         {name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS},
         ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"),
     ),
-    Tool("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}),
     Tool(
         "pulumi",
         "github.com/pulumi/pulumi/pkg/v3",
@@ -100,11 +100,11 @@ def link_flags(tool: Tool) -> str:
 
 
 def key(tool: Tool) -> str:
-    """Twelve hex digits over everything that decides what the tool's binaries are."""
+    """Twelve hex digits over everything that decides what the tool's binaries are: pins, flags and sources of ours."""
     digest = hashlib.sha256(link_flags(tool).encode())
     for folder in sorted({tool.name, *(script.gomod for script in tool.scripts)}):
-        for name in ("go.mod", "go.sum"):
-            digest.update((GOMOD / folder / name).read_bytes())
+        for file in sorted((GOMOD / folder).glob("*.*")):
+            digest.update(file.name.encode() + file.read_bytes())
     for program in sorted(tool.programs):
         digest.update(program.encode())
     return digest.hexdigest()[:12]
