@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node follow status down destroy clean preview test e2e lint format lock docs
+.PHONY: help up node use follow status down destroy clean preview test e2e lint format lock docs
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -27,6 +27,12 @@ up: node  ## set up everything, train on this machine's node, follow the trainin
 node: .venv/infra.stamp  ## the toolchain, and the local Kubernetes node unless the stack names another context
 	@$(LOCAL) up --context "$(CONTEXT)"
 	@$(LOCAL) run -- pulumi stack select --create local
+
+use: .venv/infra.stamp  ## make `make up` train on a cluster you have: make use CONTEXT=kind-kind REGISTRY=localhost:5001
+	@$(LOCAL) up --context "$(CONTEXT)"
+	@$(LOCAL) run -- pulumi stack select --create local
+	@$(LOCAL) run -- pulumi config set --stack local --path cluster.context "$(CONTEXT)"
+	@test -z "$(REGISTRY)" || $(LOCAL) run -- pulumi config set --stack local --path image.registry "$(REGISTRY)"
 
 follow: .venv/infra.stamp  ## come back to a training that runs
 	@$(LOCAL) run -- $(FOLLOW) --stack $(STACK)
@@ -49,6 +55,7 @@ clean: down  ## down, and remove .local/ with the trained models, images and sta
 	@$(LOCAL) down --all
 
 test: .venv/dev.stamp  ## all fast tests
+	@$(LOCAL) toolchain etcd
 	$(PY) -m pytest -m "not cluster" -n 2
 
 e2e: .venv/dev.stamp  ## the real node, the real engine, the real training

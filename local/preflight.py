@@ -13,7 +13,7 @@ from pathlib import Path
 
 from local import cgroups, golang, network, paths, processes, toolchain
 
-ALTERNATIVE = "or use a cluster you have: pulumi config set --stack local --path cluster.context kind-kind"
+ALTERNATIVE = "or use a cluster you have: make use CONTEXT=kind-kind REGISTRY=localhost:5001"
 
 # What each Debian package is looked up by: a program on PATH, or a file.
 PACKAGES = {

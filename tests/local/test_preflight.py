@@ -54,7 +54,7 @@ def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object],
     assert len(problems) == 1
     assert said in problems[0]
     assert "\n" not in problems[0]
-    assert "cluster.context kind-kind" in problems[0]
+    assert "make use CONTEXT=kind-kind" in problems[0]
 
 
 def test_no_go_and_no_way_to_get_one() -> None:

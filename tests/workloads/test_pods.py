@@ -82,7 +82,7 @@ def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
 def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:
     values = stack_file_values("local")
     values["workers"] = {"count": 2, "gpus": 4, "processes": 4, "cpu": 8}
-    values["training"]["microBatch"] = 4
+    values["training"]["microBatch"] = 2
     stack = record("local", values)
     spec = pod(stack, "Job", "training")
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
