@@ -94,7 +94,7 @@ def build(target: str, dockerfile: str, build_args: dict[str, str], insecure: bo
     """
     # chroot isolation and the host's network need no more privileges than a container build inside a container has.
     command = ["buildah", "build", "--isolation", "chroot", "--network", "host", "--layers"]
-    command += [f"--tls-verify={'false' if insecure else 'true'}", "--file", dockerfile, "--tag", target]
+    command += [_tls(insecure), "--file", dockerfile, "--tag", target]
     if os.path.isdir(CERTIFICATES):
         command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
     for key, value in sorted(build_args.items()):
@@ -106,7 +106,7 @@ def push(target: str, insecure: bool) -> str:
     """Push `target` and return the digest of its manifest in the registry."""
     with tempfile.TemporaryDirectory() as folder:
         digest_file = Path(folder) / "digest"
-        command = ["buildah", "push", *COMPRESSION, f"--tls-verify={'false' if insecure else 'true'}"]
+        command = ["buildah", "push", *COMPRESSION, _tls(insecure)]
         _run([*command, "--digestfile", str(digest_file), target, f"docker://{target}"])
         return digest_file.read_text().strip()
 
@@ -125,6 +125,10 @@ def registry_digest(target: str, insecure: bool) -> str | None:
     except (urllib.error.URLError, OSError):
         # A registry that wants credentials, or none at all: the push will tell.
         return None
+
+
+def _tls(insecure: bool) -> str:
+    return f"--tls-verify={'false' if insecure else 'true'}"
 
 
 def _run(command: list[str]) -> None:

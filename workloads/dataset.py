@@ -17,10 +17,9 @@ from workloads.pod import (
     container_security,
     environment,
     labels,
-    pod_security,
     resources,
     trainer_mounts,
-    trainer_volumes,
+    trainer_pod,
 )
 
 
@@ -96,11 +95,4 @@ def _pod(arguments: list[str], image: pulumi.Output[str], claim: pulumi.Input[st
         # The reason of a failure in the Pod's status, where Pulumi finds it.
         termination_message_policy="FallbackToLogsOnError",
     )
-    return k8s.core.v1.PodSpecArgs(
-        containers=[container],
-        volumes=trainer_volumes(claim),
-        restart_policy="Never",
-        security_context=pod_security(),
-        automount_service_account_token=False,
-        enable_service_links=False,
-    )
+    return trainer_pod(container, claim, restart_policy="Never")

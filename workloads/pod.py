@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulumi
 import pulumi_kubernetes as k8s
 
@@ -77,6 +79,20 @@ def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]
         mount(name="tmp", mount_path="/tmp"),
         mount(name="shm", mount_path="/dev/shm"),
     ]
+
+
+def trainer_pod(
+    container: k8s.core.v1.ContainerArgs, claim: pulumi.Input[str], **options: Any
+) -> k8s.core.v1.PodSpecArgs:
+    """The frame of every pod of the trainer's image; `options` are what one kind of pod has beyond it."""
+    return k8s.core.v1.PodSpecArgs(
+        containers=[container],
+        volumes=trainer_volumes(claim),
+        security_context=pod_security(),
+        automount_service_account_token=False,
+        enable_service_links=False,
+        **options,
+    )
 
 
 def resources(cpu: float, memory_gib: float, gpus: int = 0) -> k8s.core.v1.ResourceRequirementsArgs:

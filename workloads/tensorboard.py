@@ -15,10 +15,9 @@ from workloads.pod import (
     container_security,
     environment,
     labels,
-    pod_security,
     resources,
     trainer_mounts,
-    trainer_volumes,
+    trainer_pod,
 )
 
 NAME = "tensorboard"
@@ -96,11 +95,4 @@ def _pod(image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.Pod
         security_context=container_security(),
         volume_mounts=trainer_mounts(read_only=True),
     )
-    return core.PodSpecArgs(
-        containers=[container],
-        volumes=trainer_volumes(claim),
-        security_context=pod_security(),
-        automount_service_account_token=False,
-        enable_service_links=False,
-        termination_grace_period_seconds=5,
-    )
+    return trainer_pod(container, claim, termination_grace_period_seconds=5)

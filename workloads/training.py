@@ -27,10 +27,9 @@ from workloads.pod import (
     environment,
     from_field,
     labels,
-    pod_security,
     resources,
     trainer_mounts,
-    trainer_volumes,
+    trainer_pod,
 )
 from workloads.rendezvous import Rendezvous
 
@@ -76,6 +75,7 @@ class Training(pulumi.ComponentResource):
         ).hexdigest()[:8]
         self.job_name = f"train-{self.run_name[:40]}-{identity}"
         self._service(namespace)
+        pod = _pod(workers, cluster.workers, arguments, rendezvous.endpoint, image.reference, claim.metadata.name)
         k8s.batch.v1.Job(
             name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
@@ -86,7 +86,7 @@ class Training(pulumi.ComponentResource):
                 # next up.
                 annotations={"pulumi.com/skipAwait": "true", "pulumi.com/replaceUnready": "true"},
             ),
-            spec=_job(workers, cluster.workers, arguments, rendezvous.endpoint, image.reference, claim.metadata.name),
+            spec=_job(workers, pod),
             # Never two that train in the same folder; and the text has to be there.
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -151,14 +151,7 @@ def training_arguments(config: TrainingConfig, dataset_directory: str, run_direc
     return [f"{key}={value}" for key, value in settings.items()]
 
 
-def _job(
-    workers: WorkersConfig,
-    pool: WorkerPool,
-    arguments: list[str],
-    endpoint: pulumi.Output[str],
-    image: pulumi.Output[str],
-    claim: pulumi.Input[str],
-) -> k8s.batch.v1.JobSpecArgs:
+def _job(workers: WorkersConfig, pod: k8s.core.v1.PodSpecArgs) -> k8s.batch.v1.JobSpecArgs:
     batch = k8s.batch.v1
     return batch.JobSpecArgs(
         completion_mode="Indexed",
@@ -191,7 +184,7 @@ def _job(
                     "karpenter.sh/do-not-disrupt": "true",
                 },
             ),
-            spec=_pod(workers, pool, arguments, endpoint, image, claim),
+            spec=pod,
         ),
     )
 
@@ -246,15 +239,12 @@ def _pod(
         )
         for taint in ("unreachable", "not-ready")
     ]
-    return core.PodSpecArgs(
-        containers=[container],
-        volumes=trainer_volumes(claim),
+    return trainer_pod(
+        container,
+        claim,
         subdomain=SERVICE,
         restart_policy="Never",
         termination_grace_period_seconds=GRACE_SECONDS,
         node_selector=pool.node_selector or None,
         tolerations=[*pool.tolerations, *silent],
-        security_context=pod_security(),
-        automount_service_account_token=False,
-        enable_service_links=False,
     )
