@@ -90,7 +90,8 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
         if not path:
             raise ConfigError(stack, ["storage.path: missing; hostPath needs the absolute directory on the node"])
         host_path = k8s.core.v1.HostPathVolumeSourceArgs(path=path, type="Directory")
-        return static_volume(storage.size_gib, host_path=host_path, local_folder=offer.storagePath)
+        # A node that offers a folder is this machine, so it sees whichever folder is used.
+        return static_volume(storage.size_gib, host_path=host_path, local_folder=path if offer.storagePath else None)
     access_mode = storage.access_mode or ("ReadWriteMany" if storage.class_name else "ReadWriteOnce")
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
 

@@ -36,6 +36,14 @@ def test_the_local_node_offers_registry_storage_and_images() -> None:
     assert etcd["image"] == OFFER["etcdImage"]
 
 
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_the_data_folder_is_the_one_that_is_used_not_the_one_that_was_offered() -> None:
+    assert record("local").outputs["dataFolder"] == "/srv/trainyard"
+    stack = record("local", values(storage={"kind": "hostPath", "path": "/mnt/disk"}))
+    assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/mnt/disk"
+    assert stack.outputs["dataFolder"] == "/mnt/disk"
+
+
 @pytest.mark.usefixtures("kind")
 def test_another_context_uses_its_default_class_and_buildkit() -> None:
     stack = record("local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001"}))
