@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.files import fsync, read_json, sha256, write_json
+from trainer.metrics import say
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +111,7 @@ def newest(run: Path) -> Checkpoint | None:
         found = verify(path)
         if found is not None:
             return found
-        print(f"event=checkpoint_damaged path={path} action=skipped", file=sys.stderr, flush=True)
+        say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
     return None
 
 

@@ -1,9 +1,10 @@
 """What a run tells the world: metrics.jsonl, status.json, TensorBoard and log lines. Rank 0 only."""
 
 import json
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from trainer.files import read_json, write_atomic, write_json
 
@@ -19,8 +20,19 @@ def line(**fields: Any) -> str:
     )
 
 
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Write one line (stdout by default) at once.
+
+    In one write: print() hands an unbuffered stream the text and the line's end apart, and the workers of a pod, which
+    share one stream, then end up in each other's lines.
+    """
+    target = stream or sys.stdout
+    target.write(text + "\n")
+    target.flush()
+
+
 def event(name: str, **fields: Any) -> None:
-    print(line(event=name, **fields), flush=True)
+    say(line(event=name, **fields))
 
 
 class Reporter:
@@ -83,13 +95,13 @@ class Reporter:
                 eta_seconds=round(eta),
                 world_size=self._status["world_size"],
             )
-            print(text, flush=True)
+            say(text)
 
     def validation(self, step: int, loss: float) -> None:
         self._append(step, {"validation_loss": loss})
         self.status(step=step, validation_loss=loss)
         if self._first:
-            print(line(step=step, validation_loss=f"{loss:.4f}"), flush=True)
+            say(line(step=step, validation_loss=f"{loss:.4f}"))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -268,14 +268,14 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> None:
     text = " ".join(str(error).split())[:300]
     if not any(word in text for word in ("onnection", "imed out", "NCCL", "gloo", "Gloo", "peer")):
         traceback.print_exc()
-    print(metrics.line(event="peers_lost", rank=rank, reason=repr(text)), file=sys.stderr, flush=True)
+    metrics.say(metrics.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
     sys.stdout.flush()
     os._exit(EXIT_RESTART)
 
 
 def report_failure(message: str) -> None:
     """Tell people on stderr, and the launcher through the error file that torch's agent names."""
-    print(message, file=sys.stderr, flush=True)
+    metrics.say(message, sys.stderr)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         content = {"message": message, "extraInfo": {"py_callstack": "", "timestamp": str(int(time.time()))}}
