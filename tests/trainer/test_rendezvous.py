@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -183,10 +183,22 @@ class Nodes:
     def vanish(self, name: str) -> None:
         self.handlers.pop(name)._stop_heartbeats()
 
+    def end(self) -> None:
+        for name in list(self.handlers):
+            self.vanish(name)
+
 
 @pytest.fixture
-def nodes(shared_etcd: EtcdServer, run_id: str) -> Callable[[int, int], Nodes]:
-    return lambda low, high: Nodes(shared_etcd.endpoint, run_id, low, high)
+def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int], Nodes]]:
+    groups: list[Nodes] = []
+
+    def make(low: int, high: int) -> Nodes:
+        groups.append(Nodes(shared_etcd.endpoint, run_id, low, high))
+        return groups[-1]
+
+    yield make
+    for group in groups:
+        group.end()  # a heartbeat's thread that collects its own handler cannot join itself
 
 
 def masters(found: dict[str, RendezvousInfo]) -> set[tuple[str, int]]:
