@@ -99,6 +99,10 @@ class Checkpoint:
     """Minutes between two checkpoints. 0: not by time."""
     keep: int = 3
     """How many of the newest checkpoints stay."""
+    keep_every: int = 0
+    """A checkpoint at each multiple of this many steps is made and never deleted. 0: none."""
+    asynchronous: bool = True
+    """Write from a thread: training waits only for the copy to host memory, as large as weights and optimizer state."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,10 @@ class Metrics:
     """Steps between two log lines; the only steps at which the host waits for the device."""
     tensorboard: bool = True
     """Write TensorBoard event files too."""
+    wandb_project: str = ""
+    """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: not."""
+    prometheus_port: int = 0
+    """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +289,8 @@ def _broken_rules(config: Config, failed: set[str]) -> list[str]:
         "evaluation.sample_tokens",
         "checkpoint.every_steps",
         "checkpoint.every_minutes",
+        "checkpoint.keep_every",
+        "metrics.prometheus_port",
     ):
         rule(value(key) >= 0, key, f"{value(key)} is negative; 0 switches it off")
     for key in ("optimizer.beta1", "optimizer.beta2"):

@@ -1,16 +1,75 @@
-"""What a run tells the world: metrics.jsonl, status.json, TensorBoard and log lines. Rank 0 only."""
+"""What a run tells the world: metrics.jsonl, status.json and log lines, and the exporters. Rank 0 only.
+
+docs/metrics.md defines each figure. A storage that is full or gone costs figures at most until it is back: lines that
+could not be written wait in memory, and training goes on.
+"""
 
 import json
 import sys
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer import exporters
+from trainer.config import Metrics
 from trainer.files import read_json, write_atomic, write_json
 
 STATUS = "status.json"
 METRICS = "metrics.jsonl"
 DONE = "DONE"
+ACTIVATIONS = "activations/"
+"""Prefix of per-layer figures, as in Mistral's logs: activations/layer0_attention_weight_max."""
+PENDING_LINES = 10_000
+"""Metrics lines kept while the storage refuses them: some megabytes."""
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
+
+    step: int
+    loss: float
+    """Mean training loss of the step, in nats."""
+    learning_rate: float
+    gradient_norm: float
+    """Norm of the whole gradient before clipping."""
+    tokens_per_second: float
+    """Of training alone, without evaluations and checkpoints."""
+    tokens_per_second_per_device: float
+    samples_per_second: float
+    """Windows (or examples) a second."""
+    eta_seconds: float
+    epoch: float
+    """Passes over the training data so far."""
+    step_seconds: float
+    """One optimizer step: the sum of the next three and what is left over."""
+    data_seconds: float
+    """Waiting for batches."""
+    compute_seconds: float
+    """Forward, backward, optimizer."""
+    communication_seconds: float
+    """Exchange with the other workers that computing does not hide."""
+    checkpoint_seconds: float
+    """What checkpoints held training up, beside step_seconds."""
+    memory_bytes: int
+    """Most memory so far: the device's, or on a CPU the process's."""
+    bytes_sent_per_step: int
+    """Sent to other workers by this one."""
+    skipped_steps: int = 0
+    """Steps since the run's start whose fp16 gradients overflowed."""
+    loss_scale: float | None = None
+    """The fp16 scaler's factor; None without one."""
+    mfu: float | None = None
+    """Model FLOPs utilisation, 0 to 1; None when the device's peak is unknown."""
+    activations: dict[str, float] = field(default_factory=dict)
+    """Such as layer0_attention_weight_max; empty when not measured."""
+
+    def values(self) -> dict[str, float | int | None]:
+        """By the names that metrics.jsonl and the exporters use; without `step`."""
+        named = asdict(self)
+        named.pop("step")
+        return {**named, **{ACTIVATIONS + name: value for name, value in named.pop("activations").items()}}
 
 
 def line(**fields: Any) -> str:
@@ -38,10 +97,20 @@ def event(name: str, **fields: Any) -> None:
 class Reporter:
     """Writes the figures of a run as it goes; on a worker that is not the first it writes nothing."""
 
-    def __init__(self, run: Path, steps: int, world_size: int, round: int, tensorboard: bool, first: bool) -> None:
-        self._run, self._first = run, first
-        self._tensorboard = tensorboard and first
-        self._writer: Any = None
+    def __init__(
+        self,
+        run: Path,
+        steps: int,
+        world_size: int,
+        round: int,
+        settings: Metrics,
+        first: bool,
+        configuration: dict[str, Any] | None = None,
+    ) -> None:
+        self._run, self._first, self._settings = run, first, settings
+        self._configuration = configuration or {}
+        self._exporters: list[exporters.Exporter] = []
+        self._pending: list[str] = []
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": steps}
         self._status |= {"world_size": world_size, "round": round, "message": ""}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
@@ -56,43 +125,40 @@ class Reporter:
         if path.exists():
             kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
             write_atomic(path, "".join(text + "\n" for text in kept))
-        if self._tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._run / "tensorboard"), purge_step=step + 1)
+        self._exporters = exporters.start(self._settings, self._run, step, self._configuration, _failed)
         self.status(state="starting")
 
     def status(self, **changes: Any) -> None:
         """Replace status.json with these changes; none of the values is ever removed."""
         self._status |= changes
         if self._first:
-            write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+            try:
+                write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+            except OSError as error:
+                _failed(STATUS, error.strerror or str(error))
 
-    def training(
-        self, step: int, loss: float, learning_rate: float, gradient_norm: float, tokens_per_second: float, eta: float
-    ) -> None:
-        values = {
-            "loss": loss,
-            "learning_rate": learning_rate,
-            "gradient_norm": gradient_norm,
-            "tokens_per_second": tokens_per_second,
-        }
-        self._append(step, values)
+    def training(self, figures: StepFigures) -> None:
+        """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
+        self._append(figures.step, figures.values())
         self.status(
             state="training",
-            step=step,
-            loss=loss,
-            tokens_per_second=round(tokens_per_second, 1),
-            eta_seconds=round(eta),
+            step=figures.step,
+            loss=figures.loss,
+            tokens_per_second=round(figures.tokens_per_second, 1),
+            eta_seconds=round(figures.eta_seconds),
+            epoch=round(figures.epoch, 4),
+            mfu=figures.mfu,
         )
         if self._first:
             text = line(
-                step=step,
+                step=figures.step,
                 steps=self._status["steps"],
-                loss=f"{loss:.4f}",
-                learning_rate=learning_rate,
-                tokens_per_second=round(tokens_per_second),
-                eta_seconds=round(eta),
+                loss=f"{figures.loss:.4f}",
+                learning_rate=figures.learning_rate,
+                gradient_norm=f"{figures.gradient_norm:.3f}",
+                tokens_per_second=round(figures.tokens_per_second),
+                mfu="n/a" if figures.mfu is None else f"{figures.mfu:.3f}",
+                eta_seconds=round(figures.eta_seconds),
                 world_size=self._status["world_size"],
             )
             say(text)
@@ -104,17 +170,46 @@ class Reporter:
             say(line(step=step, validation_loss=f"{loss:.4f}"))
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._pending:
+            self._flush()
+        for exporter in self._exporters:
+            exporter.close()
+        self._exporters = []
 
-    def _append(self, step: int, values: dict[str, float]) -> None:
+    def _append(self, step: int, values: dict[str, Any]) -> None:
         if not self._first:
             return
-        with open(self._run / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        self._pending.append(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
+        self._flush()
+        known = {name: value for name, value in values.items() if value is not None}
+        for exporter in list(self._exporters):
+            try:
+                exporter.write(step, known)
+            except Exception as error:  # each library has its own; none may end a training
+                _failed(exporter.name, str(error))
+                self._exporters.remove(exporter)
+
+    def _flush(self) -> None:
+        """Append the pending lines; they stay pending while the storage refuses them."""
+        path = self._run / METRICS
+        try:
+            size = path.stat().st_size if path.exists() else 0
+            try:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write("".join(self._pending))
+            except OSError:
+                with open(path, "r+b") as file:  # what got through of them would be there twice
+                    file.truncate(size)
+                raise
+            self._pending = []
+        except OSError as error:
+            if len(self._pending) == 1:  # once for each outage, not for each line
+                _failed(METRICS, error.strerror or str(error))
+            self._pending = self._pending[-PENDING_LINES:]
+
+
+def _failed(what: str, reason: str) -> None:
+    event("metrics_failed", what=what, reason=repr(" ".join(reason.split())[:200]), action="'training goes on'")
 
 
 def _step(text: str) -> int:

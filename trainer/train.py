@@ -5,6 +5,7 @@ to the workers in turn, and the gradient is the sum of the token losses divided 
 or seven compute the same step, and a run goes on from a checkpoint with whoever is there.
 """
 
+import dataclasses
 import os
 import signal
 import sys
@@ -77,7 +78,9 @@ def train(config: Config, run: Path, notice: Notice) -> None:
     net.to(world.device)  # pyright: ignore[reportArgumentType]
     adam = optimizer.build(net, config.optimizer)
     scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
-    reporter = metrics.Reporter(run, settings.steps, world.size, world.round, config.metrics.tensorboard, world.first)
+    reporter = metrics.Reporter(
+        run, settings.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
+    )
 
     step, figures = 0, dict[str, Any]()
     found = distributed.from_first(world, checkpoint.newest(run) if world.first else None)
@@ -180,13 +183,26 @@ def train(config: Config, run: Path, notice: Notice) -> None:
                 mean = float(distributed.summed(world, loss)[0])
                 check(step, torch.tensor(mean), gradient_norm if dtype != torch.float16 else torch.zeros(()))
                 seconds = (time.monotonic() - log_time) / (step - log_step)
+                rate = settings.tokens_per_step / seconds
                 reporter.training(
-                    step,
-                    mean,
-                    adam.param_groups[0]["lr"],
-                    float(gradient_norm),
-                    settings.tokens_per_step / seconds,
-                    seconds * (settings.steps - step),
+                    metrics.StepFigures(
+                        step=step,
+                        loss=mean,
+                        learning_rate=adam.param_groups[0]["lr"],
+                        gradient_norm=float(gradient_norm),
+                        tokens_per_second=rate,
+                        tokens_per_second_per_device=rate / world.size,
+                        samples_per_second=rate / settings.sequence_length,
+                        eta_seconds=seconds * (settings.steps - step),
+                        epoch=step * settings.tokens_per_step / len(dataset.train),
+                        step_seconds=seconds,
+                        data_seconds=0.0,
+                        compute_seconds=seconds,
+                        communication_seconds=0.0,
+                        checkpoint_seconds=0.0,
+                        memory_bytes=0,
+                        bytes_sent_per_step=0,
+                    )
                 )
                 log_time, log_step = time.monotonic(), step
             pause = time.monotonic()
