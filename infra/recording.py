@@ -10,7 +10,7 @@ import asyncio
 import json
 import runpy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from pulumi.runtime.config import set_all_config
 from pulumi.runtime.settings import set_root_resource
 from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
+
+from infra import computed
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -42,6 +44,13 @@ class Recorded:
     ignore_changes: tuple[str, ...]
     protect: bool
     provider: str
+    custom: bool = True
+    """False: a component, which no provider makes."""
+    retain_on_delete: bool = False
+    replace_on_changes: tuple[str, ...] = ()
+    secret_outputs: tuple[str, ...] = ()
+    timeouts: Mapping[str, str] = field(default_factory=dict)
+    """create, update and delete, as the program wrote them ("60m")."""
 
     @property
     def kind(self) -> str:
@@ -50,15 +59,11 @@ class Recorded:
 
 
 class _Answers(mocks.Mocks):
-    """Resources come back as they were declared, with the few outputs that a provider would add."""
+    """Resources come back as they were declared, with the outputs that a provider would add."""
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        outputs = dict(args.inputs)
-        if args.typ.endswith(":BuildahImage"):
-            outputs["reference"] = f"{args.inputs['target'].rsplit(':', 1)[0]}@sha256:{'0' * 64}"
-        if args.typ == "docker-build:index:Image":
-            outputs["ref"] = f"{args.inputs['tags'][0].rsplit(':', 1)[0]}@sha256:{'0' * 64}"
-        return f"{args.name}-id", outputs
+        # A provider adds random digits to a name that it chooses; without them the record is the same each time.
+        return computed.outputs(args.typ, args.name, args.inputs, PROJECT)
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
@@ -92,6 +97,11 @@ class _Recorder(mocks.MockMonitor):
                 ignore_changes=tuple(request.ignoreChanges),
                 protect=request.protect,
                 provider=request.provider,
+                custom=request.custom,
+                retain_on_delete=request.retainOnDelete,
+                replace_on_changes=tuple(request.replaceOnChanges),
+                secret_outputs=tuple(request.additionalSecretOutputs),
+                timeouts=json_format.MessageToDict(request.customTimeouts),
             )
         )
         return response
