@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow status down destroy clean preview test e2e lint format lock docs
+.PHONY: help up node use follow status down destroy clean preview test e2e lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -72,6 +72,15 @@ format: .venv/dev.stamp  ## format, and fix what the linter can
 
 docs: .venv/infra.stamp  ## write the README's picture and table anew from the code
 	$(PY) -m infra.docs
+
+snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
+	$(PY) -m infra.snapshot --update
+
+doctor: .venv/infra.stamp  ## check what a stack needs before `pulumi up`: make doctor STACK=gcp-a100
+	@$(PY) -m infra.doctor $(STACK)
+
+cost: .venv/infra.stamp  ## what a stack costs per hour by list prices: make cost STACK=gcp-a100
+	@$(PY) -m infra.cost $(STACK)
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresses
 	for name in dev infra trainer bootstrap; do \

@@ -6,15 +6,10 @@ exist before". Arrows that follow from others are left out.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-import yaml
-
-from infra.recording import Recorded, Recording, record, stack_file_values
+from infra.recording import Recorded, Recording, record_anywhere
 
 #: More resources of one kind in one component than this are drawn as one box.
 SHOWN_OF_A_KIND = 2
@@ -87,15 +82,5 @@ def _identifier(box: str) -> str:
 
 
 def draw(stack: str) -> str:
-    """The diagram of a stack file; a stand-in kubeconfig answers for the context that it names."""
-    context = stack_file_values(stack)["cluster"]["context"]
-    offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
-    content = {
-        "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
-        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(content))
-        os.environ["KUBECONFIG"] = str(kubeconfig)
-        return mermaid(record(stack))
+    """The diagram of a stack file."""
+    return mermaid(record_anywhere(stack))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import runpy
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +141,37 @@ def record(stack_name: str, values: Mapping[str, Any] | None = None) -> Recordin
     set_root_resource(None)  # type: ignore[arg-type]
     _sync_await(run_in_stack(_program))
     return Recording(recorder.recorded, recorder.outputs)
+
+
+def record_anywhere(stack_name: str) -> Recording:
+    """What a stack file declares, on a machine that has nothing of what it names: a kubeconfig that offers what the
+    local node would answers for the context of an existing cluster."""
+    values = stack_file_values(stack_name)
+    context = (values.get("cluster") or {}).get("context")
+    if not context:
+        return record(stack_name)
+    offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
+    content = {
+        "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+    }
+    before = os.environ.get("KUBECONFIG")
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(content))
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+        try:
+            return record(stack_name)
+        finally:
+            os.environ.pop("KUBECONFIG")
+            if before is not None:
+                os.environ["KUBECONFIG"] = before
+
+
+def stacks() -> list[str]:
+    """The stacks of the repository: those that have a file, without the ones of tests."""
+    names = (path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+    return sorted(name for name in names if name != "e2e")
 
 
 def _program() -> None:

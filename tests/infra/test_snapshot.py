@@ -1,0 +1,83 @@
+"""What every stack declares is reviewed: a change of the graph is a change of a file in tests/snapshots/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import infra.image
+from infra import snapshot
+from infra.recording import Recorded, Recording, record_anywhere, stacks
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_the_program_declares_what_was_reviewed(stack: str) -> None:
+    text = snapshot.difference(stack)
+    assert not text, f"\n{text}\n\nIf that is meant: `make snapshots`, and commit tests/snapshots/{stack}.yaml"
+
+
+def test_a_change_of_the_trainers_code_changes_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot.snapshot(record_anywhere("local"), "local")
+    monkeypatch.setattr(infra.image, "content_hash", lambda *_: "fedcba987654")
+    after = record_anywhere("local")
+    assert after.one("BuildahImage").inputs["target"].endswith(":fedcba987654")
+    assert snapshot.snapshot(after, "local") == before
+
+
+def test_a_change_of_an_option_shows_as_one_readable_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(snapshot, "FOLDER", tmp_path)
+    assert snapshot.main(["local", "--update"]) == 0
+    path = tmp_path / "local.yaml"
+    path.write_text(path.read_text().replace("completions: 2", "completions: 3"))
+    capsys.readouterr()
+    assert snapshot.main(["local"]) == 1
+    shown = capsys.readouterr()
+    changed = [line for line in shown.out.splitlines() if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+    assert [line.split() for line in changed] == [["-", "completions:", "3"], ["+", "completions:", "2"]]
+    assert "make snapshots" in shown.err
+
+
+def test_an_unknown_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert snapshot.main(["nowhere"]) == 2
+    assert "no stack 'nowhere'; there are:" in capsys.readouterr().err
+
+
+def resource(name: str, after: tuple[str, ...] = (), **inputs: object) -> Recorded:
+    urn = f"urn:pulumi:s::p::test:index:Thing::{name}"
+    return Recorded(
+        type="test:index:Thing",
+        name=name,
+        urn=urn,
+        parent="",
+        inputs=dict(inputs),
+        dependencies=frozenset(f"urn:pulumi:s::p::test:index:Thing::{item}" for item in after),
+        deleted_with="",
+        delete_before_replace=False,
+        ignore_changes=(),
+        protect=False,
+        provider="",
+    )
+
+
+def test_no_secret_reaches_the_file_at_any_depth() -> None:
+    secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "hunter2"}
+    stack = Recording([resource("a", token=secret, nested={"list": [secret]})], {"password": secret})
+    text = snapshot.snapshot(stack, "s")
+    assert "hunter2" not in text
+    assert text.count("[secret]") == 3
+
+
+def test_the_order_of_registration_and_implied_dependencies_do_not_show() -> None:
+    first, second, third = resource("a"), resource("b", ("a",)), resource("c", ("a", "b"))
+    text = snapshot.snapshot(Recording([first, second, third], {}), "s")
+    assert text == snapshot.snapshot(Recording([third, first, second], {}), "s")
+    assert "after: ['test:index:Thing b']" in text
+
+
+def test_a_removed_dependency_shows() -> None:
+    with_it = Recording([resource("a"), resource("b", ("a",))], {})
+    without = Recording([resource("a"), resource("b")], {})
+    assert snapshot.snapshot(with_it, "s") != snapshot.snapshot(without, "s")
