@@ -90,8 +90,11 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     """Take part in rounds until the run is done. Raises Stop for every other end."""
     if metrics.done(run) is not None:
         raise Stop(EXIT_DONE, "done before this launcher began")
-    host, port = network.split_endpoint(options.rdzv_endpoint, 2379 if options.rdzv_backend == "etcd-v3" else 29400)
-    reason = network.wait_reachable(host, port, REACH_SECONDS, connect=options.rdzv_backend == "etcd-v3")
+    etcd = options.rdzv_backend == "etcd-v3"
+    host, port = network.split_endpoint(options.rdzv_endpoint, 2379 if etcd else 29400)
+    # Whoever hosts the store itself cannot wait for it.
+    hosting = options.conf.get("is_host", "").lower() in ("1", "true", "t", "y", "yes")
+    reason = network.wait_reachable(host, port, REACH_SECONDS, connect=not hosting)
     if reason is not None:
         raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
 
@@ -102,12 +105,14 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
-    from trainer import rendezvous, rendezvous_etcd
+    from trainer import rendezvous, rendezvous_c10d, rendezvous_etcd
     from trainer.agent import Agent
+
+    scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
 
     parameters = RendezvousParameters(
         options.rdzv_backend,
-        f"{host}:{port}",
+        f"{scheme}{separator}{host}:{port}",
         options.rdzv_id,
         options.min_nodes,
         options.max_nodes,
@@ -117,7 +122,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     handler: rendezvous.Handler | None = None
     try:
         # Built here and not through torch's registry: this works where the entry point is not installed, too.
-        handler = (rendezvous_etcd.create if options.rdzv_backend == "etcd-v3" else rendezvous.c10d)(parameters)
+        handler = (rendezvous_etcd if etcd else rendezvous_c10d).create(parameters)
         with tempfile.TemporaryDirectory(prefix="trainer-") as logs:
             command = [sys.executable, "-m", "trainer.train", *arguments]
             agent = Agent(

@@ -1,14 +1,14 @@
 """How the launchers of one run find each other, and notice when one of them is gone.
 
-torch's DynamicRendezvousHandler keeps the state machine; this adds the two things that it lacks in torch 2.15:
-a member that vanished is a reason for a new round (pytorch#111646: agents look only at newcomers), and a member that
-leaves on purpose says so instead of being waited for.
+torch's DynamicRendezvousHandler keeps the state machine; this adds what it lacks in torch 2.15: a member that vanished
+is a reason for a new round (pytorch#111646: agents look only at newcomers), a member that leaves on purpose says so
+instead of being waited for, and a store that is away is waited for where a round needs it, and nowhere else.
 """
 
 import logging
 import os
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
@@ -20,9 +20,12 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousBackend,
+    RendezvousSettings,
     RendezvousTimeout,
     _RendezvousExitOp,  # no public way to leave a round in torch 2.15
 )
+
+from trainer.liveness import WatchingStateHolder
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +38,19 @@ KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
 
 
+class Link(Protocol):
+    """The connection to the store that keeps the state."""
+
+    def patient(self, wait: bool) -> None:
+        """Whether requests wait for a store that is away, or fail at once."""
+
+
 class Handler(DynamicRendezvousHandler):
     """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
 
+    link: Link
+    hosted: object = None
+    """The store, where this process keeps it as well."""
     _round = -1
     _size = 0
 
@@ -47,7 +60,12 @@ class Handler(DynamicRendezvousHandler):
         return self._round + 1
 
     def next_rendezvous(self) -> RendezvousInfo:
-        info = super().next_rendezvous()
+        # Between rounds the workers train without the store: looking after them must not stop for a minute.
+        self.link.patient(True)
+        try:
+            info = super().next_rendezvous()
+        finally:
+            self.link.patient(False)
         self._round, self._size = self._state_holder.state.round, info.world_size
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
@@ -78,38 +96,29 @@ class Handler(DynamicRendezvousHandler):
             log.warning("could not leave the rendezvous: %s", error)
 
 
-H = TypeVar("H", bound=Handler)
-
-
-def create_handler(store: Store, backend: RendezvousBackend, parameters: RendezvousParameters, kind: type[H]) -> H:
-    """A handler of `kind` with our defaults where the parameters say nothing."""
+def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
+    """A handler with our defaults where the parameters say nothing."""
 
     def seconds(key: str, default: float | None) -> timedelta | None:
         value: Any = parameters.get(key, default)
         return None if value is None else timedelta(seconds=float(value))
 
-    return kind.from_backend(  # pyright: ignore[reportReturnType]
+    settings = RendezvousSettings(
         parameters.run_id,
-        store,
-        backend,
         parameters.min_nodes,
         parameters.max_nodes,
-        parameters.local_addr,
         RendezvousTimeout(
             join=seconds("join_timeout", JOIN_SECONDS),
             last_call=seconds("last_call_timeout", LAST_CALL_SECONDS),
             close=seconds("close_timeout", None),
             heartbeat=seconds("heartbeat_timeout", None),
         ),
-        keep_alive_interval=parameters.get_as_int("keep_alive_interval", KEEP_ALIVE_SECONDS) or KEEP_ALIVE_SECONDS,
+        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS) or timedelta(seconds=KEEP_ALIVE_SECONDS),
         keep_alive_max_attempt=parameters.get_as_int("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)
         or KEEP_ALIVE_ATTEMPTS,
+        cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
     )
-
-
-def c10d(parameters: RendezvousParameters) -> Handler:
-    """A rendezvous in a TCPStore, hosted by whoever the endpoint names: the fallback where there is no etcd."""
-    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-
-    backend, store = create_backend(parameters)
-    return create_handler(store, backend, parameters, Handler)
+    node = Handler._node_desc_generator.generate(parameters.local_addr)
+    handler = Handler(node, settings, backend.name, store, WatchingStateHolder(backend, settings))
+    handler.link = link
+    return handler

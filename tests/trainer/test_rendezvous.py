@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
@@ -20,8 +21,9 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from tests.trainer.conftest import EtcdServer, wait_until
 from trainer import rendezvous_etcd
+from trainer.etcd import Etcd, access
 from trainer.rendezvous import Handler
-from trainer.rendezvous_etcd import Etcd, EtcdBackend, EtcdStore
+from trainer.rendezvous_etcd import EtcdBackend, EtcdStore
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +31,18 @@ def fresh_master_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # as trainer.launch sets it
 
 
+def connect(server: EtcdServer, **options: Any) -> Etcd:
+    return Etcd(access(server.endpoint, {}, {}), **options)
+
+
+def data(etcd: Etcd, key: str) -> bytes | None:
+    found = etcd.get(key)
+    return found.data if found else None
+
+
 @pytest.fixture
 def etcd(shared_etcd: EtcdServer) -> Etcd:
-    return Etcd(shared_etcd.endpoint, retry_seconds=5)
+    return connect(shared_etcd, retry_seconds=5)
 
 
 @pytest.fixture
@@ -50,9 +61,9 @@ def test_a_swap_needs_the_revision_that_was_read(etcd: Etcd, run_id: str) -> Non
     assert now is not None
     assert now == etcd.get(run_id)
     assert etcd.swap(run_id, b"late", 0) == (False, now)
-    assert etcd.swap(run_id, b"two", now[1])[0]
-    assert etcd.swap(run_id, b"three", now[1])[0] is False
-    assert (etcd.get(run_id) or (b"",))[0] == b"two"
+    assert etcd.swap(run_id, b"two", now.revision)[0]
+    assert etcd.swap(run_id, b"three", now.revision)[0] is False
+    assert data(etcd, run_id) == b"two"
 
 
 def test_the_backend_keeps_torchs_contract(etcd: Etcd, run_id: str) -> None:
@@ -101,7 +112,7 @@ def test_waiting_ends_when_the_key_comes_and_when_time_is_up(store: EtcdStore) -
 
 def test_counters_lose_no_addition(shared_etcd: EtcdServer, run_id: str) -> None:
     def add() -> None:
-        own = EtcdStore(Etcd(shared_etcd.endpoint), run_id)
+        own = EtcdStore(connect(shared_etcd), run_id)
         for _ in range(10):
             own.add("count", 1)
 
@@ -110,11 +121,11 @@ def test_counters_lose_no_addition(shared_etcd: EtcdServer, run_id: str) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert EtcdStore(Etcd(shared_etcd.endpoint), run_id).get("count") == b"60"
+    assert EtcdStore(connect(shared_etcd), run_id).get("count") == b"60"
 
 
 def test_keys_stay_while_their_writer_lives_and_go_after_it(shared_etcd: EtcdServer, run_id: str) -> None:
-    writer, reader = Etcd(shared_etcd.endpoint, lease_seconds=2), Etcd(shared_etcd.endpoint)
+    writer, reader = connect(shared_etcd, lease_seconds=2), connect(shared_etcd)
     writer.put(run_id, b"here")
     end = time.monotonic() + 4
     while time.monotonic() < end:  # any write renews the lease
@@ -127,19 +138,19 @@ def test_keys_stay_while_their_writer_lives_and_go_after_it(shared_etcd: EtcdSer
 
 
 def test_calls_ride_through_a_restart_of_etcd(own_etcd: EtcdServer, run_id: str) -> None:
-    etcd = Etcd(own_etcd.endpoint, retry_seconds=30)
+    etcd = connect(own_etcd, retry_seconds=30)
     etcd.put(run_id, b"before")
     own_etcd.kill()
     threading.Timer(1.5, own_etcd.start).start()
-    assert (etcd.get(run_id) or (b"",))[0] == b"before"
+    assert data(etcd, run_id) == b"before"
     etcd.put(run_id, b"after")
-    assert (etcd.get(run_id) or (b"",))[0] == b"after"
+    assert data(etcd, run_id) == b"after"
 
 
 def test_an_etcd_that_stays_away_is_told(own_etcd: EtcdServer) -> None:
     own_etcd.kill()
     with pytest.raises(RendezvousConnectionError, match=r"cannot be reached for 1 s: .*refused"):
-        Etcd(own_etcd.endpoint, retry_seconds=1).get("x")
+        connect(own_etcd, retry_seconds=1).get("x")
 
 
 def test_plain_torchrun_can_find_it() -> None:

@@ -1,0 +1,63 @@
+"""Who of a rendezvous is alive, judged by what this node itself has watched.
+
+torch compares each member's last heartbeat, a time of day of that member's machine, with the clock of this one: an
+outage of the store longer than the keep-alive, or clocks that differ by a few seconds, make living members look lost.
+Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
+nothing could be seen (the store was away, this process was frozen) is no watching.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
+    RendezvousSettings,
+    _BackendRendezvousStateHolder,  # torch 2.15 has no public way to replace how it judges
+    _remove_participant_epilogue,
+)
+
+LEAST_GLANCE_SECONDS = 1.5
+"""Agents look every second or so: this much of any pause between two looks counts as watched."""
+
+
+class WatchingStateHolder(_BackendRendezvousStateHolder):
+    """The shared state of a rendezvous, cleaned of the members that this node saw fall silent."""
+
+    def __init__(
+        self,
+        backend: RendezvousBackend,
+        settings: RendezvousSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(backend, settings)
+        self._clock = clock
+        self._looked: float | None = None
+        self._silence: dict[Any, tuple[datetime, float]] = {}
+        """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
+
+    def _sanitize(self) -> None:
+        state, interval = self._state, self._settings.keep_alive_interval.total_seconds()
+        now = self._clock()
+        # Half an interval at most: a hole that falls between two heartbeats then leaves both their full time.
+        watched = 0.0 if self._looked is None else min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))
+        self._looked = now
+
+        silence: dict[Any, tuple[datetime, float]] = {}
+        for node, heartbeat in state.last_heartbeats.items():
+            known = self._silence.get(node)
+            silence[node] = (heartbeat, known[1] + watched if known and known[0] == heartbeat else 0.0)
+        window = interval * self._settings.keep_alive_max_attempt
+        self._dead_nodes = [node for node, (_, seconds) in silence.items() if seconds > window]
+        self._silence = silence
+
+        participants = len(state.participants)
+        for node in self._dead_nodes:
+            # Kept in self._silence: until the change is written, the next look finds the member again, as dead.
+            del state.last_heartbeats[node]
+            state.participants.pop(node, None)
+            state.wait_list.discard(node)
+            state.redundancy_list.discard(node)
+        if len(state.participants) < participants:
+            _remove_participant_epilogue(state, self._settings)

@@ -1,0 +1,41 @@
+"""`python -m trainer.store`: the c10d rendezvous' store, for a pod that stays when workers come and go.
+
+It keeps nothing on disk: after its restart every member finds that it is in no round, and they make a new one.
+"""
+
+import argparse
+import signal
+import sys
+import threading
+from datetime import timedelta
+
+from trainer import metrics
+from trainer.errors import EXIT_DONE, EXIT_USAGE
+
+PORT = 29400
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.store", description=__doc__)
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--port", type=int, default=PORT)
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        server = TCPStore(
+            options.host, options.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        )
+    except (RuntimeError, ValueError) as error:
+        print(f"--port {options.port}: cannot be listened on: {str(error).splitlines()[0]}", file=sys.stderr)
+        return EXIT_USAGE
+    metrics.event("store", port=server.port)
+    ended.wait()
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
