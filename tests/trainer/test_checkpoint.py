@@ -1,9 +1,10 @@
-"""Checkpoints survive a kill at any write, damage and a full disk; transformers reads them."""
+"""Checkpoints survive a kill at any write and damage; transformers reads them."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -11,28 +12,59 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel as Stock
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
-from trainer import checkpoint, model, optimizer
-from trainer.config import Optimizer
+from trainer import checkpoint
+from trainer.checkpoint import Snapshot
+from trainer.config import Checkpoint as Settings
 from trainer.errors import UserError
-from trainer.sample import sample
+from trainer.folder import save_tokenizer
+from trainer.saver import Saver
+
+SIZE: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 
 
-def trained(seed: int = 1, preset: str = "tiny") -> tuple[Any, Any]:
-    """A model and its optimizer after one step."""
-    net = model.build(preset, vocabulary=500, end_of_text=0, seed=seed)
-    adam = optimizer.build(net, Optimizer())
-    tokens = torch.randint(0, 500, (2, 17), generator=torch.Generator().manual_seed(seed))
-    model.token_loss(net, tokens[:, :-1], tokens[:, 1:]).backward()
-    adam.step()
-    return net, adam
+class Training:
+    """A tiny model and its optimizer."""
+
+    def __init__(self, seed: int, vocabulary: int = 500) -> None:
+        torch.manual_seed(seed)
+        ends: dict[str, Any] = {"bos_token_id": vocabulary - 1, "eos_token_id": vocabulary - 1}
+        self.net = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **SIZE, **ends))
+        self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        self.names = {id(parameter): name for name, parameter in self.net.named_parameters()}
+
+    def step(self) -> Training:
+        tokens = torch.randint(0, 500, (2, 16))
+        self.net(tokens, labels=tokens).loss.backward()
+        self.adam.step()
+        self.adam.zero_grad()
+        return self
+
+    def snapshot(self, **figures: Any) -> Snapshot:
+        state = {self.names[id(parameter)]: part for parameter, part in self.adam.state.items()}
+        return Snapshot(self.net.state_dict(), state, {"scaler": {"scale": 8.0}}, figures)
+
+    def write_model(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        self.net.save_pretrained(folder, state_dict=weights)
 
 
-def save(run: Path, step: int, seed: int = 1, keep: int = 9, tokenizer: Path | None = None) -> Path:
-    net, adam = trained(seed)
-    state = {"optimizer": adam.state_dict()}
-    return checkpoint.save(run, step, net, state, "train: {}\n", tokenizer, {"validation_loss": 5.0}, keep)
+def save(run: Path, step: int, seed: int = 1, keep: int = 9) -> Path:
+    training = Training(seed).step()
+    saver = Saver(run, Settings(keep=keep), training.write_model, "train: {}\n")
+    path = saver.save(step, training.snapshot(validation_loss=5.0))
+    saver.wait()
+    return path
+
+
+def newest(run: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.newest(run)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -41,8 +73,9 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _save_and_die(run: str, at: int, report: str) -> None:
-    """Save step 20, and die at the at-th write: at each file opened, renamed or deleted, each folder, each fsync."""
+def _save_and_die(run: str, at: int, largest: int, report: str) -> None:
+    """Save step 20 and die: at the at-th write (a file opened, renamed or deleted, a folder made, an fsync), or in the
+    middle of the write that takes a file over `largest` bytes."""
     count = 0
 
     def tick() -> None:
@@ -60,133 +93,148 @@ def _save_and_die(run: str, at: int, report: str) -> None:
             tick()
 
     real = os.fsync
-    net, adam = trained(2)
+    training = Training(2).step()
+    saver = Saver(Path(run), Settings(keep=1), training.write_model, "")
     sys.addaudithook(watch)
     os.fsync = lambda descriptor: (tick(), real(descriptor))[1]  # pyright: ignore[reportAttributeAccessIssue]
-    checkpoint.save(Path(run), 20, net, {"optimizer": adam.state_dict()}, "", None, {}, keep=1)
+    if largest:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and gets an error instead
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    saver.save(20, training.snapshot())
+    saver.wait()
     Path(report).write_text(str(count))
 
 
-def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path, tmp_path: Path) -> None:
+def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
+    """Whether a process that saves step 20 died of it."""
+    report = run / "survived"
+    # Each attempt is a process, as a kill ends it.
+    arguments = (str(run), at, largest, str(report))
+    child = multiprocessing.get_context("fork").Process(target=_save_and_die, args=arguments)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ)
+    return not report.exists()
+
+
+def assert_resumable(run: Path, when: str) -> checkpoint.Checkpoint:
+    """Step 10 of seed 1 or step 20 of seed 2 can be read in full, weights and optimizer of the same one."""
+    found = checkpoint.newest(run)
+    assert found is not None, f"nothing to resume from after a kill {when}"
+    expected = Training({10: 1, 20: 2}[found.step]).step()
+    weights = load_file(found.path / "model" / "model.safetensors")
+    assert all(torch.equal(value, expected.net.state_dict()[name]) for name, value in weights.items()), when
+    moments = checkpoint.load_optimizer(found.path)
+    assert all(
+        torch.equal(moments[name]["exp_avg"], part["exp_avg"]) for name, part in expected.snapshot().optimizer.items()
+    )
+    return found
+
+
+def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> None:
     save(run, 10)
-    context = multiprocessing.get_context("fork")  # each attempt is a process, as a kill ends it
-    at, died = 1, 0
-    while True:
-        report = tmp_path / "survived"
-        child = context.Process(target=_save_and_die, args=(str(run), at, str(report)))
-        child.start()
-        child.join()
-        found = checkpoint.newest(run)
-        assert found is not None, f"nothing to resume from after a kill at write {at}"
-        assert found.step in (10, 20)
-        net = model.build("tiny", 500, 0, seed=9)
-        checkpoint.load_weights(found.path, net)
-        checkpoint.load_optimizer(found.path, torch.device("cpu"))
-        if report.exists():
-            break
-        died += 1
-        at += 1
-        if found.step == 20:  # the rename was done; begin again from the old checkpoint for the writes after it
+    at = 1
+    while killed_while_saving(run, at=at):
+        if assert_resumable(run, f"at write {at}").step == 20:
+            # The rename was done; begin again from the old checkpoint for the writes after it.
             for path in checkpoint.listed(run):
                 path.rename(path.with_name("." + path.name))
             checkpoint.clean(run)
             save(run, 10)
-    assert died > 12, "the test must meet the writes it means to interrupt"
+        at += 1
+    assert at > 18, "the test must meet the writes it means to interrupt"
     save(run, 30, keep=1)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000030"], "nothing half-written may stay"
 
 
+@pytest.mark.parametrize("largest", [1, 100, 5_000, 100_000, 200_000])
+def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: Path, largest: int) -> None:
+    """The weights have 170 kB here, the optimizer's state twice as much."""
+    save(run, 10)
+    assert killed_while_saving(run, largest=largest)
+    assert assert_resumable(run, f"after {largest} bytes of a file").step == 10
+    save(run, 20, seed=2)
+    assert assert_resumable(run, "and another save").step == 20
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "delete", "manifest"])
-@pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.pt"])
+@pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors"])
 def test_a_damaged_newest_is_skipped_with_a_warning(
     run: Path, harm: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(run, 10)
-    newest = save(run, 20)
-    path = newest / ("manifest.json" if harm == "manifest" else file)
+    path = save(run, 20) / ("manifest.json" if harm == "manifest" else file)
     content = path.read_bytes()
     if harm == "delete":
         path.unlink()
     else:
         path.write_bytes(content[:-9] if harm in ("cut", "manifest") else content[:-9] + b"damage!!!")
-    found = checkpoint.newest(run)
-    assert found is not None
-    assert found.step == 10
-    assert "event=checkpoint_damaged" in capsys.readouterr().err
-    assert "step-00000020" not in str(found.path)
+    assert newest(run).step == 10
+    error = capsys.readouterr().err
+    assert "event=checkpoint_damaged" in error
+    assert "step-00000020" in error
     save(run, 20)  # the same step again, on its way back
-    again = checkpoint.newest(run)
-    assert again is not None
-    assert again.step == 20
+    assert newest(run).step == 20
 
 
-def test_only_the_newest_are_kept(run: Path) -> None:
-    for step in (10, 20, 30, 40):
-        save(run, step, keep=2)
-    assert [path.name for path in checkpoint.listed(run)] == ["step-00000030", "step-00000040"]
+def test_what_was_saved_comes_back_bit_by_bit_whatever_training_does_meanwhile(run: Path) -> None:
+    training = Training(3).step()
+    weights = {name: value.clone() for name, value in training.net.state_dict().items()}
+    optimizer = {
+        name: {key: value.clone() for key, value in part.items()}
+        for name, part in training.snapshot().optimizer.items()
+    }
+    saver = Saver(run, Settings(), training.write_model, "")
+    saver.save(5, training.snapshot(initial_validation_loss=6.2))
+    training.step().step()  # while the thread writes
+    saver.wait()
+    found = newest(run)
+    assert (found.step, found.figures, found.state) == (5, {"initial_validation_loss": 6.2}, {"scaler": {"scale": 8.0}})
+    other = Training(4)
+    checkpoint.load_weights(found.path, other.net)
+    assert all(torch.equal(value, weights[name]) for name, value in other.net.state_dict().items())
+    assert other.net.lm_head.weight.data_ptr() == other.net.transformer.wte.weight.data_ptr(), "the head stays tied"
+    loaded = checkpoint.load_optimizer(found.path)
+    assert loaded.keys() == optimizer.keys()
+    for name, part in optimizer.items():
+        assert part.keys() == loaded[name].keys() >= {"exp_avg", "exp_avg_sq", "step"}
+        assert all(
+            torch.equal(value, loaded[name][key]) and value.shape == loaded[name][key].shape
+            for key, value in part.items()
+        )
+    assert not torch.equal(training.net.state_dict()["transformer.wte.weight"], weights["transformer.wte.weight"])
 
 
-def test_a_full_disk_leaves_the_older_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(run, 10)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "write_json", full)
-    with pytest.raises(OSError, match="No space"):
-        save(run, 20)
-    found = checkpoint.newest(run)
-    assert found is not None
-    assert found.step == 10
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000010"]
+def test_no_file_of_a_checkpoint_holds_code(run: Path) -> None:
+    """Pickles run what they hold: a checkpoint that someone hands over must be safe to open."""
+    names = {path.name for path in save(run, 5).rglob("*") if path.is_file()}
+    ours = {"optimizer.safetensors", "config.yaml", "manifest.json"}
+    assert names == ours | {"config.json", "generation_config.json", "model.safetensors"}
 
 
-def test_weights_optimizer_and_figures_come_back_exactly(run: Path) -> None:
-    net, adam = trained(3)
-    checkpoint.save(run, 5, net, {"optimizer": adam.state_dict()}, "", None, {"initial_validation_loss": 6.2}, 1)
-    found = checkpoint.newest(run)
-    assert found is not None
-    assert found.figures == {"initial_validation_loss": 6.2}
-    other, other_adam = trained(4)
-    checkpoint.load_weights(found.path, other)
-    other_adam.load_state_dict(checkpoint.load_optimizer(found.path, torch.device("cpu"))["optimizer"])
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
-    assert other.lm_head.weight.data_ptr() == other.transformer.wte.weight.data_ptr(), "the head stays tied"
-    for a, b in zip(adam.state_dict()["state"].values(), other_adam.state_dict()["state"].values(), strict=True):
-        assert torch.equal(a["exp_avg"], b["exp_avg"])
-        assert torch.equal(a["exp_avg_sq"], b["exp_avg_sq"])
+def test_transformers_opens_the_model_folder_offline_and_gives_the_same_logits(run: Path, tokenizer: Path) -> None:
+    training = Training(5).step()
 
+    def write_model(weights: dict[str, torch.Tensor], folder: Path) -> None:
+        training.write_model(weights, folder)
+        save_tokenizer(tokenizer / "tokenizer.json", folder, positions=64)
 
-def test_transformers_reads_the_model_and_gives_the_same_logits(run: Path, tokenizer: Path) -> None:
-    net, adam = trained(5)
-    file = tokenizer / "tokenizer.json"
-    path = checkpoint.save(run, 5, net, {"optimizer": adam.state_dict()}, "", file, {}, 1)
-    stock = Stock.from_pretrained(path / "model")
+    saver = Saver(run, Settings(), write_model, "")
+    path = saver.save(5, training.snapshot())
+    saver.wait()
+    stock: nn.Module = AutoModelForCausalLM.from_pretrained(path / "model")
     tokens = torch.randint(0, 500, (2, 40))
     with torch.no_grad():
-        assert torch.equal(stock(tokens).logits, net.eval()(tokens).logits)
-    text = sample(run, prompt="The Rays", tokens=12, temperature=0.9, top_k=20, seed=4)
-    assert text.startswith("The Rays")
-    assert len(text) > len("The Rays")
-    assert text == sample(run, prompt="The Rays", tokens=12, temperature=0.9, top_k=20, seed=4)
-    assert text != sample(run, prompt="The Rays", tokens=12, temperature=0.9, top_k=20, seed=5)
+        assert torch.equal(stock(tokens).logits, training.net.eval()(tokens).logits)
+    text = "The Rays of  Light,\n differ <|endoftext|> in Colour."
+    words = AutoTokenizer.from_pretrained(path / "model")
+    assert words.decode(words(text)["input_ids"]) == text
+    assert words.eos_token == "<|endoftext|>"
+    assert words.model_max_length == 64
 
 
 def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
     path = save(run, 10)
-    other = model.build("tiny", vocabulary=501, end_of_text=0, seed=1)
     with pytest.raises(UserError, match=r"another model: .*\(500, 32\).*\(501, 32\)"):
-        checkpoint.load_weights(path, other)
-
-
-def test_sampling_without_a_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no checkpoint that verifies"):
-        sample(tmp_path, "The", 5, 1.0, 0, 0)
-
-
-@pytest.mark.parametrize(("preset", "millions"), [("distil", 81.9), ("small", 124.4)])
-def test_presets_have_the_published_sizes(preset: str, millions: float) -> None:
-    with torch.device("meta"):
-        net = model.build(preset, 50257, 50256, seed=0)
-    assert sum(parameter.numel() for parameter in net.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+        checkpoint.load_weights(path, Training(1, vocabulary=501).net)

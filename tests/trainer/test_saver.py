@@ -1,0 +1,197 @@
+"""The asynchronous writer of checkpoints: when it writes, what it keeps, what it does when the storage fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.test_checkpoint import Training, newest
+from trainer import checkpoint
+from trainer.config import Checkpoint as Settings
+from trainer.saver import Saver, scheduled
+
+MEGABYTE = 2**20
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes: a checkpoint of the tiny model takes half of one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def saver_of(run: Path, training: Training, **settings: object) -> Saver:
+    return Saver(run, Settings(**settings), training.write_model, "")  # pyright: ignore[reportArgumentType]
+
+
+def steps(run: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in checkpoint.listed(run)]
+
+
+def flip(path: Path) -> None:
+    """Damage that changes no size."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits(run: Path) -> None:
+    training = Training(1).step()
+    writing, finish = threading.Event(), threading.Event()
+
+    def slow(weights: dict[str, torch.Tensor], folder: Path) -> None:
+        writing.set()
+        assert finish.wait(30)
+        training.write_model(weights, folder)
+
+    saver = Saver(run, Settings(keep=9), slow, "")
+    saver.save(10, training.snapshot())
+    assert writing.wait(30)
+    assert saver.busy
+    assert checkpoint.newest(run) is None, "save returned before anything was there"
+    threading.Timer(0.2, finish.set).start()
+    saver.save(20, training.snapshot())
+    assert newest(run).step == 10, "the first is complete before the second begins"
+    saver.wait()
+    assert newest(run).step == 20
+    assert saver.blocked_seconds >= 0.2
+
+
+def test_waiting_or_not_writes_the_same_bytes(run: Path) -> None:
+    training = Training(1).step()
+    contents = []
+    for asynchronous in (True, False):
+        saver = saver_of(run / str(asynchronous), training, asynchronous=asynchronous)
+        path = saver.save(10, training.snapshot())
+        assert asynchronous or path.is_dir(), "without a thread it is there on return"
+        saver.wait()
+        contents.append({str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()})
+    assert contents[0] == contents[1]
+
+
+def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    training = Training(1).step()
+    saver = Saver(small_disk, Settings(keep=2, every_minutes=10), training.write_model, "", clock=lambda: now)
+    saver.save(10, training.snapshot())
+    saver.wait()
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(MEGABYTE))
+    saver.save(20, training.snapshot())
+    with pytest.raises(OSError, match="No space left"):
+        saver.wait()
+    said = capsys.readouterr().out
+    assert "event=checkpoint step=10" in said
+    assert "event=checkpoint_failed step=20" in said
+    assert "No space left" in said
+    assert "training goes on" in said
+    assert newest(small_disk).step == 10
+    assert steps(small_disk) == [10]
+    assert not list((small_disk / "checkpoints").glob(".*")), "what was half-written gave its space back"
+
+    # It is tried again, later after each failure: not at every step, and long before the ten minutes are over.
+    pauses = []
+    for step in range(21, 25):
+        begin = now
+        while not saver.overdue():
+            now += 1
+        pauses.append(now - begin)
+        saver.save(step, training.snapshot())
+        with pytest.raises(OSError, match="No space left"):
+            saver.wait()
+    assert pauses == [30, 60, 120, 240]
+    filler.unlink()
+    saver.save(25, training.snapshot())
+    saver.wait()
+    assert newest(small_disk).step == 25
+    assert steps(small_disk) == [10, 25]
+    now += 300
+    assert not saver.overdue(), "back to every ten minutes"
+    now += 300
+    assert saver.overdue()
+
+
+def test_a_storage_that_turns_read_only_is_told(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = Training(1).step()
+    saver = saver_of(small_disk, training)
+    saver.save(10, training.snapshot())
+    saver.wait()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    saver.save(20, training.snapshot())
+    with pytest.raises(OSError, match="Read-only"):
+        saver.wait()
+    assert "event=checkpoint_failed step=20 reason='Read-only file system'" in capsys.readouterr().out
+    assert newest(small_disk).step == 10
+
+
+def test_the_newest_are_kept_and_multiples_forever(run: Path) -> None:
+    training = Training(1).step()
+    settings = Settings(keep=2, keep_every=40, every_steps=15, every_minutes=0)
+    saver = Saver(run, settings, training.write_model, "")
+    for step in range(1, 121):
+        if scheduled(step, settings):
+            saver.save(step, training.snapshot())
+    saver.wait()
+    assert steps(run) == [40, 80, 105, 120], "kept at multiples of 40, though none of them is a multiple of 15"
+
+
+def test_a_damaged_newer_one_never_costs_the_only_good_one(run: Path) -> None:
+    """As after a crash of the storage: 30 is damaged, the run went on from 10 and saves 20."""
+    training = Training(1).step()
+    saver = saver_of(run, training, keep=9)
+    for step in (10, 30):
+        saver.save(step, training.snapshot())
+        saver.wait()
+    flip(run / "checkpoints" / "step-00000030" / "optimizer.safetensors")
+    saver = saver_of(run, training, keep=1)
+    saver.save(20, training.snapshot())
+    saver.wait()
+    assert newest(run).step == 20
+    saver.save(30, training.snapshot())  # on its way it comes by 30 again
+    saver.wait()
+    assert newest(run).step == 30
+    assert steps(run) == [30]
+
+
+def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
+    training = Training(1).step()
+    saver = saver_of(run, training, keep=2)
+    for step in (10, 20):
+        saver.save(step, training.snapshot())
+        saver.wait()
+    os.truncate(run / "checkpoints" / "step-00000020" / "optimizer.safetensors", 100)
+    saver.save(30, training.snapshot())
+    saver.wait()
+    assert steps(run) == [10, 30]
+
+
+def test_an_error_of_any_kind_in_the_thread_reaches_whoever_waits(run: Path) -> None:
+    def broken(weights: dict[str, torch.Tensor], folder: Path) -> None:
+        raise ValueError("not a model")
+
+    training = Training(1).step()
+    saver = Saver(run, Settings(), broken, "")
+    saver.save(10, training.snapshot())
+    with pytest.raises(OSError, match="ValueError: not a model"):
+        saver.wait()
+    assert steps(run) == []
