@@ -1,4 +1,4 @@
-"""Every setting of a training run, its default and every rule about it.
+"""Every setting of a training run and its default; rules.py has the rules about them.
 
 Read from an optional YAML file, then from dotted overrides (`train.steps=200`), so that one file serves several runs.
 All problems are reported together: a person mends them in one go, and no accelerator is rented to find the second.
@@ -14,11 +14,14 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from trainer import rules
 from trainer.errors import UserError
-from trainer.presets import PRESETS
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-SCHEDULES = ("cosine", "linear", "constant")
+
+@dataclass(frozen=True)
+class Task:
+    name: str = "language_model"
+    """language_model | distillation | question_answering: what is learned, see work.py."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Config:
+    task: Task = field(default_factory=Task)
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     run: Run = field(default_factory=Run)
@@ -166,7 +170,7 @@ def load(arguments: list[str]) -> Config:
             for section in _sections()
         }
     )
-    problems += _broken_rules(config, failed=set(values) - set(parsed))
+    problems += rules.broken(config, failed=set(values) - set(parsed))
     if problems:
         raise UserError("\n".join(problems))
     return config
@@ -248,70 +252,6 @@ def _convert(given: Any, kind: type) -> Any:
     if not math.isfinite(number) or (kind is int and number != int(number)):
         raise ValueError
     return kind(number)
-
-
-def _broken_rules(config: Config, failed: set[str]) -> list[str]:
-    """A line for every rule that the configuration breaks; rules about `failed` keys are left out."""
-    problems: list[str] = []
-
-    def rule(holds: bool, key: str, message: str) -> None:
-        if not holds and key not in failed:
-            problems.append(f"{key}: {message}")
-
-    def value(key: str) -> Any:
-        section, name = key.split(".")
-        return getattr(getattr(config, section), name)
-
-    preset = PRESETS.get(config.model.preset)
-    rule(preset is not None, "model.preset", f"{config.model.preset!r} is not one of {', '.join(PRESETS)}")
-    for key in ("data.directory", "run.directory"):
-        rule(bool(value(key)), key, f"missing; give a folder, as in {key}=/data/...")
-    for key, allowed in (("train.precision", PRECISIONS), ("optimizer.schedule", SCHEDULES)):
-        rule(value(key) in allowed, key, f"{value(key)!r} is not one of {', '.join(allowed)}")
-    for key in (
-        "train.steps",
-        "train.tokens_per_step",
-        "train.sequence_length",
-        "train.micro_batch",
-        "optimizer.learning_rate",
-        "evaluation.batches",
-        "checkpoint.keep",
-        "metrics.every",
-        "run.collective_timeout_seconds",
-    ):
-        rule(value(key) > 0, key, f"{value(key)} is not positive")
-    for key in (
-        "run.seed",
-        "optimizer.warmup_steps",
-        "optimizer.weight_decay",
-        "optimizer.clip",
-        "evaluation.every",
-        "evaluation.sample_tokens",
-        "checkpoint.every_steps",
-        "checkpoint.every_minutes",
-        "checkpoint.keep_every",
-        "metrics.prometheus_port",
-    ):
-        rule(value(key) >= 0, key, f"{value(key)} is negative; 0 switches it off")
-    for key in ("optimizer.beta1", "optimizer.beta2"):
-        rule(0 <= value(key) < 1, key, f"{value(key)} is not in [0, 1)")
-    rule(0 <= config.optimizer.final_fraction <= 1, "optimizer.final_fraction", "not between 0 and 1")
-    train = config.train
-    if preset is not None:
-        rule(
-            train.sequence_length <= preset.positions,
-            "train.sequence_length",
-            f"{train.sequence_length} is longer than the {preset.positions} positions of preset {config.model.preset}",
-        )
-    window = train.sequence_length * train.micro_batch
-    if window > 0:
-        nearest = max(1, round(train.tokens_per_step / window)) * window
-        rule(
-            train.tokens_per_step % window == 0,
-            "train.tokens_per_step",
-            f"{train.tokens_per_step} is no multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
-        )
-    return problems
 
 
 def run_directory(config: Config) -> Path:

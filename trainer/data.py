@@ -105,6 +105,10 @@ class Batches:
         """Inputs and targets of one micro-batch, each int64 [micro_batch, length]."""
         return gather(self.tokens, self.indices(step, number), self.length)
 
+    def epoch(self, step: int) -> float:
+        """Passes over the training windows before `step`."""
+        return step * self.per_step * self.micro_batch / self.windows
+
     def _order(self, positions: np.ndarray) -> np.ndarray:
         """Window numbers at `positions` of the endless stream of epochs."""
         epochs, places = np.divmod(positions, np.uint64(self.windows))

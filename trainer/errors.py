@@ -22,6 +22,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on and a retry cannot help (NaN loss, for one)."""
 
 
+class Stopped(Exception):
+    """All workers agreed to stop after a step, and the checkpoint of that step is written."""
+
+
 class Stop(BaseException):
     """Ends the launcher with an exit code, from wherever it is.
 

@@ -10,7 +10,6 @@ from torch import nn
 from trainer.data import Tokens, gather, windows
 from trainer.distributed import World, any_of, summed
 from trainer.errors import UserError
-from trainer.model import token_loss
 
 
 class Interrupted(Exception):
@@ -52,7 +51,7 @@ class Validation:
                 torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
             )
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                total += token_loss(model, inputs, targets).double()
+                total += model(inputs, targets).double()
             count += targets.numel()
         model.train()
         loss_sum, tokens = summed(world, total, count).tolist()

@@ -20,3 +20,17 @@ def build(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def state(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+    """The optimizer's tensors by the names of net's parameters, which no engine or grouping changes."""
+    return {name: optimizer.state[value] for name, value in net.named_parameters() if value in optimizer.state}
+
+
+def load_state(optimizer: torch.optim.Optimizer, net: nn.Module, state: dict[str, dict[str, torch.Tensor]]) -> None:
+    """Put back what `state` gave."""
+    named = {id(value): name for name, value in net.named_parameters()}
+    document = optimizer.state_dict()
+    order = [named[id(value)] for group in optimizer.param_groups for value in group["params"]]
+    document["state"] = {number: dict(state[name]) for number, name in enumerate(order) if name in state}
+    optimizer.load_state_dict(document)
