@@ -201,9 +201,11 @@ class Etcd:
                     f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
                     f"({error.verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
                 ) from None
+            except UserError:  # a ValueError, as a cut reply is
+                raise
             except _Unavailable as error:
                 reason = str(error)
-            except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a cut reply is no JSON
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = str(error) or type(error).__name__
             if time.monotonic() + pause > deadline:
                 raise RendezvousConnectionError(

@@ -181,15 +181,15 @@ def reached(run: Path, step: int) -> bool:
 class EtcdServer:
     """A real etcd on a port of its own, that can be killed and started again with its data."""
 
-    def __init__(self, binary: str, folder: Path) -> None:
-        self._binary, self._folder = binary, folder
+    def __init__(self, binary: str, folder: Path, options: list[str] | None = None, scheme: str = "http") -> None:
+        self._binary, self._folder, self._options, self._scheme = binary, folder, options or [], scheme
         self._port, self._peer_port = free_port(), free_port()
         self.endpoint = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        url, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
-        command = [self._binary, "--data-dir", str(self._folder), "--unsafe-no-fsync", "--log-level", "error"]
+        url, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        command = [self._binary, "--data-dir", str(self._folder), "--log-level", "error", *self._options]
         command += ["--listen-client-urls", url, "--advertise-client-urls", url]
         command += [
             "--listen-peer-urls",
@@ -199,20 +199,28 @@ class EtcdServer:
             "--initial-cluster",
             f"default={peer}",
         ]
+        health = f"http://127.0.0.1:{free_port()}"  # without TLS or a password, whatever the clients need
+        command += ["--listen-metrics-urls", health]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self._healthy, 20, "etcd answers")
+        wait_until(lambda: _healthy(health), 20, "etcd answers")
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
-    def _healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1) as reply:
-                return json.load(reply)["health"] == "true"
-        except (OSError, ValueError):
-            return False
+    def lose_data(self) -> None:
+        """As a pod on another machine, whose volume stayed behind."""
+        self.kill()
+        shutil.rmtree(self._folder)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=1) as reply:
+            return json.load(reply)["health"] == "true"
+    except (OSError, ValueError):
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,238 @@
+"""The client of etcd: certificates, passwords, versions, and what it says when it is not let in."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+
+from tests.trainer.conftest import EtcdServer
+from trainer.errors import UserError
+from trainer.etcd import Etcd, access
+
+Start = Callable[..., EtcdServer]
+
+
+@pytest.fixture
+def start(etcd_binary: str, tmp_path: Path) -> Iterator[Start]:
+    servers: list[EtcdServer] = []
+
+    def make(binary: str = etcd_binary, **options: Any) -> EtcdServer:
+        servers.append(EtcdServer(binary, tmp_path / f"etcd-{len(servers)}", **options))
+        servers[-1].start()
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca, server and client: NAME.crt and NAME.key."""
+    folder = tmp_path_factory.mktemp("certificates")
+    now = datetime.datetime.now(datetime.UTC)
+    authority = ec.generate_private_key(ec.SECP256R1())
+    for name in ("ca", "server", "client"):
+        key = authority if name == "ca" else ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        certificate = (
+            x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(name == "ca", None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+            .add_extension(x509.ExtendedKeyUsage(usages), False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
+            .sign(authority, hashes.SHA256())
+        )
+        (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        (folder / f"{name}.key").write_bytes(key.private_bytes(*pem))
+    return folder
+
+
+def with_tls(start: Start, certificates: Path) -> EtcdServer:
+    options = ["--client-cert-auth", "--trusted-ca-file", str(certificates / "ca.crt")]
+    options += ["--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key")]
+    return start(options=options, scheme="https")
+
+
+def test_only_who_has_a_certificate_of_the_authority_gets_in(start: Start, certificates: Path) -> None:
+    server = with_tls(start, certificates)
+    files = {"cacert": "ca.crt", "cert": "client.crt", "key": "client.key"}
+    settings = {name: str(certificates / file) for name, file in files.items()}
+    client = Etcd(access(server.endpoint, settings, {}), retry_seconds=10)
+    client.put("/trainyard/x", b"secret")
+    server.kill()
+    threading.Timer(1, server.start).start()
+    found = client.get("/trainyard/x")  # through a restart, as without TLS
+    assert found is not None
+    assert found.data == b"secret"
+
+    environment = {"ETCDCTL_CACERT": settings["cacert"], "ETCDCTL_CERT": settings["cert"]}
+    environment["ETCDCTL_KEY"] = settings["key"]
+    assert Etcd(access(server.endpoint, {}, environment)).get("/trainyard/x") is not None
+
+    stranger = Etcd(access(f"https://{server.endpoint}", {"cacert": settings["cacert"]}, {}), retry_seconds=0.5)
+    with pytest.raises(RendezvousConnectionError):
+        stranger.get("/trainyard/x")
+    with pytest.raises(UserError, match=r"certificate that is not trusted .* cacert"):
+        Etcd(access(f"https://{server.endpoint}", {}, {})).get("/trainyard/x")
+
+
+def post(server: EtcdServer, path: str, token: str = "", **body: Any) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", **({"Authorization": token} if token else {})}
+    request = urllib.request.Request(f"http://{server.endpoint}/v3{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        return json.load(reply)
+
+
+def with_password(server: EtcdServer) -> None:
+    post(server, "/auth/user/add", name="root", password="r")
+    post(server, "/auth/user/grant", user="root", role="root") if post(server, "/auth/role/add", name="root") else None
+    post(server, "/auth/user/add", name="trainer", password="good")
+    post(server, "/auth/role/add", name="rendezvous")
+    from base64 import b64encode
+
+    ours = {"key": b64encode(b"/trainyard/").decode(), "range_end": b64encode(b"/trainyard0").decode()}
+    post(server, "/auth/role/grant", name="rendezvous", perm={"permType": "READWRITE", **ours})
+    post(server, "/auth/user/grant", user="trainer", role="rendezvous")
+    post(server, "/auth/enable")
+
+
+def test_a_password_is_asked_for_renewed_and_told_when_wrong(start: Start) -> None:
+    server = start()
+    with_password(server)
+    client = Etcd(access(server.endpoint, {}, {"ETCDCTL_USER": "trainer:good"}), retry_seconds=10)
+    client.put("/trainyard/x", b"1")
+    assert client.swap("/trainyard/x", b"2", client.get("/trainyard/x").revision)[0]  # pyright: ignore[reportOptionalMemberAccess]
+    server.kill()
+    server.start()  # the tokens that it gave are void now
+    assert client.get("/trainyard/x").data == b"2"  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(UserError, match="permission denied"):
+        client.put("/others/x", b"1")
+    with pytest.raises(UserError, match="refuses user trainer: wrong name or password"):
+        Etcd(access(server.endpoint, {"username": "trainer", "password": "bad"}, {})).get("/trainyard/x")
+    with pytest.raises(UserError, match=r"does not let us in.*ETCDCTL_USER"):
+        Etcd(access(server.endpoint, {}, {})).get("/trainyard/x")
+    server.lose_data()
+    server.start()  # an empty etcd has no users, and asks for no password
+    client.put("/trainyard/x", b"3")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "settings", "said"),
+    [
+        ("etcd", {"protocol": "ftp"}, "'ftp'; allowed: http, https"),
+        ("http://etcd", {"cacert": "ca.crt"}, "cacert given for a plain http etcd"),
+        ("etcd", {"cert": "a.crt"}, "needs both cert and key"),
+        ("etcd", {"cacert": "/nowhere/ca.crt"}, "/nowhere/ca.crt.*cannot be used"),
+        ("etcd", {"username": "me"}, "without a password"),
+    ],
+)
+def test_settings_that_cannot_work_are_told_at_once(endpoint: str, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        access(endpoint, settings, {})
+
+
+def test_a_password_is_in_no_message() -> None:
+    assert "hunter2" not in repr(access("etcd", {"username": "me", "password": "hunter2"}, {}))
+
+
+def test_a_write_whose_answer_was_lost_counts_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd dies between writing and answering."""
+    client = Etcd(access(start().endpoint, {}, {}), retry_seconds=10)
+    _, first = client.swap("/trainyard/x", b"1", 0)
+    assert first is not None
+    real, lost = client._post, []
+
+    def post_and_lose(path: str, content: bytes) -> tuple[int, str]:
+        answer = real(path, content)
+        if path == "/kv/txn" and not lost:
+            lost.append(answer)
+            raise ConnectionResetError("lost")
+        return answer
+
+    monkeypatch.setattr(client, "_post", post_and_lose)
+    written, now = client.swap("/trainyard/x", b"2", first.revision)
+    assert lost
+    assert written
+    assert now is not None
+    assert now.data == b"2"
+
+
+def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait(start: Start) -> None:
+    """Its machine is gone: nothing refuses the connection."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        client = Etcd(access(f"127.0.0.1:{deaf.getsockname()[1]}", {}, {}))
+        client.patient(False)
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError):
+            client.get("/trainyard/x")
+        assert time.monotonic() - began < 5
+
+
+@pytest.fixture(scope="session")
+def old_etcd(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """etcd 3.4, the oldest that we promise, from Debian's package of it."""
+    folder = tmp_path_factory.mktemp("etcd-server")
+    if installed := shutil.which("etcd"):
+        version = subprocess.run([installed, "--version"], capture_output=True, text=True, check=False).stdout
+        if "etcd Version: 3.4" in version:
+            return installed
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        pytest.skip("no Debian: the package etcd-server cannot be had")
+    got = subprocess.run(
+        ["apt-get", "download", "etcd-server"], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+    packages = list(folder.glob("*.deb"))
+    if got.returncode or not packages:
+        pytest.skip(f"the package etcd-server cannot be downloaded: {got.stderr.strip()[:200]}")
+    subprocess.run(["dpkg-deb", "-x", packages[0], folder], check=True)
+    binary = folder / "usr/bin/etcd"
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    if "etcd Version: 3.4" not in version:
+        pytest.skip(f"the distribution has another etcd: {version.splitlines()[0]}")
+    return str(binary)
+
+
+def test_the_oldest_supported_etcd_serves_all_requests(start: Start, old_etcd: str) -> None:
+    server = start(binary=old_etcd)
+    client = Etcd(access(server.endpoint, {}, {}), retry_seconds=10, lease_seconds=2)
+    client.put_many({"/trainyard/x": b"1", "/trainyard/y": b"2"})
+    assert [value.data if value else None for value in client.get_many(["/trainyard/x", "/trainyard/no"])] == [
+        b"1",
+        None,
+    ]
+    found = client.get("/trainyard/x")
+    assert found is not None
+    assert client.swap("/trainyard/x", b"3", found.revision)[0]
+    assert not client.swap("/trainyard/x", b"4", found.revision)[0]
+    assert client.count("/trainyard/") == 2
+    assert client.delete("/trainyard/y")
+    time.sleep(0.7)  # a quarter of the lease: renewed
+    client.put("/trainyard/z", b"")
+    server.lose_data()
+    server.start()
+    client.put("/trainyard/z", b"again")  # on a new lease

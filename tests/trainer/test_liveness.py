@@ -1,0 +1,164 @@
+"""Who counts as lost, with a clock of our own: the rendezvous' state machine without a store or a second of waiting."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
+    RendezvousSettings,
+    RendezvousTimeout,
+    _NodeDesc,
+    _RendezvousState,
+)
+
+from trainer.liveness import WatchingStateHolder
+
+A, B, C = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3))
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class World(RendezvousBackend):
+    """A store in memory that can be away, the members' heartbeats, and the time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.away = False
+        self.state = _RendezvousState()
+        self.state.complete = True
+        for rank, node in enumerate((A, B, C)):
+            self.state.participants[node] = rank
+            self.state.last_heartbeats[node] = EPOCH
+        self.beating: dict[_NodeDesc, float] = {A: 0.0, B: 0.0, C: 0.0}
+        """Member -> how far its clock is off."""
+
+    @property
+    def name(self) -> str:
+        return "memory"
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        if self.away:
+            raise RendezvousConnectionError("away")
+        return pickle.dumps(self.state), 1
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        raise NotImplementedError
+
+    def watcher(self) -> WatchingStateHolder:
+        settings = RendezvousSettings(
+            "run",
+            1,
+            3,
+            RendezvousTimeout(),
+            keep_alive_interval=timedelta(seconds=5),
+            keep_alive_max_attempt=3,
+        )
+        holder = WatchingStateHolder(self, settings, clock=lambda: self.now)
+        holder._cache_duration = 0
+        return holder
+
+    def run(self, seconds: float, *watchers: WatchingStateHolder) -> None:
+        """Let time pass: members beat every 5 s when they reach the store, watchers look every second."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            if not self.away and self.now % 5 == 0:
+                for node, skew in self.beating.items():
+                    if node in self.state.last_heartbeats:
+                        self.state.last_heartbeats[node] = EPOCH + timedelta(seconds=self.now + skew)
+            for watcher in watchers:
+                try:
+                    watcher.sync()
+                except RendezvousConnectionError:
+                    assert self.away
+
+
+def members(watcher: WatchingStateHolder) -> set[_NodeDesc]:
+    return set(watcher.state.participants)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_members_that_beat_stay_and_one_that_is_silent_is_lost_within_20_seconds(world: World) -> None:
+    watcher = world.watcher()
+    world.run(60, watcher)
+    assert members(watcher) == {A, B, C}
+    del world.beating[C]
+    world.run(12, watcher)
+    assert members(watcher) == {A, B, C}, "a member may miss a beat or two"
+    world.run(8, watcher)
+    assert members(watcher) == {A, B}
+
+
+@pytest.mark.parametrize("outage", [7, 16, 30, 60, 600])
+@pytest.mark.parametrize("begin", range(20, 25))  # at every moment between two beats
+def test_an_outage_of_the_store_loses_nobody(world: World, outage: int, begin: int) -> None:
+    watcher = world.watcher()
+    world.run(begin, watcher)
+    world.away = True
+    world.run(outage, watcher)
+    world.away = False
+    for _ in range(30):
+        world.run(1, watcher)
+        assert members(watcher) == {A, B, C}
+
+
+def test_who_died_in_an_outage_is_lost_soon_after_it(world: World) -> None:
+    watcher = world.watcher()
+    world.run(20, watcher)
+    world.away = True
+    del world.beating[B]
+    world.run(60, watcher)
+    world.away = False
+    world.run(20, watcher)
+    assert members(watcher) == {A, C}
+
+
+def test_a_newcomer_in_an_outage_throws_nobody_out(world: World) -> None:
+    """Its pod started while etcd was away: all heartbeats are older than any keep-alive when it first sees them."""
+    old = world.watcher()
+    world.run(20, old)
+    world.away = True
+    world.run(90, old)
+    world.away = False
+    newcomer = world.watcher()
+    for _ in range(30):
+        world.run(1, old, newcomer)
+        assert members(newcomer) == {A, B, C}
+
+
+def test_a_watcher_that_was_frozen_throws_nobody_out(world: World) -> None:
+    watcher = world.watcher()
+    world.run(20, watcher)
+    world.run(120)
+    for _ in range(20):
+        world.run(1, watcher)
+        assert members(watcher) == {A, B, C}
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+def test_clocks_that_differ_lose_nobody_and_save_nobody(world: World, skew: float) -> None:
+    world.beating[B] = skew
+    watcher = world.watcher()
+    world.run(60, watcher)
+    assert members(watcher) == {A, B, C}
+    del world.beating[B]
+    world.run(20, watcher)
+    assert members(watcher) == {A, C}
+
+
+def test_when_all_are_lost_the_next_round_may_begin(world: World) -> None:
+    world.beating.clear()
+    world.state.redundancy_list.add(C)
+    watcher = world.watcher()
+    world.run(20, watcher)
+    assert members(watcher) == set()
+    assert (watcher.state.complete, watcher.state.round) == (False, 1)
+    assert not watcher.state.redundancy_list
