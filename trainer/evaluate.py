@@ -1,15 +1,31 @@
-"""The loss on held-out text, the same micro-batches each time whatever the number of workers."""
+"""The loss on held-out text, the same micro-batches each time whatever the number of workers.
 
+As a command: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR` for any model.
+"""
+
+import argparse
+import importlib
+import json
 import math
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from trainer.data import Tokens, gather, windows
-from trainer.distributed import World, any_of, summed
-from trainer.errors import UserError
+from trainer import config as configuration
+from trainer import model_source as sources
+from trainer.data import Tokens, gather, open_dataset, windows
+from trainer.distributed import World, any_of, join, precision, summed
+from trainer.errors import EXIT_USAGE, UserError
+
+if TYPE_CHECKING:
+    from trainer.work import Validation as Losses
 
 
 class Interrupted(Exception):
@@ -29,6 +45,7 @@ class Validation:
         count = min(available, batches * micro_batch)
         self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
         self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
+        self.tokens = count * length
 
     @torch.no_grad()
     def loss(
@@ -56,3 +73,119 @@ class Validation:
         model.train()
         loss_sum, tokens = summed(world, total, count).tolist()
         return loss_sum / tokens
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found."""
+
+    model: str
+    step: int | None
+    loss: float
+    """Mean over the tokens (or the examples), in nats."""
+    perplexity: float | None
+    """exp(loss), for models that continue text."""
+    tokens: int | None
+    seconds: float
+    results: dict[str, Any]
+    """A task's further figures, such as exact match and F1."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.evaluate", description="The loss of a model on held-out text."
+    )
+    sources.add_options(parser)
+    parser.add_argument("--data", metavar="DIR", help="what trainer.prepare wrote; default: the data of --run")
+    parser.add_argument(
+        "--batches", type=int, help="validation micro-batches; 0: the whole split; default: as in training"
+    )
+    parser.add_argument(
+        "--precision", choices=("auto", "fp32", "bf16", "fp16"), help="default: as in training, or fp32"
+    )
+    parser.add_argument("--sequence-length", type=int, help="tokens in a window, with --model; default: all positions")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    try:
+        if options.batches is not None and options.batches < 0:
+            raise UserError(f"--batches {options.batches}: give 0 or more")
+        found = evaluate(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    shown = {**vars(found), **found.results}
+    shown.pop("results")
+    if options.json:
+        print(json.dumps(shown))
+    else:
+        names = {"loss": "loss (nats)"}
+        for name, value in shown.items():
+            if value is not None:
+                text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
+                print(f"{names.get(name, name):14} {text}")
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> Evaluation:
+    """With a run: its task, its data, the very set that training uses. With a model: windows of --data."""
+    source = sources.from_options(options)
+    begin = time.monotonic()
+    world = join(timeout_seconds=120)
+    if source.checkpoint is not None:
+        module, validation, settings, results = _of_checkpoint(source.checkpoint, options)
+    else:
+        module, validation, settings, results = _of_model(source, options)
+    module.to(world.device)
+    loss = validation.loss(module, world, precision(options.precision or settings.train.precision, world.device))
+    tokens = validation.tokens if isinstance(validation, Validation) else None
+    perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
+    return Evaluation(
+        source.model, source.step, loss, perplexity, tokens, round(time.monotonic() - begin, 3), results()
+    )
+
+
+Parts = tuple[nn.Module, "Losses", configuration.Config, Callable[[], dict[str, Any]]]
+
+
+def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
+    """The work that the checkpoint's own configuration describes, with its weights."""
+    from trainer.train import TASKS
+
+    arguments = ["--config", str(path / "config.yaml")]
+    if options.data is not None:
+        arguments.append(f"data.directory={options.data}")
+    if options.batches is not None:
+        arguments.append(f"evaluation.batches={options.batches or sys.maxsize}")
+    if options.sequence_length is not None:
+        raise UserError("--sequence-length belongs to --model; a run is evaluated as it was trained")
+    settings = configuration.load(arguments)
+    work = importlib.import_module(TASKS[settings.task.name]).build(settings)
+    work.load_model(path / "model")
+    return work.module, work.validation, settings, work.results
+
+
+def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
+    from trainer.language_model import LanguageModel
+
+    if options.data is None:
+        raise UserError("--data is missing; with --model give the folder that trainer.prepare wrote")
+    dataset = open_dataset(options.data)
+    net = sources.load_language_model(source)
+    if net.config.model_type != "gpt2":
+        raise UserError(f"--model {source.model}: a {net.config.model_type} model; this command knows the GPT-2 family")
+    if dataset.vocabulary > net.config.vocab_size:
+        raise UserError(
+            f"--data {options.data}: its tokenizer has {dataset.vocabulary} tokens, the model {net.config.vocab_size}; "
+            "prepare the text with the model's tokenizer (trainer.prepare --tokenizer)"
+        )
+    length = options.sequence_length or net.config.n_positions
+    if not 0 < length <= net.config.n_positions:
+        raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
+    settings = configuration.Config(train=configuration.Train(precision="fp32"))
+    batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
+    validation = Validation(dataset.validation, length, settings.train.micro_batch, batches)
+    return LanguageModel(net), validation, settings, dict
+
+
+if __name__ == "__main__":
+    sys.exit(main())

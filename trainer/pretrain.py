@@ -1,13 +1,13 @@
 """The task language_model: GPT-2 learns to continue text."""
 
 import math
-import shutil
 from pathlib import Path
 
 from trainer import checkpoint, model
 from trainer.config import Config
 from trainer.data import Batches, open_dataset
 from trainer.evaluate import Validation
+from trainer.folder import save_tokenizer
 from trainer.language_model import LanguageModel
 from trainer.work import Weights, Work
 
@@ -21,7 +21,7 @@ def build(config: Config) -> Work:
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)
-        shutil.copyfile(tokenizer, folder / "tokenizer.json")
+        save_tokenizer(tokenizer, folder, net.config.n_positions)
 
     def load_model(folder: Path) -> None:
         checkpoint.load_weights(folder.parent, net)

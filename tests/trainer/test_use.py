@@ -1,0 +1,237 @@
+"""What is done with a trained model: evaluate, sample, export; each from a run, a checkpoint and a plain HF folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainer import evaluate, export, sample
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
+    """A finished run with checkpoints at steps 10, 20 and 25."""
+    folder = tmp_path_factory.mktemp("runs") / "opticks"
+    settings = f"""
+        model.preset=tiny data.directory={dataset} run.directory={folder} train.steps=25 train.tokens_per_step=512
+        train.sequence_length=32 train.micro_batch=2 train.precision=fp32 optimizer.learning_rate=0.01
+        optimizer.warmup_steps=2 evaluation.batches=5 evaluation.sample_tokens=8 checkpoint.every_steps=10
+        metrics.tensorboard=false
+    """
+    command = [sys.executable, "-m", "trainer.train", *settings.split()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def newest(run: Path) -> Path:
+    return run / "checkpoints" / "step-00000025"
+
+
+def fails(main: Any, arguments: list[str], capsys: Capture) -> str:
+    """The one line that the command says when it ends with 2."""
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error.strip().splitlines()[-1]
+
+
+def evaluated(arguments: list[Any], capsys: Capture) -> dict[str, Any]:
+    capsys.readouterr()
+    assert evaluate.main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_gives_the_loss_that_training_saw(run: Path, capsys: Capture) -> None:
+    found = evaluated(["--run", run], capsys)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seen = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
+    assert found["step"] == 25
+    assert found["loss"] == seen[25]
+    assert found["perplexity"] == pytest.approx(math.exp(seen[25]))
+    assert found["tokens"] == 5 * 2 * 32
+    earlier = evaluated(["--run", run, "--step", 10], capsys)
+    assert earlier["step"] == 10
+    assert earlier["loss"] > found["loss"]
+
+
+def test_evaluate_takes_any_model_and_any_data(run: Path, dataset: Path, tmp_path: Path, capsys: Capture) -> None:
+    plain = newest(run) / "model"
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(dataset, moved)
+    of_folder = evaluated(["--model", plain, "--data", moved, "--sequence-length", 32, "--batches", 0], capsys)
+    of_run = evaluated(["--run", run, "--data", moved, "--batches", 0], capsys)
+    assert of_folder["tokens"] == of_run["tokens"] > 5 * 2 * 32, "the whole split"
+    assert of_folder["loss"] == pytest.approx(of_run["loss"], abs=1e-5)
+    assert evaluate.main(["--run", str(run)]) == 0
+    assert "perplexity" in capsys.readouterr().out
+
+
+def test_sample_continues_the_prompt_and_the_seed_decides(run: Path, capsys: Capture) -> None:
+    def drawn(*arguments: Any) -> str:
+        capsys.readouterr()
+        assert sample.main(["--run", str(run), "--prompt", "The Rays", "--tokens", "12", *map(str, arguments)]) == 0
+        return capsys.readouterr().out.removesuffix("\n")
+
+    assert drawn("--seed", 4).startswith("The Rays")
+    assert len(drawn("--seed", 4)) > len("The Rays")
+    assert drawn("--seed", 4) == drawn("--seed", 4)
+    assert drawn("--seed", 4) != drawn("--seed", 5)
+    texts = drawn("--count", 3).split("\n---\n")
+    assert len(texts) == 3
+    assert len(set(texts)) == 3
+    likeliest = drawn("--temperature", 0)
+    assert drawn("--top-k", 1, "--seed", 9) == likeliest
+    assert drawn("--top-p", 0.0001, "--top-k", 0, "--seed", 9) == likeliest, "the likeliest alone makes up so little"
+
+
+def test_sample_reads_checkpoints_folders_and_stdin(
+    run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = set()
+    for model in (["--run", run], ["--model", newest(run)], ["--model", newest(run) / "model"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Light is"))
+        assert sample.main([*map(str, model), "--prompt", "-", "--tokens", "5"]) == 0
+        texts.add(capsys.readouterr().out)
+    assert len(texts) == 1
+    assert texts.pop().startswith("Light is")
+
+
+def test_the_cache_changes_no_text(run: Path) -> None:
+    """Key-value cache or not, the likeliest continuation is the same."""
+    folder = newest(run) / "model"
+    net: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+    words = AutoTokenizer.from_pretrained(folder)
+    ids = words("The Rays", return_tensors="pt")["input_ids"]
+    begin = ids.shape[1]
+    for _ in range(20):
+        with torch.no_grad():
+            ids = torch.cat([ids, net(ids).logits[:, -1:].argmax(-1)], dim=1)
+    from trainer.model_source import from_run
+
+    text = sample.sample(from_run(run), "The Rays", 20, temperature=0)[0]
+    assert text == words.decode(ids[0], skip_special_tokens=True)
+    assert ids.shape[1] == begin + 20
+
+
+@pytest.mark.parametrize(("dtype", "exact"), [("fp32", True), ("bf16", False), ("fp16", False)])
+def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: str, exact: bool) -> None:
+    from trainer.language_model import LanguageModel
+
+    output = tmp_path / "model"
+    assert export.main(["--run", str(run), "--output", str(output), "--dtype", dtype]) == 0
+    theirs: Any = AutoModelForCausalLM.from_pretrained(output)
+    assert theirs.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    ours: Any = AutoModelForCausalLM.from_pretrained(newest(run) / "model").eval()
+    words = AutoTokenizer.from_pretrained(output)
+    tokens = words("The Rays of Light differ in Colour and Refrangibility.", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        a, b = theirs.eval()(tokens).logits.float(), ours(tokens).logits
+        # And the loss of the module that trains is the one that their logits give.
+        loss = LanguageModel(ours)(tokens[:, :-1], tokens[:, 1:])
+    assert torch.equal(a, b) if exact else torch.allclose(a, b, atol=0.05)
+    expected = torch.nn.functional.cross_entropy(b[0, :-1], tokens[0, 1:], reduction="sum")
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_model_card_tells_what_it_is(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    output = tmp_path / "model"
+    assert export.main(["--run", str(run), "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"wrote {output} from step 25\n"
+    card = (output / "README.md").read_text()
+    done = json.loads((run / "DONE").read_text())
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n")
+    assert "# opticks" in card
+    assert "| step | 25 |" in card
+    assert f"| tokens trained on | {25 * 512:,} |" in card
+    assert f"| validation loss (nats) | {done['validation_loss']:.4f} |" in card
+    assert f"> {done['sample'].splitlines()[0]}" in card
+    assert str(run.parent) not in card, "no folders of this machine"
+    # The code in it works.
+    code = card.split("```python\n")[1].split("```")[0].replace("FOLDER", str(output))
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.startswith(
+        "The"
+    )
+
+
+def test_export_writes_weights_alone_and_replaces_only_when_told(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    output = tmp_path / "model"
+    output.mkdir()
+    (output / "precious").write_text("mine")
+    common = ["--run", str(run), "--output", str(output)]
+    assert "is there already" in fails(export.main, common, capsys)
+    assert (output / "precious").read_text() == "mine"
+    assert export.main([*common, "--safetensors-only", "--step", "10", "--force"]) == 0
+    names = {path.name for path in output.iterdir()}
+    assert names == {"config.json", "generation_config.json", "model.safetensors"}
+    assert list(tmp_path.iterdir()) == [output], "nothing is left beside it"
+
+
+@pytest.mark.parametrize("main", [evaluate.main, sample.main, export.main])
+def test_what_is_wrong_with_the_source_is_said(main: Any, run: Path, tmp_path: Path, capsys: Capture) -> None:
+    more = ["--output", str(tmp_path / "out")] if main is export.main else []
+
+    def said(*arguments: Any) -> str:
+        return fails(main, [*map(str, arguments), *more], capsys)
+
+    (tmp_path / "empty").mkdir()
+    assert "no such folder" in said("--run", tmp_path / "nowhere")
+    assert "no checkpoint that verifies" in said("--run", tmp_path / "empty")
+    assert "no checkpoint of that step; there are: 10, 20, 25" in said("--run", run, "--step", 7)
+    assert f"give it as --run {run}" in said("--model", run)
+    assert "--step belongs to --run" in said("--model", newest(run), "--step", 10)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    (newest(damaged) / "model" / "model.safetensors").write_bytes(b"nonsense")
+    assert "is damaged" in said("--run", damaged, "--step", 25)
+    assert "is damaged" in said("--model", newest(damaged))
+    if main is not evaluate.main:
+        assert "no model can be read there" in said("--model", "no-such-organisation/no-such-model")
+        assert "holds no config.json" in said("--model", tmp_path / "empty")
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_used(
+    run: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    (newest(damaged) / "optimizer.safetensors").write_bytes(b"nonsense")
+    assert sample.main(["--run", str(damaged), "--tokens", "3"]) == 0
+    error = capsys.readouterr().err
+    assert "event=checkpoint_damaged" in error
+    assert "step-00000025" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tokens", "0"], "--tokens 0: give a positive number"),
+        (["--temperature", "-1"], "--temperature -1.0: give 0 or more"),
+        (["--top-p", "0"], "--top-p 0.0: give a probability"),
+        (["--count", "2", "--temperature", "0"], "every text is the same"),
+    ],
+)
+def test_sampling_options_are_checked(run: Path, arguments: list[str], said: str, capsys: Capture) -> None:
+    assert said in fails(sample.main, ["--run", str(run), *arguments], capsys)
+
+
+def test_evaluating_with_unfit_data_is_told(run: Path, dataset: Path, tmp_path: Path, capsys: Capture) -> None:
+    folder = newest(run) / "model"
+    assert "--data is missing" in fails(evaluate.main, ["--model", str(folder)], capsys)
+    assert "holds no index.json" in fails(evaluate.main, ["--run", str(run), "--data", str(tmp_path)], capsys)
+    smaller = AutoModelForCausalLM.from_pretrained(folder)
+    smaller.resize_token_embeddings(400)
+    smaller.save_pretrained(tmp_path / "smaller")
+    arguments = ["--model", str(tmp_path / "smaller"), "--data", str(dataset)]
+    assert "its tokenizer has 500 tokens, the model 400" in fails(evaluate.main, arguments, capsys)
