@@ -56,10 +56,11 @@ clean: down  ## down, and remove .local/ with the trained models, images and sta
 
 test: .venv/dev.stamp  ## all fast tests
 	@$(LOCAL) toolchain etcd
-	$(PY) -m pytest -m "not cluster" -n 2
+	$(PY) -m pytest -m "not cluster and not engine" -n 2
 
 e2e: .venv/dev.stamp  ## the real node, the real engine, the real training
-	$(PY) -m pytest -m cluster
+	@$(LOCAL) toolchain pulumi pulumi-language-python
+	$(PY) -m pytest -m "cluster or engine"
 
 lint: .venv/dev.stamp  ## format, lint and types
 	.venv/bin/ruff format --check .

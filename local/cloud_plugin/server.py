@@ -1,0 +1,180 @@
+"""The protocol's calls, for resources of a cloud and for Kubernetes objects in its clusters."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import Any
+
+from pulumi.runtime.proto import provider_pb2
+
+from infra import computed
+from local.kubernetes_plugin import diff, immutable, naming, state
+from local.kubernetes_plugin.client import Client
+from local.kubernetes_plugin.errors import PluginError
+from local.kubernetes_plugin.naming import Urn
+from local.kubernetes_plugin.provider import Provider
+from local.kubernetes_plugin.server import Server
+from local.kubernetes_plugin.settings import Settings
+from local.kubernetes_plugin.values import (
+    UNKNOWN,
+    from_struct,
+    has_unknown,
+    mark_secrets,
+    reveal,
+)
+
+from .cloud import Cloud, Thing
+from .replaces import paths, shrinks
+
+#: The property that the provider names by itself, with random digits, where the program does not.
+NAMED = ("compute/", "container/", "filestore/")
+DEFAULTS = "__defaults"
+PROJECT = "test-project"
+
+
+class CloudServer(Server):
+    """Everything of the Kubernetes stand-in's server but where resources live, and how they are compared."""
+
+    def __init__(self, engine: Any, version: str, package: str, cloud: Cloud) -> None:
+        super().__init__(engine, version)
+        self._package, self._cloud = package, cloud
+
+    def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
+        if self._package == "kubernetes":
+            return super().CheckConfig(request, context)
+        return provider_pb2.CheckResponse(inputs=request.news)
+
+    def DiffConfig(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
+        if self._package == "kubernetes":
+            return super().DiffConfig(request, context)
+        changed = diff.changes(reveal(from_struct(request.old_inputs)), reveal(from_struct(request.news)))
+        some = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
+        return provider_pb2.DiffResponse(changes=some)
+
+    def Configure(self, request: Any, context: Any) -> provider_pb2.ConfigureResponse:
+        self._keep_secrets = request.acceptSecrets
+        project = request.variables.get(f"{self._package}:config:project") or PROJECT
+        self._provider = Resources(self._package, self._cloud, project, self._engine)  # type: ignore[assignment]
+        return provider_pb2.ConfigureResponse(
+            acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
+        )
+
+    def Diff(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
+        # What the program gave before, not what the cloud added to it.
+        request.olds.CopyFrom(request.old_inputs)
+        return super().Diff(request, context)
+
+
+class Resources:
+    """What kubernetes_plugin's Provider does with objects, for a package's resources."""
+
+    def __init__(self, package: str, cloud: Cloud, project: str, engine: Any) -> None:
+        self._package, self._cloud, self._project = package, cloud, project
+        settings = Settings(kubeconfig={}, context=None, namespace="default", problem="no cluster is asked")
+        self._kubernetes = Provider(settings, Client(settings, threading.Event()), engine)
+
+    def check(
+        self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes, proposed_name: str | None
+    ) -> dict[str, Any]:
+        """The inputs, with a name where the provider gives one. Raises PluginError for types that nobody looked at."""
+        if self._package == "kubernetes":
+            return self._kubernetes.check(urn, olds, news, seed, proposed_name)
+        try:
+            paths(urn.token)
+        except KeyError:
+            raise PluginError(
+                f"{urn.token} is not known here: add what replaces it to local/cloud_plugin/replaces.py"
+            ) from None
+        if urn.token.removeprefix("gcp:").startswith(NAMED) and "name" not in news:
+            automatic = "name" in olds.get(DEFAULTS, [])
+            name = olds["name"] if automatic else f"{urn.name}-{naming.random_suffix(seed)[:7]}"
+            return {**news, "name": name, DEFAULTS: ["name"]}
+        return {**news, DEFAULTS: []}
+
+    def diff(
+        self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], ignored: list[str]
+    ) -> tuple[dict[str, str], list[str], bool]:
+        """(detailed diff, replacing paths, delete before replace)."""
+        old, new = reveal(olds), reveal(news)
+        if self._package == "kubernetes":
+            old, new = state.normalize(old), state.normalize(new)
+            found = diff.detailed(old, new, ignored, immutable.force_new_paths(new, False, False))
+            replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
+            return found, replaces, diff.must_delete_first(bool(replaces), new, old)
+        old.pop(DEFAULTS, None)
+        automatic = "name" in (new.pop(DEFAULTS, None) or [])
+        force_new = paths(urn.token) + ([("size",)] if shrinks(urn.token, old, new) else [])
+        found = diff.detailed(old, new, ignored, force_new)
+        replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
+        # As the bridge does: two cannot have one name, unless the provider chose it and takes another.
+        return found, replaces, bool(replaces) and not automatic and old.get("name") == new.get("name")
+
+    def create(self, urn: Urn, given: dict[str, Any], timeout: float, preview: bool) -> tuple[str, dict[str, Any]]:
+        """(id, outputs) of a new resource."""
+        if preview:
+            return "", self._previewed(urn, given)
+        thing = self._thing(urn, given)
+        self._cloud.create(urn.text, thing)
+        return thing.id, mark_secrets(thing.outputs, given)
+
+    def update(
+        self, urn: Urn, olds: dict[str, Any], given: dict[str, Any], ignored: list[str], timeout: float, preview: bool
+    ) -> dict[str, Any]:
+        """The outputs of the changed resource."""
+        if preview and has_unknown(given):
+            return self._previewed(urn, given)
+        thing = self._thing(urn, given)
+        if not preview:
+            self._cloud.update(urn.text, thing)
+        return mark_secrets(thing.outputs, given)
+
+    def read(
+        self, urn: Urn, object_id: str, properties: dict[str, Any], old_given: dict[str, Any]
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """What exists is as it was."""
+        exists = f"{urn.text}#{object_id}" in self._cloud.things()
+        return (object_id, properties, old_given) if exists else ("", {}, {})
+
+    def delete(self, urn: Urn, object_id: str, properties: dict[str, Any], timeout: float) -> None:
+        self._cloud.delete(urn.text, object_id)
+
+    def _thing(self, urn: Urn, given: dict[str, Any]) -> Thing:
+        inputs = reveal(given)
+        inputs.pop(DEFAULTS, None)
+        id_, outputs = computed.outputs(urn.token, urn.name, inputs, self._project)
+        return Thing(urn.token, urn.name, id_, inputs, _with_digest(outputs))
+
+    def _previewed(self, urn: Urn, given: dict[str, Any]) -> dict[str, Any]:
+        """The inputs; what the cloud will add is not known yet."""
+        known = reveal(given)
+        _, outputs = computed.outputs(urn.token, urn.name, _without_unknowns(known), self._project)
+        return mark_secrets(_unknown_where_added(outputs, known), given)
+
+
+def _with_digest(outputs: dict[str, Any]) -> dict[str, Any]:
+    """An image's digest tells its contents, of which the tag is the hash."""
+    if computed.DIGEST not in str(outputs):
+        return outputs
+    digest = f"sha256:{hashlib.sha256(str(outputs.get('tags')).encode()).hexdigest()}"
+    return {
+        key: value.replace(computed.DIGEST, digest) if isinstance(value, str) else value
+        for key, value in outputs.items()
+    }
+
+
+def _without_unknowns(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_unknowns(item) for key, item in value.items() if item is not UNKNOWN}
+    if isinstance(value, list):
+        return ["unknown" if item is UNKNOWN else _without_unknowns(item) for item in value]
+    return value
+
+
+def _unknown_where_added(outputs: Any, inputs: Any) -> Any:
+    """`outputs` with an unknown in place of everything that the inputs do not give."""
+    if isinstance(outputs, dict) and isinstance(inputs, dict):
+        return {key: _unknown_where_added(value, inputs.get(key)) for key, value in outputs.items()}
+    if isinstance(outputs, list) and isinstance(inputs, list) and len(outputs) == len(inputs):
+        return [_unknown_where_added(*pair) for pair in zip(outputs, inputs, strict=True)]
+    return UNKNOWN if inputs is None or inputs is UNKNOWN else inputs

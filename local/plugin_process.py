@@ -1,0 +1,92 @@
+"""The process of a provider plugin: print the port for the engine, serve until the engine ends.
+
+Start-up is on the critical path of every preview, so imports are few: the protocol's stubs without the rest of the
+pulumi package (which would double the time).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+# One thread for each resource that is awaited at the same time; they are started as needed.
+THREADS = 256
+LARGEST_MESSAGE = 400 * 1024 * 1024  # bytes; the engine's own limit
+
+
+def import_stubs_only() -> None:
+    """Make `pulumi.runtime.proto` importable without running the package initialisers above it."""
+    spec = importlib.util.find_spec("pulumi")
+    if spec is None or spec.origin is None or "pulumi" in sys.modules:
+        return
+    folder = Path(spec.origin).parent
+    for name, path in (("pulumi", folder), ("pulumi.runtime", folder / "runtime")):
+        package = types.ModuleType(name)
+        package.__path__ = [str(path)]
+        sys.modules[name] = package
+
+
+def sdk_version(package: str, otherwise: str) -> str:
+    """The version of the Python SDK beside us: the engine warns when a plugin's version is below the program's."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return otherwise
+
+
+def _end_with_engine(engine_process: int) -> None:
+    """Leave no plugin behind when the engine is killed."""
+    while os.getppid() == engine_process:
+        time.sleep(1)
+    os._exit(1)
+
+
+def serve(
+    address: str | None, notice: str, make: Callable[[Any], Any], started: Callable[[], Any] | None = None
+) -> None:
+    """Serve until the engine ends us.
+
+    Args:
+        address: of the engine; None: messages go to stderr.
+        notice: what the plugin says of itself when it starts.
+        make: the servicer, with a method `cancel`, from the engine's log.
+        started: runs in the background once the engine has the port.
+    """
+    engine_process = os.getppid()
+    import grpc
+    from pulumi.runtime.proto import provider_pb2_grpc
+
+    from .kubernetes_plugin.engine import Engine
+
+    engine = Engine(address)
+    servicer = make(engine)
+    sizes = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.max_send_message_length", LARGEST_MESSAGE)]
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=sizes)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    ended = threading.Event()
+    # The engine says goodbye with SIGINT and kills after five seconds. A person's Ctrl-C comes as the call Cancel
+    # instead: the engine runs its plugins in process groups of their own.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    print(port, flush=True)
+    engine.info("", notice)
+    if started:
+        threading.Thread(target=started, daemon=True).start()
+    threading.Thread(target=_end_with_engine, args=(engine_process,), daemon=True).start()
+    ended.wait()
+    servicer.cancel()
+    server.stop(grace=1).wait()

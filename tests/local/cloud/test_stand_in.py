@@ -1,0 +1,202 @@
+"""The stand-in cloud: what it refuses, what it replaces, and that nothing but a test can start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import computed
+from local.cloud_plugin.cloud import CLUSTER, Cloud, Thing
+from local.cloud_plugin.server import Resources
+from local.kubernetes_plugin.engine import Engine
+from local.kubernetes_plugin.errors import PluginError
+from local.kubernetes_plugin.naming import Urn
+from local.kubernetes_plugin.values import UNKNOWN, Secret
+
+ROOT = Path(__file__).parents[3]
+NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
+POOL, DISK, VOLUME = "gcp:container/nodePool:NodePool", "gcp:compute/disk:Disk", "kubernetes:core/v1:PersistentVolume"
+
+
+def urn(type_: str, name: str) -> str:
+    return f"urn:pulumi:s::p::{type_}::{name}"
+
+
+class World:
+    """A cloud with the APIs enabled."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        for api in ("compute", "container", "file", "artifactregistry", "iam"):
+            service = {"service": f"{api}.googleapis.com", "disableOnDestroy": False}
+            self.make("gcp:projects/service:Service", api, **service)
+
+    def make(self, type_: str, logical_name: str, **inputs: Any) -> Thing:
+        given = inputs if "metadata" in inputs or "service" in inputs else {"name": logical_name, **inputs}
+        id_, outputs = computed.outputs(type_, logical_name, given, "project")
+        thing = Thing(type_, logical_name, id_, given, outputs)
+        self.cloud.create(urn(type_, logical_name), thing)
+        return thing
+
+    def delete(self, thing: Thing) -> None:
+        self.cloud.delete(urn(thing.type, thing.name), thing.id)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(Cloud(tmp_path / "cloud.json"))
+
+
+def test_what_is_in_use_is_not_deleted(world: World) -> None:
+    network = world.make(NETWORK, "net")
+    subnet = world.make(SUBNET, "subnet", network=network.outputs["selfLink"], region="r")
+    with pytest.raises(PluginError, match=r"Network net: 400 resourceInUse.*used by gcp:compute/subnetwork:Subnetwork"):
+        world.delete(network)
+    world.delete(subnet)
+    world.delete(network)
+    assert world.cloud.journal()[-2:] == [("delete", f"{SUBNET} subnet"), ("delete", f"{NETWORK} net")]
+
+
+def test_pools_and_objects_go_with_their_cluster_and_cannot_be_reached_after_it(world: World) -> None:
+    cluster = world.make(CLUSTER, "c", location="z")
+    world.make(POOL, "system", cluster="c", location="z", autoscaling={"totalMinNodeCount": 1})
+    disk = world.make(DISK, "data", zone="z", size=10)
+    csi = {"driver": "pd.csi.storage.gke.io", "volumeHandle": disk.id}
+    volume = world.make(VOLUME, "volume", metadata={"name": "volume"}, spec={"csi": csi})
+    with pytest.raises(PluginError, match=r"Disk data: 400 .*used by kubernetes:core/v1:PersistentVolume"):
+        world.delete(disk)
+    world.delete(cluster)
+    assert {entry for entry in world.cloud.journal() if entry[0] == "gone"} == {
+        ("gone", f"{POOL} system"),
+        ("gone", f"{VOLUME} volume"),
+    }
+    world.delete(disk)
+    assert not [thing for thing in world.cloud.things().values() if "Service" not in thing.type]
+    world.cloud.create(urn(CLUSTER, "c"), cluster)
+    world.cloud.create(urn(VOLUME, "volume"), volume)
+
+
+@pytest.mark.parametrize(
+    ("type_", "inputs", "refusal"),
+    [
+        (VOLUME, {"metadata": {"name": "v"}}, "there is no cluster"),
+        ("docker-build:index:Image", {"tags": ["r-docker.pkg.dev/p/images/x:1"]}, "404 repository not found"),
+        (NETWORK, {"name": "taken"}, "409 already exists"),
+    ],
+)
+def test_what_cannot_be_made_yet_is_refused(world: World, type_: str, inputs: dict[str, Any], refusal: str) -> None:
+    world.make(NETWORK, "taken")
+    with pytest.raises(PluginError, match=refusal):
+        world.make(type_, "x", **inputs)
+
+
+def test_nothing_works_before_its_api_is_enabled(tmp_path: Path) -> None:
+    empty = Cloud(tmp_path / "empty.json")
+    with pytest.raises(PluginError, match=r"403 compute\.googleapis\.com has not been used"):
+        empty.create(urn(NETWORK, "net"), Thing(NETWORK, "net", "id", {}, {}))
+
+
+def test_a_deployment_needs_nodes_that_are_always_there(world: World) -> None:
+    world.make(CLUSTER, "c", location="z")
+    world.make(POOL, "workers", cluster="c", location="z", autoscaling={"totalMinNodeCount": 0})
+    with pytest.raises(PluginError, match="no node to run on"):
+        world.make("kubernetes:apps/v1:Deployment", "d", metadata={"name": "d"})
+
+
+def test_deletion_protection_protects(world: World) -> None:
+    cluster = world.make(CLUSTER, "c", location="z", deletionProtection=True)
+    with pytest.raises(PluginError, match="deletion protection is on"):
+        world.delete(cluster)
+
+
+def test_apis_stay_enabled(world: World) -> None:
+    (service, *_) = world.cloud.things().values()
+    world.delete(service)
+    assert service in world.cloud.things().values()
+    assert world.cloud.journal()[-1][0] == "keep"
+
+
+@pytest.fixture
+def gcp(tmp_path: Path) -> Resources:
+    return Resources("gcp", Cloud(tmp_path / "cloud.json"), "project", Engine(None))
+
+
+def replaced(gcp: Resources, type_: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], bool]:
+    """(what replaces, whether the old one goes first)."""
+    which = Urn(urn(type_, "x"))
+    before = gcp.check(which, {}, old, b"seed", None)
+    after = gcp.check(which, before, new, b"other", None)
+    _, replaces, first = gcp.diff(which, before, after, [])
+    return replaces, first
+
+
+@pytest.mark.parametrize(
+    ("type_", "old", "new", "replaces"),
+    [
+        (POOL, {"nodeConfig": {"machineType": "a"}}, {"nodeConfig": {"machineType": "b"}}, []),
+        (POOL, {"autoscaling": {"totalMaxNodeCount": 2}}, {"autoscaling": {"totalMaxNodeCount": 8}}, []),
+        (
+            POOL,
+            {"nodeConfig": {"guestAccelerators": [{"type": "t", "count": 8}]}},
+            {"nodeConfig": {"guestAccelerators": [{"type": "t", "count": 4}]}},
+            ["nodeConfig.guestAccelerators[0].count"],
+        ),
+        (POOL, {"nodeConfig": {"spot": True}}, {"nodeConfig": {"spot": False}}, ["nodeConfig.spot"]),
+        (DISK, {"size": 100}, {"size": 200}, []),
+        (DISK, {"size": 200}, {"size": 100}, ["size"]),
+        (DISK, {"type": "pd-ssd"}, {"type": "pd-balanced"}, ["type"]),
+        (CLUSTER, {"releaseChannel": {"channel": "REGULAR"}}, {"releaseChannel": {"channel": "STABLE"}}, []),
+        (CLUSTER, {"location": "a"}, {"location": "b"}, ["location"]),
+    ],
+)
+def test_which_changes_replace(
+    gcp: Resources, type_: str, old: dict[str, Any], new: dict[str, Any], replaces: list[str]
+) -> None:
+    assert replaced(gcp, type_, old, new)[0] == replaces
+
+
+def test_a_name_of_ones_own_makes_the_old_one_go_first(gcp: Resources) -> None:
+    assert replaced(gcp, CLUSTER, {"name": "c", "location": "a"}, {"name": "c", "location": "b"}) == (
+        ["location"],
+        True,
+    )
+    assert replaced(gcp, CLUSTER, {"location": "a"}, {"location": "b"}) == (["location"], False)
+
+
+def test_a_type_that_nobody_looked_at_is_refused(gcp: Resources) -> None:
+    with pytest.raises(PluginError, match=r"gcp:sql/database:Database is not known here: add what replaces it"):
+        gcp.check(Urn(urn("gcp:sql/database:Database", "x")), {}, {}, b"", None)
+
+
+def test_a_preview_knows_nothing_of_what_the_cloud_adds(gcp: Resources) -> None:
+    given = {
+        "name": "c",
+        "location": "z",
+        "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"allowExternalTraffic": True}},
+        "password": Secret("x"),
+    }
+    _, outputs = gcp.create(Urn(urn(CLUSTER, "c")), given, 0, preview=True)
+    assert outputs["endpoint"] is UNKNOWN
+    assert outputs["name"] == "c"
+    dns = outputs["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]
+    assert dns == {"allowExternalTraffic": True, "endpoint": UNKNOWN}
+    assert outputs["password"] == Secret("x")
+
+
+def test_an_images_digest_follows_its_content(tmp_path: Path) -> None:
+    builder = Resources("docker-build", Cloud(tmp_path / "cloud.json"), "project", Engine(None))
+    which = Urn(urn("docker-build:index:Image", "x"))
+    refs = {builder._thing(which, {"tags": [f"host/image:{tag}"]}).outputs["ref"] for tag in ("a", "b")}
+    assert len(refs) == 2
+
+
+def test_it_starts_for_tests_only() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "local.cloud_plugin", "gcp"], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert "it is for tests" in done.stderr
