@@ -4,7 +4,9 @@ torchrun counts restarts and ends every failure with 1. This agent asks why its 
 lost peers begin a new round, and rounds go on for as long as they bring progress.
 """
 
+import os
 import signal
+import time
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -21,6 +23,8 @@ EXIT_BARRIER_SECONDS = 30
 """The workers have met after the last checkpoint, so agents end within seconds of each other."""
 HUNG_SECONDS = 3
 """With a member lost, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for."""
+STOPPED_SECONDS = 10
+"""A worker that something stopped (SIGSTOP, a debugger) holds up all others; after this long it is replaced."""
 
 
 class Agent(LocalElasticAgent):
@@ -54,12 +58,25 @@ class Agent(LocalElasticAgent):
         self._handler, self._run, self._patience = handler, run, patience
         self._best = progress(run)
         self._fruitless = 0
+        self._stopped: dict[int, float] = {}
+        """Process id of a stopped worker -> since when."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._end_stopped()
         result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
         if result.is_failed():
             self._judge(list(result.failures.values()))
         return result
+
+    def _end_stopped(self) -> None:
+        """Kill workers that have been stopped for a while: the round then ends, instead of waiting for its timeout."""
+        now = time.monotonic()
+        running = self._pcontext.pids().values() if self._pcontext is not None else ()
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in running if is_stopped(pid)}
+        for pid, since in self._stopped.items():
+            if now - since > STOPPED_SECONDS:
+                metrics.event("worker_stopped", pid=pid, seconds=round(now - since))
+                os.kill(pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         lost = self._handler.lost_members()
@@ -93,6 +110,14 @@ class Agent(LocalElasticAgent):
                 f"{self._fruitless} rounds in a row ended before a step beyond {self._best}; the last with "
                 f"exit code {first.exitcode}: {reason}",
             )
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")  # proc(5): the state follows the name in parentheses
 
 
 def said(failure: ProcessFailure) -> str:

@@ -102,6 +102,8 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
     os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
+    if not etcd:  # a TCPStore client otherwise logs forty lines of C++ frames whenever its server is away
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 

@@ -110,7 +110,12 @@ class ReconnectingStore(Store):
         self.set_timeout(timedelta(seconds=READ_SECONDS))
 
     def set(self, key: str, value: str | bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._connection.call(lambda store: store.set(self._prefix + key, value))  # pyright: ignore[reportArgumentType]
+        def write(store: TCPStore) -> None:
+            store.set(self._prefix + key, value)  # pyright: ignore[reportArgumentType]
+            # set() waits for no answer: into a connection whose server is gone it writes without an error.
+            store.check([self._prefix + key])
+
+        self._connection.call(write)
 
     def get(self, key: str) -> bytes:
         return self._connection.call(lambda store: store.get(self._prefix + key))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousParameters,
 )
 
-from tests.trainer.conftest import EtcdServer, wait_until
+from tests.trainer.conftest import ROOT, EtcdServer, wait_until
 from trainer import rendezvous_etcd
 from trainer.etcd import Etcd, access
 from trainer.rendezvous import Handler
@@ -153,13 +157,37 @@ def test_an_etcd_that_stays_away_is_told(own_etcd: EtcdServer) -> None:
         connect(own_etcd, retry_seconds=1).get("x")
 
 
-def test_plain_torchrun_can_find_it() -> None:
-    """pyproject.toml names the function; what it returns makes handlers."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert '[project.entry-points."torchrun.handlers"]\netcd-v3 = "trainer.rendezvous_etcd:handler"' in text
-    assert rendezvous_etcd.handler() is rendezvous_etcd.create
-    installed = [point for point in entry_points(group="torchrun.handlers") if point.name == "etcd-v3"]
-    assert all(point.load() is rendezvous_etcd.handler for point in installed)
+def test_plain_torchrun_meets_over_it(shared_etcd: EtcdServer, run_id: str, tmp_path: Path) -> None:
+    """The real torchrun, with the package's entry point as an installation writes it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    information = tmp_path / "site" / "trainyard-0.1.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: trainyard\nVersion: 0.1\n")
+    points = project["entry-points"]["torchrun.handlers"]
+    text = "".join(f"{name} = {function}\n" for name, function in points.items())
+    (information / "entry_points.txt").write_text(f"[torchrun.handlers]\n{text}")
+    script = tmp_path / "worker.py"
+    script.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--rdzv-backend", "etcd-v3"]
+    command += ["--rdzv-endpoint", shared_etcd.endpoint, "--rdzv-id", run_id, "--rdzv-conf", "join_timeout=60"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{information.parent}"}
+    nodes = [
+        subprocess.Popen(
+            [*command, "--local-addr", f"127.0.0.{number}", str(script)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in (1, 2)
+    ]
+    try:
+        said = [node.communicate(timeout=90)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert sorted(re.findall(r"rank \d of \d", "".join(said))) == ["rank 0 of 2", "rank 1 of 2"]
 
 
 class Nodes:
@@ -281,3 +309,44 @@ def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) 
     own_etcd.start()
     wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
     assert handler.num_nodes_waiting() == 0
+
+
+def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServer, run_id: str) -> None:
+    """What an etcd pod that moves to another node does: away for four times the keep-alive, then back with its data."""
+    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    try:
+        for _ in range(3):
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(1)
+        own_etcd.kill()
+        end = time.monotonic() + 12
+        while time.monotonic() < end:
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(0.5)
+        own_etcd.start()
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(0.5)
+        group.vanish("b")
+        wait_until(lambda: group.handlers["a"].num_nodes_waiting() > 0, 12, "a loss after it is still seen")
+    finally:
+        group.end()
+
+
+def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServer, run_id: str) -> None:
+    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    first = group.meet("ab")
+    own_etcd.lose_data()
+    own_etcd.start()
+    for name in "ab":
+        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
+    second = group.meet("ab")
+    group.end()
+    assert sorted(info.rank for info in second.values()) == [0, 1]
+    assert masters(second) != masters(first)

@@ -1,0 +1,53 @@
+"""`python -m chaos [ROW ...]`: break a training in every way, and write what came of it to bench/results/chaos.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.nodes import ROOT
+from chaos.report import HEADER, Matrix, markdown, scratch
+from chaos.rows import ROWS
+
+RESULTS = ROOT / "bench" / "results" / "chaos.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    names = [row.name for row in ROWS]
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(names)}")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep logs and checkpoints here")
+    options = parser.parse_args()
+    unknown = [name for name in options.rows if name not in names]
+    if unknown:
+        parser.error(f"no row {unknown[0]}; allowed: {', '.join(names)}")
+    missing = [name for name in ("ip", "nsenter", "unshare", "tini") if not shutil.which(name)]
+    if os.geteuid() != 0 or missing:
+        print(f"error: needs root for network namespaces, and {', '.join(missing) or 'nothing more'}", file=sys.stderr)
+        return 2
+    console, results = Console(), []
+    with scratch() as temporary:
+        matrix = Matrix(options.keep or Path(temporary))
+        for row in ROWS:
+            if not options.rows or row.name in options.rows:
+                result = matrix.play(row)
+                results.append(result)
+                console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False)
+    table = Table(*HEADER)
+    for result in results:
+        table.add_row(*result.cells, style="red" if result.problem else None)
+    console.print(table)
+    if not options.rows:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(markdown(results), encoding="utf-8")
+    return 1 if any(result.problem for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

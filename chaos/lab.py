@@ -1,0 +1,201 @@
+"""The laboratory of one row: machines, an etcd, a name server, and the pods of one or more jobs over one data set."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chaos.journal import Journal
+from chaos.network import Network
+from chaos.nodes import ROOT, Pod
+
+ETCD, DNS, FIRST = 2, 3, 11
+"""Last part of the machines' addresses."""
+SETTINGS: dict[str, Any] = {
+    "model.preset": "tiny",
+    "train.steps": 240,
+    "train.tokens_per_step": 2048,
+    "train.sequence_length": 64,
+    "train.micro_batch": 2,
+    "train.precision": "fp32",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 10,
+    "evaluation.every": 1000,
+    "evaluation.batches": 4,
+    "evaluation.sample_tokens": 4,
+    "checkpoint.every_steps": 40,
+    "metrics.every": 1,
+    "metrics.tensorboard": "false",
+}
+"""A step takes about 0.1 s on one core, so that there is time to break something; keep-alive and timeouts are the
+product's defaults."""
+
+
+class Expected(AssertionError):
+    """What a row expected and did not see."""
+
+
+class Lab:
+    """Everything of one row; leaving it ends every process and removes every namespace."""
+
+    def __init__(self, folder: Path, dataset: Path, etcd: str, machines: int = 6) -> None:
+        self.folder, self._dataset, self._etcd = folder, dataset, etcd
+        self._stack = contextlib.ExitStack()
+        self._count = machines
+        self.pods: list[Pod] = []
+        self.faults: list[float] = []
+        self.journals: dict[str, Journal] = {}
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Lab:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.network = self._stack.enter_context(Network())
+        self._stack.callback(self._end)
+        for name, number in (("etcd", ETCD), ("dns", DNS), *((f"n{i}", FIRST + i) for i in range(self._count))):
+            self.network.add(name, number)
+        self._resolv = self.folder / "resolv.conf"
+        self._resolv.write_text(f"nameserver {self.network.machines['dns']}\noptions timeout:1 attempts:1\n")
+        self.start_dns()
+        self.start_etcd()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        for journal in self.journals.values():
+            journal.end()
+        for pod in self.pods:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                pod.kill()
+        for server in self._servers.values():
+            server.kill()
+            server.wait()
+
+    # The servers that the nodes need.
+
+    def start_dns(self) -> None:
+        address = self.network.machines["dns"]
+        names = f"etcd.chaos={self.network.machines['etcd']}"
+        command = [*self.network.enter("dns"), sys.executable, "-m", "chaos.dns", address, names]
+        self._servers["dns"] = subprocess.Popen(command, cwd=ROOT)
+
+    def start_etcd(self) -> None:
+        url = f"http://{self.network.machines['etcd']}:2379"
+        peer = "http://127.0.0.1:2380"
+        options = {"data-dir": self.folder / "etcd", "listen-client-urls": url, "advertise-client-urls": url}
+        options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
+        command = [*self.network.enter("etcd"), self._etcd, "--log-level=error"]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        self._servers["etcd"] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill_server(self, name: str) -> None:
+        server = self._servers.pop(name)
+        server.kill()
+        server.wait()
+
+    def lose_etcds_data(self) -> None:
+        self.kill_server("etcd")
+        shutil.rmtree(self.folder / "etcd")
+
+    # The job and its pods.
+
+    def run_folder(self, job: str = "job") -> Path:
+        return self.folder / "runs" / job
+
+    def journal(self, job: str = "job") -> Journal:
+        return self.journals.setdefault(job, Journal(self.run_folder(job)))
+
+    def pod(self, machine: int, nodes: str = "1:3", job: str = "job", **settings: Any) -> Pod:
+        """Start a pod of a job on machine n<machine>."""
+        name = f"n{machine}"
+        values = {**SETTINGS, "data.directory": self._dataset, "run.directory": self.run_folder(job)}
+        values |= {key.replace("__", "."): value for key, value in settings.items()}
+        pod = Pod(
+            name=f"{job}-{name}-{len(self.pods)}",
+            address=self.network.machines[name],
+            enter=self.network.enter(name, self._resolv),
+            options=["--nnodes", nodes, "--rdzv-endpoint", "etcd.chaos:2379", "--rdzv-id", job],
+            arguments=[f"{key}={value}" for key, value in values.items()],
+            folder=self.folder,
+        )
+        self.pods.append(pod)
+        self.journal(job)
+        pod.start()
+        return pod
+
+    def start(self, count: int = 3, nodes: str = "1:3", **settings: Any) -> list[Pod]:
+        return [self.pod(machine, nodes, **settings) for machine in range(count)]
+
+    # Time.
+
+    def fault(self) -> None:
+        """Now something breaks."""
+        self.faults.append(time.time())
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise Expected(f"{what}: not within {seconds:.0f} s")
+            dead = [pod for pod in self.pods if pod.code == 42]
+            if dead and "42" not in what:
+                raise Expected(f"{what}: {dead[0].name} ended with 42: {dead[0].last_words.get('message')}")
+            time.sleep(0.1)
+
+    def step(self, step: int, seconds: float = 180, job: str = "job") -> None:
+        self.until(lambda: self.journal(job).reached(step), seconds, f"step {step}")
+
+    def more_steps(self, count: int = 5, seconds: float = 120, job: str = "job") -> None:
+        """Wait for steps after now, by a round that is alive."""
+        journal, begin = self.journal(job), time.time()
+        self.until(
+            lambda: len([moment for moment, _ in journal.entries() if moment > begin]) >= count,
+            seconds,
+            f"{count} more steps",
+        )
+
+    def ended(self, pods: list[Pod], seconds: float = 240) -> list[int]:
+        """The pods' exit codes."""
+        self.until(lambda: all(pod.code is not None for pod in pods), seconds, "the end (0 or 42) of the pods")
+        return [pod.code for pod in pods if pod.code is not None]
+
+    def done(self, job: str = "job") -> dict[str, Any]:
+        path = self.run_folder(job) / "DONE"
+        if not path.exists():
+            raise Expected(f"{path.name} is missing: the training did not end")
+        return json.loads(path.read_text("utf-8"))
+
+
+def make_dataset(folder: Path) -> Path:
+    """The beginning of the sample text, with a tokenizer of 500 tokens: a step is then a matter of milliseconds."""
+    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+
+    from trainer import prepare
+
+    if (folder / "data" / "index.json").exists():
+        return folder / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = prepare.SAMPLE.read_text("utf-8")
+    built = ByteLevelBPETokenizer()
+    built.train_from_iterator(iter([text[:50_000]]), 500, special_tokens=["<|endoftext|>"], show_progress=False)
+    built.save(str(folder / "tokenizer.json"))
+    (folder / "text.txt").write_text(text[:60_000], encoding="utf-8")
+    prepare.prepare([str(folder / "text.txt")], folder / "data", str(folder), fraction=0.2, shard_tokens=7_000)
+    return folder / "data"
+
+
+def find_etcd() -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
+    found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
+    if found is None:
+        raise FileNotFoundError("no etcd on PATH or in the cache; make it with `python -m local toolchain etcd`")
+    return found

@@ -1,0 +1,121 @@
+"""Plays rows and judges them; the table of results, for people and for bench/results/chaos.md."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from chaos.lab import Expected, Lab, find_etcd, make_dataset
+from chaos.rows import Row
+
+SAME_LOSS = 5e-3
+"""fp32 sums over one, two or three workers drift apart this far; a lost or doubled step shows as more."""
+HEADER = (
+    "fault",
+    "ended as expected",
+    "steps lost",
+    "s without a step",
+    "new rounds",
+    "exit codes",
+    "loss - undisturbed",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    row: Row
+    problem: str
+    """Empty when all was as expected."""
+    steps_lost: int = 0
+    seconds: float = math.nan
+    rounds: int = 0
+    codes: tuple[int, ...] = ()
+    difference: float = math.nan
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        def number(value: float, pattern: str) -> str:
+            return "-" if math.isnan(value) or math.isinf(value) else format(value, pattern)
+
+        return (
+            self.row.fault,
+            self.problem or "yes",
+            str(self.steps_lost),
+            number(self.seconds, ".1f"),
+            str(self.rounds),
+            " ".join(map(str, self.codes)),
+            number(self.difference, "+.5f"),
+        )
+
+
+class Matrix:
+    """Rows over one data set, each held to the loss of an undisturbed run of the same settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._dataset, self._etcd = make_dataset(folder / "dataset"), find_etcd()
+        self._undisturbed: dict[int, float] = {}
+
+    def play(self, row: Row) -> Result:
+        with Lab(self._folder / row.name, self._dataset, self._etcd) as lab:
+            problem, codes = "", list[int]()
+            try:
+                codes = row.play(lab)
+            except (Expected, LookupError) as error:
+                problem = str(error).splitlines()[0]
+            journal = lab.journal()
+            for each in lab.journals.values():
+                each.end()
+            stalls = [journal.longest_pause(fault) for fault in lab.faults]
+            seconds = max(stalls, default=math.nan) if math.isfinite(row.seconds) else math.nan
+            rounds = max([pod.round for pod in lab.pods], default=0)
+            difference = math.nan
+            if not problem and row.done:
+                done = lab.done()
+                difference = done["validation_loss"] - self._reference(done["step"])
+                if abs(difference) > SAME_LOSS:
+                    problem = f"the loss is {difference:+.4f} off"
+            if not problem and not set(codes) <= set(row.codes):
+                problem = f"exit codes {codes}, expected {row.codes}"
+            if not problem and journal.lost > row.steps_lost:
+                problem = f"{journal.lost} steps lost, {row.steps_lost} allowed"
+            if not problem and seconds > row.seconds:
+                problem = f"{seconds:.0f} s, {row.seconds:.0f} allowed"
+            return Result(row, problem, journal.lost, seconds, max(0, rounds - 1), tuple(codes), difference)
+
+    def _reference(self, steps: int) -> float:
+        if steps not in self._undisturbed:
+            with Lab(self._folder / f"undisturbed-{steps}", self._dataset, self._etcd) as lab:
+                lab.ended(lab.start(1, train__steps=steps))
+                self._undisturbed[steps] = lab.done()["validation_loss"]
+        return self._undisturbed[steps]
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="trainyard-chaos-")
+
+
+def markdown(results: list[Result]) -> str:
+    import torch
+
+    lines = [
+        "# Fault matrix",
+        "",
+        f"`make chaos`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, {os.cpu_count()} processors, Python "
+        f"{platform.python_version()}, torch {torch.__version__}.",
+        "",
+        "Three nodes in network namespaces of their own, a real etcd, the trainer's tiny model; a checkpoint every 40 "
+        "steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the "
+        "longest pause after the fault, up to the next optimizer step: detection, the new round and 5 s or so in which "
+        "each worker imports torch. A pod that joins costs a round, too.",
+        "Exit codes are those of the pods that were there at the end.",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        f"|{'---|' * len(HEADER)}",
+    ]
+    return "\n".join([*lines, *(f"| {' | '.join(result.cells)} |" for result in results)]) + "\n"

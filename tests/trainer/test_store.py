@@ -1,0 +1,152 @@
+"""The c10d fallback: a store on a stable pod that may restart, rounds over it, and a training from end to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousInfo, RendezvousParameters
+
+from tests.trainer.conftest import ROOT, Launcher, free_port, losses, wait_until
+from trainer import network, rendezvous_c10d
+from trainer.rendezvous import Handler
+from trainer.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend
+
+
+class StorePod:
+    """`python -m trainer.store` as its pod runs it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "trainer.store", "--port", str(self.port), "--host", "127.0.0.1"]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        assert network.wait_reachable("127.0.0.1", self.port, 60, connect=True) is None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(10)
+
+
+@pytest.fixture
+def pod() -> Iterator[StorePod]:
+    made = StorePod(free_port())
+    made.start()
+    yield made
+    made.kill()
+
+
+def join(port: int, address: str, low: int, high: int) -> Handler:
+    options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 60, "retry_seconds": 40}
+    return rendezvous_c10d.create(
+        RendezvousParameters("c10d", f"127.0.0.1:{port}", "run", low, high, address, **options)
+    )
+
+
+def meet(*handlers: Handler) -> list[RendezvousInfo]:
+    found: list[RendezvousInfo] = []
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(each.next_rendezvous()), daemon=True)
+        for each in handlers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == len(handlers), f"only {len(found)} met"
+    return found
+
+
+def test_the_state_is_swapped_and_the_store_serves_torchs_agents(pod: StorePod) -> None:
+    backend = StoreBackend(Connection("127.0.0.1", pod.port), "swap")
+    assert backend.get_state() is None
+    first = backend.set_state(b"\x80a\x00")
+    assert first is not None
+    assert (first[0], first[2]) == (b"\x80a\x00", True)
+    assert backend.set_state(b"b") == (*first[:2], False)
+    second = backend.set_state(b"c", first[1])
+    assert second is not None
+    assert second[2] is True
+    assert backend.set_state(b"d", first[1]) == (b"c", second[1], False)
+
+    store = ReconnectingStore(Connection("127.0.0.1", pod.port), "swap")  # torch's C++ side keeps no reference to it
+    wrapped = PrefixStore("round.1", store)
+    wrapped.set("address", "10.0.0.1")
+    assert wrapped.add("count", 2) == 2
+    assert wrapped.multi_get(["address", "count"]) == [b"10.0.0.1", b"2"]
+    assert wrapped.check(["address"])
+    assert not wrapped.check(["nothing"])
+    with pytest.raises(RuntimeError):
+        wrapped.wait(["never"], timedelta(seconds=0.3))
+    assert wrapped.get("address") == b"10.0.0.1", "a wait that was over did not cost the connection"
+
+
+def test_a_restart_of_the_store_is_a_new_round_by_itself(pod: StorePod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state is gone with it: every member finds that it is in no round, and joins the next."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    handlers = [join(pod.port, f"127.0.0.{number}", 2, 2) for number in (1, 2)]
+    assert {info.world_size for info in meet(*handlers)} == {2}
+    pod.kill()
+    assert handlers[0].num_nodes_waiting() == 0, "training goes on without the store"
+    pod.start()
+    for each in handlers:
+        wait_until(lambda each=each: each.num_nodes_waiting() > 0, 15, "each sees that the round is gone")
+    infos = meet(*handlers)
+    assert sorted(info.rank for info in infos) == [0, 1]
+    for each in handlers:
+        each.shutdown()
+
+
+def test_a_round_waits_for_a_store_that_is_away(pod: StorePod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    handler = join(pod.port, "127.0.0.1", 1, 1)
+    pod.kill()
+    threading.Timer(3, pod.start).start()
+    assert meet(handler)[0].world_size == 1
+    handler.shutdown()
+
+
+def test_a_store_that_stays_away_is_told() -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"cannot be reached for 1 s: .*refused"):
+        Connection("127.0.0.1", free_port(), retry_seconds=1).call(lambda store: store.num_keys())
+
+
+def test_the_store_ends_with_its_pod_and_says_when_its_port_is_taken(pod: StorePod) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "trainer.store", "--port", str(pod.port), "--host", "127.0.0.1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TORCH_CPP_LOG_LEVEL": "FATAL"},
+        check=False,
+    )
+    assert second.returncode == 2
+    assert f"--port {pod.port}: cannot be listened on" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert pod.kill(signal.SIGTERM) == 0
+
+
+def test_two_nodes_train_to_the_end_over_it_through_its_restart(
+    pod: StorePod, start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = ["--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{pod.port}"]
+    run = tmp_path / "run"
+    arguments = settings(run, train__steps=300, metrics__every=10)
+    nodes = [start_launcher(arguments, options) for _ in range(2)]
+    wait_until(lambda: "world_size=2" in "".join(node.output for node in nodes), 90, "a round of two")
+    pod.kill()
+    pod.start()
+    assert [node.wait(120) for node in nodes] == [0, 0], "".join(node.output for node in nodes)
+    assert max(losses(run)) == 300
