@@ -1,0 +1,148 @@
+"""The report shows what the runs wrote, also of runs that have hardly begun."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import config, report
+from trainer.checkpoint import folder
+from trainer.metrics import Reporter, StepFigures
+
+
+def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes: Any) -> Path:
+    """A run directory as training leaves it after `steps`, written by what writes it in training."""
+    run.mkdir(parents=True)
+    settings = config.Config()
+    reporter = Reporter(run, total, 4, 1, dataclasses.replace(settings.metrics, tensorboard=False), first=True)
+    reporter.start(0, {})
+    reporter.validation(0, 10.8)
+    for step in range(10, steps + 1, 10):
+        times: dict[str, Any] = {"step_seconds": 2.0, "data_seconds": 0.1, "compute_seconds": 1.5, "communication_seconds": 0.3}
+        figures = StepFigures(
+            step=step,
+            loss=10.0 - step / 20,
+            learning_rate=6e-4,
+            gradient_norm=1.0,
+            tokens_per_second=250_000.0,
+            tokens_per_second_per_device=62_500.0,
+            samples_per_second=244.0,
+            eta_seconds=2.0 * (total - step),
+            epoch=0.1,
+            checkpoint_seconds=0.05,
+            memory_bytes=3 * 2**30,
+            bytes_sent_per_step=1,
+            **times,
+        )
+        reporter.training(figures)
+    if steps:
+        reporter.validation(steps, 10.2 - steps / 20)
+        path = folder(run, steps)
+        path.mkdir(parents=True)
+        text = config.resolved(settings)
+        for key, value in changes.items():
+            text, count = re.subn(rf"(?m)^  {key}: .*$", f"  {key}: {value}", text)
+            assert count == 1
+        (path / "config.yaml").write_text(text)
+    if done:
+        reporter.status(state="done")
+        (run / "DONE").write_text(json.dumps({"step": steps, "sample": "Rays & <beams> of light"}))
+    reporter.close()
+    return run
+
+
+def rows(page: str) -> list[list[str]]:
+    """The text of the cells of every table row."""
+    found = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    return [[html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.split(r"</t[dh]>", row)][:-1] for row in found]
+
+
+def test_two_runs_are_compared_in_one_file(tmp_path: Path) -> None:
+    first = make(tmp_path / "first", 100, done=True)
+    second = make(tmp_path / "second", 40, learning_rate=0.0012)
+    output = tmp_path / "report"
+    assert report.main([str(first), str(second), "--output", str(output)]) == 0
+    assert sorted(path.name for path in output.iterdir()) == [
+        "index.html",
+        "learning_rate.png",
+        "loss.png",
+        "step_time.png",
+        "throughput.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in output.glob("*.png"))
+    page = (output / "index.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 4
+    assert "http" not in page, "it needs nothing from elsewhere"
+    cells = rows(page)
+    assert [
+        "first",
+        "done",
+        "100 / 100",
+        "4",
+        "5.0000",
+        "5.2000",
+        "181.27",
+        "250,000",
+        "–",
+        "3:20 min",
+        "3.00 GiB",
+    ] in cells
+    assert cells[2][:6] == ["second", "training", "40 / 100", "4", "8.0000", "8.2000"]
+    assert ["optimizer.learning_rate", "0.0006", "0.0012", "0.0006"] in cells
+    assert "run.seed" not in page, "the same in both, and the default"
+    assert "Rays &amp; &lt;beams&gt; of light" in page
+
+
+def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: Path) -> None:
+    stopped = make(tmp_path / "stopped", 50)
+    status = json.loads((stopped / "status.json").read_text())
+    (stopped / "status.json").write_text(json.dumps(status | {"updated": time.time() - 1000}))
+    with open(stopped / "metrics.jsonl", "a") as file:
+        file.write('{"step": 60, "lo')  # torn by a kill
+    begun = make(tmp_path / "begun", 0)
+    empty = make(tmp_path / "empty", 0)
+    (empty / "metrics.jsonl").write_text("")
+    output = tmp_path / "report"
+    report.write(report.read_all([stopped, begun, empty]), output)
+    states = {row[0]: row[1:3] for row in rows((output / "index.html").read_text()) if len(row) > 3}
+    assert states["stopped"] == ["interrupted", "50 / 100"]
+    assert states["begun"] == ["starting", "0 / 100"]
+    assert states["empty"] == ["starting", "0 / 100"]
+    for one in (begun, empty):
+        report.write(report.read_all([one]), output)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    runs = [make(tmp_path / place / "gpt2", 10) for place in ("monday", "tuesday")]
+    assert [run.name for run in report.read_all([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]
+
+
+def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
+    from trainer.report_plots import split
+
+    parts = split(report.read(make(tmp_path / "run", 30), "run"))
+    assert parts == pytest.approx(
+        {
+            "compute_seconds": 1.5,
+            "communication_seconds": 0.3,
+            "data_seconds": 0.1,
+            "other": 0.1,
+            "checkpoint_seconds": 0.05,
+        }
+    )
+
+
+def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path), "--output", str(tmp_path / "report")]) == 2
+    assert "holds no metrics.jsonl" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    run = make(tmp_path / "run", 10)
+    assert report.main([str(run), "--output", str(tmp_path / "file" / "report")]) == 2
+    assert "cannot be written" in capsys.readouterr().err

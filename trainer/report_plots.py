@@ -1,0 +1,255 @@
+"""The pictures of a report: loss, learning rate, throughput, and where the time of a step goes.
+
+A run has one colour in all of them. The colours are Okabe and Ito's, which people with any colour vision tell apart
+(jfly.uni-koeln.de/color, 2008), and line styles repeat the message.
+"""
+
+import io
+import math
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from trainer.report import Run
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+PARTS = {
+    "compute_seconds": ("compute", "#2f4b66"),
+    "communication_seconds": ("communication", "#6f93b3"),
+    "data_seconds": ("data", "#b9cfe0"),
+    "other": ("other", "#e3e3e3"),
+    "checkpoint_seconds": ("checkpoint", "#E69F00"),
+}
+"""The parts of a step: apart in lightness, so that they differ in grey, too."""
+LOSSES = ("loss", "validation_loss")
+NAME = 30
+"""Characters of a run's name in a legend."""
+FEW_POINTS = 25
+"""Up to here each point is marked: a line alone would not show one or two."""
+STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#444444",
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "figure.dpi": 130,
+    "savefig.facecolor": "white",
+}
+
+
+def colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def draw(runs: list[Run]) -> dict[str, bytes]:
+    """PNG by name."""
+    with pyplot.rc_context(STYLE):
+        return {
+            "loss": _curves(runs, "Loss", "nats per token" if _language(runs) else "nats", _loss),
+            "throughput": _curves(runs, "Throughput", "tokens per second", _throughput),
+            "learning_rate": _curves(runs, "Learning rate", "", _learning_rate),
+            "step_time": _step_time(runs),
+        }
+
+
+def _language(runs: list[Run]) -> bool:
+    return all(run.settings.get("task.name", "language_model") != "question_answering" for run in runs)
+
+
+def _curves(runs: list[Run], title: str, unit: str, plot: Any) -> bytes:
+    handles = _legend(runs, losses=plot is _loss)
+    columns = _columns(handles)
+    rows = math.ceil(len(handles) / columns)
+    figure, axes = pyplot.subplots(figsize=(7.2, 3.9 + 0.24 * rows), layout="constrained")
+    factors, label = _horizontal(runs)
+    for number, (run, factor) in enumerate(zip(runs, factors, strict=True)):
+        plot(axes, run, factor, number)
+    axes.set_title(f"{title}  " + (f"({unit})" if unit else ""))
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    if plot is _loss:
+        _leave_out_the_fall(axes, runs, factors)
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    if not axes.lines:
+        axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", color="#888888")
+    return _png(figure)
+
+
+def _legend(runs: list[Run], losses: bool) -> list[Line2D]:
+    handles = [Line2D([], [], color=colour(n), lw=2, label=shortened(run.name)) for n, run in enumerate(runs)]
+    handles = handles if len(runs) > 1 else []
+    if losses:
+        handles.append(Line2D([], [], color="#666666", lw=1.6, label="training"))
+        handles.append(
+            Line2D([], [], color="#666666", lw=1.6, ls="--", marker="o", ms=4, mfc="white", label="validation")
+        )
+    return handles
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-(NAME // 2 - 1) :]}"
+
+
+def _columns(handles: list[Line2D]) -> int:
+    """So many that no row gets wider than the picture: about 100 characters at this size."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    return max(1, min(len(handles), 100 // (longest + 8)))
+
+
+def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
+    """End the axis of the losses where the steep first tenth ends: what is compared lies below.
+
+    Of a run that has not come so far the last point is shown.
+    """
+    places = [[step * factor for step in run.series("loss")[0]] for run, factor in zip(runs, factors, strict=True)]
+    begin = max((end[-1] for end in places if end), default=0) / 10
+    above = []
+    for run, steps in zip(runs, places, strict=True):
+        values = _smoothed(run.series("loss")[1])
+        if len(values) > FEW_POINTS:
+            above.append(
+                max([value for step, value in zip(steps, values, strict=True) if step >= begin] or values[-1:])
+            )
+        else:
+            above += values
+    lowest = min((min(run.series(name)[1], default=math.inf) for run in runs for name in LOSSES), default=math.inf)
+    if above and math.isfinite(lowest):
+        top = max(above)
+        axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.02 * (top - lowest))
+
+
+def _horizontal(runs: list[Run]) -> tuple[list[int], str]:
+    """What to multiply each run's steps by: tokens are compared where a step is not the same number of them."""
+    per_step = [run.settings.get("train.tokens_per_step") for run in runs]
+    if None in per_step or len(set(per_step)) == 1 or not _language(runs):
+        return [1] * len(runs), "step"
+    return [int(count or 1) for count in per_step], "tokens"
+
+
+def _loss(axes: Any, run: Run, factor: int, number: int) -> None:
+    steps, values = run.series("loss")
+    places = [step * factor for step in steps]
+    shade = colour(number)
+    smooth = _smoothed(values)
+    if len(values) > FEW_POINTS:
+        axes.plot(places, values, color=shade, lw=0.8, alpha=0.25)
+    axes.plot(places, smooth, color=shade, lw=1.8, **_marked(values))
+    steps, values = run.series("validation_loss")
+    axes.plot([s * factor for s in steps], values, color=shade, lw=1.4, ls="--", marker="o", ms=4.5, mfc="white")
+
+
+def _smoothed(values: list[float]) -> list[float]:
+    """A running mean over the last 2 % of the points, weights falling exponentially; none of few points."""
+    if len(values) <= FEW_POINTS:
+        return values
+    weight = 1 / max(2.0, len(values) / 50)
+    result, mean = [], values[0]
+    for value in values:
+        mean += weight * (value - mean)
+        result.append(mean)
+    return result
+
+
+def _learning_rate(axes: Any, run: Run, factor: int, number: int) -> None:
+    steps, values = run.series("learning_rate")
+    axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.8, **_marked(values))
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+
+
+def _throughput(axes: Any, run: Run, factor: int, number: int) -> None:
+    steps, values = run.series("tokens_per_second")
+    axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.6, **_marked(values))
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(_short))
+
+
+def _marked(values: list[float]) -> dict[str, Any]:
+    return {"marker": "o", "ms": 3.5} if len(values) <= FEW_POINTS else {}
+
+
+def split(run: Run) -> dict[str, float] | None:
+    """Mean seconds of each part of a step over the run, weighted by steps; None where the run did not measure."""
+    lines = [line for line in run.lines if line.get("step_seconds") is not None]
+    if not lines:
+        return None
+    total, before, sums = 0, 0, dict.fromkeys(PARTS, 0.0)
+    for line in lines:
+        steps = int(line["step"]) - before
+        total, before = total + steps, int(line["step"])
+        parts = {name: float(line.get(name) or 0.0) for name in PARTS if name != "other"}
+        inner = parts["compute_seconds"] + parts["communication_seconds"] + parts["data_seconds"]
+        parts["other"] = max(0.0, float(line["step_seconds"]) - inner)
+        for name, value in parts.items():
+            sums[name] += value * steps
+    return {name: value / max(1, total) for name, value in sums.items()}
+
+
+def _step_time(runs: list[Run]) -> bytes:
+    figure, axes = pyplot.subplots(figsize=(7.2, max(2.4, 1.5 + 0.45 * len(runs))), layout="constrained")
+    splits = [split(run) for run in runs]
+    longest = max((sum(parts.values()) for parts in splits if parts), default=0.0)
+    factor, unit = (1000.0, "ms") if longest < 1 else (1.0, "s")
+    for place, parts in enumerate(splits):
+        if parts is None:
+            continue
+        left = 0.0
+        for name, (_, shade) in PARTS.items():
+            width = parts[name] * factor
+            axes.barh(place, width, left=left, color=shade, height=0.62)
+            if parts[name] > 0.16 * longest:
+                dark = name == "compute_seconds"
+                label = f"{width:.3g}"
+                axes.text(
+                    left + width / 2, place, label, ha="center", va="center", color="white" if dark else "#222222"
+                )
+            left += width
+        axes.text(left + 0.01 * longest * factor, place, f"{left:.3g} {unit}", va="center", color="#222222")
+    axes.set_title(f"Time of a step  ({unit})")
+    axes.set_yticks(range(len(runs)), [shortened(run.name) for run in runs])
+    for tick, number in zip(axes.get_yticklabels(), range(len(runs)), strict=True):
+        tick.set_color(colour(number))
+        tick.set_fontweight("bold")
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, longest * factor * 1.14 or 1)
+    handles = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in PARTS.values()]
+    figure.legend(handles, [name for name, _ in PARTS.values()], loc="outside lower center", ncols=len(PARTS))
+    if longest == 0:
+        axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", color="#888888")
+    return _png(figure)
+
+
+def _short(value: float, _: Any = None) -> str:
+    """12,000 as 12k."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    pyplot.close(figure)
+    return buffer.getvalue()
