@@ -1,9 +1,9 @@
 """GPT-2 as the training loop sees it: a module from token ids to the summed loss, made to be fast.
 
-The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The way through them is written
-here, for three reasons that docs/performance.md puts into numbers: the products read copies of the weights in
-the precision of the products, made once per optimizer step and not at each use; head and loss are one (head.py);
-and all blocks share one compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients
+The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The way through them is
+written here, for three reasons that docs/performance.md puts into numbers: the products read copies of the weights in
+the precision of the products, made once per optimizer step and not at each use; head and loss are one (head.py); and
+all blocks share one compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients
 begin while the backward pass still runs.
 """
 
@@ -20,7 +20,8 @@ from trainer.head import Kernels, TiedGradient, token_loss
 PADDING = 128
 """The vocabulary's multiple in the products: 50,257 rows are slow on tensor cores, which want tiles of 64 or 128."""
 CHUNK = 4096
-"""Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2."""
+"""Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator wants more work at once: four times as
+many. Without the compiler the fp32 values of the chunk exist as well: an eighth."""
 
 NAMES = (
     "ln_1.weight",
@@ -52,7 +53,11 @@ class LanguageModel(nn.Module):
         self._copies = Copies()
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the parts, in place. One graph for all blocks, one for the loss, none with a break."""
+        """Compile the parts, in place: one graph for all blocks, one for the loss, none with a break.
+
+        Instead of torch.compile(module), which would follow the Python around the parts as well.
+        """
+        torch._dynamo.config.recompile_limit = 64  # shapes and modes of all models of a process count together
         self._block = torch.compile(block, dynamic=False, fullgraph=True)
         self._kernels = Kernels(compile=True)
         self._compiled = True
@@ -103,7 +108,7 @@ def block(
     activation: Any,
     own_attention: bool,
 ) -> torch.Tensor:
-    """One layer. hidden [batch, length, width]; its sum over the layers stays in fp32, products are in the weights' type.
+    """One layer. hidden [batch, length, width] keeps its type (fp32); products are in that of the weights.
 
     Biases are added outside the products: there inductor joins them to what follows.
     """
@@ -112,8 +117,8 @@ def block(
     three = (normed @ joint + joint_bias).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
     query, key, value = three.unbind(0)
     if own_attention and length > attention.ROWS:
-        parts = (part.reshape(batch * heads, length, -1) for part in (query, key, value))
-        mixed = attention.causal_attention(*parts, scale).view(batch, heads, length, -1)
+        query, key, value = (part.reshape(batch * heads, length, -1) for part in (query, key, value))
+        mixed = attention.causal_attention(query, key, value, scale).view(batch, heads, length, -1)
     else:
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     mixed = mixed.transpose(1, 2).reshape(batch, length, width)
@@ -152,7 +157,10 @@ class Copies:
         return _Cast.apply(*[self._copy(parameter, dtype) for parameter in parameters], *parameters)
 
     def padded(self, matrix: torch.Tensor, dtype: torch.dtype, detached: bool) -> torch.Tensor:
-        copy = self._copy(matrix, dtype, rows=-(-len(matrix) // PADDING) * PADDING)
+        rows = -(-len(matrix) // PADDING) * PADDING
+        if rows == len(matrix) and dtype == matrix.dtype:
+            return matrix.detach() if detached else matrix
+        copy = self._copy(matrix, dtype, rows)
         return copy if detached else _Cast.apply(copy, matrix)[0]
 
     @torch.no_grad()
@@ -198,11 +206,11 @@ class _Embedding(torch.autograd.Function):
         (inputs,) = ctx.saved_tensors
         gradient = outer[0]
         words = ctx.tied.take() if ctx.tied is not None else None
-        rows = gradient.flatten(0, 1)
-        if words is None:
-            words = gradient.new_zeros(ctx.words)
-        words = words[: ctx.words[0]]
-        words.index_add_(0, inputs.flatten(), rows)
+        words = torch.zeros(ctx.words, device=gradient.device) if words is None else words[: ctx.words[0]]
+        if gradient.is_cuda:  # index_add_ would add in another order each time there
+            words += torch.ops.aten.embedding_dense_backward(gradient, inputs, len(words), -1, False)
+        else:
+            words.index_add_(0, inputs.flatten(), gradient.flatten(0, 1).to(words.dtype))
         positions = gradient.new_zeros(ctx.positions)
         positions[: inputs.shape[1]] = gradient.sum(0)
         return words, positions, None, None

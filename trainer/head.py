@@ -1,0 +1,137 @@
+"""The last layer and the loss in one: no logits in fp32, and never all of them at once.
+
+The logits of GPT-2 are 65 times as wide as its hidden state. Written out in fp32 with their gradient they are the
+largest tensors of the training by far: 1.6 GB for four windows of 1024 tokens. Here they exist for one chunk of tokens,
+in the precision of the matrix products, and the gradient overwrites them; so it is computed on the way forward, where
+its scale is not known yet. The loss is a sum, its gradient is linear in that scale, and the way back multiplies.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+FP16_SCALE = 8.0
+"""fp16 has no number below 6e-8: a word's probability of 1e-7 would lose its gradient. Divided out again."""
+
+
+@dataclass
+class TiedGradient:
+    """Hands the head's part of the embedding's gradient to the embedding's backward, which comes last.
+
+    Through autograd the two would be two dense fp32 matrices of 154 MB (GPT-2) and a third for their sum.
+    """
+
+    matrix: torch.Tensor | None = None
+
+    def take(self) -> torch.Tensor | None:
+        matrix, self.matrix = self.matrix, None
+        return matrix
+
+
+def replace_by_gradient(
+    logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of the losses of one chunk; logits [tokens, padded vocabulary] become their gradient times `scale`.
+
+    Second result: the target's gradient, to be written by the caller: rounded as a difference of two numbers near 1,
+    it would be lost where the model is sure. Written for inductor, which makes two passes of it.
+    """
+    values = logits[:, :vocabulary].float()
+    highest = values.amax(1, keepdim=True)
+    normaliser = highest + (values - highest).exp().sum(1, keepdim=True).log()
+    target = values.gather(1, targets[:, None]) - normaliser
+    gradient = (values - normaliser).exp() * scale
+    logits[:, :vocabulary] = gradient.to(logits.dtype)
+    logits[:, vocabulary:] = 0
+    return -target.sum(), (target.exp() - 1) * scale
+
+
+def losses(logits: torch.Tensor, targets: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The same sum where no gradient is wanted."""
+    values = logits[:, :vocabulary].float()
+    return (values.logsumexp(1) - values.gather(1, targets[:, None])[:, 0]).sum()
+
+
+class Kernels:
+    """The two functions above, as they are or through inductor."""
+
+    def __init__(self, compile: bool) -> None:
+        self.replace_by_gradient: Any = replace_by_gradient
+        self.losses: Any = losses
+        if compile:
+            self.replace_by_gradient = torch.compile(replace_by_gradient, dynamic=False, fullgraph=True)
+            self.losses = torch.compile(losses, dynamic=False, fullgraph=True)
+
+
+def token_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    vocabulary: int,
+    kernels: Kernels,
+    chunk: int,
+    tied: TiedGradient | None = None,
+) -> torch.Tensor:
+    """Sum of the token losses in nats, fp32 scalar.
+
+    hidden [tokens, width] and weight [padded vocabulary, width] of one dtype; targets int64 [tokens]; rows of the
+    weight from `vocabulary` on get no probability and no gradient. With `tied`, the weight's gradient goes there.
+    """
+    if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
+        return _TokenLoss.apply(hidden, weight, targets, vocabulary, kernels, chunk, tied)  # pyright: ignore
+    total = torch.zeros((), device=hidden.device)
+    for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+        total = total + kernels.losses(part @ weight.t(), labels, vocabulary)
+    return total
+
+
+class _TokenLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        vocabulary: int,
+        kernels: Kernels,
+        chunk: int,
+        tied: TiedGradient | None,
+    ) -> torch.Tensor:
+        scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
+        total = torch.zeros((), device=hidden.device)
+        weight_gradient: torch.Tensor | None = None
+        hidden_gradient = torch.empty_like(hidden)
+        several = hidden.shape[0] > chunk
+        for part, labels, out in zip(
+            hidden.split(chunk), targets.split(chunk), hidden_gradient.split(chunk), strict=True
+        ):
+            logits = part @ weight.t()
+            loss, at_target = kernels.replace_by_gradient(logits, labels, vocabulary, scale)
+            logits[torch.arange(len(labels), device=labels.device), labels] = at_target[:, 0].to(logits.dtype)
+            total += loss
+            torch.mm(logits, weight, out=out)
+            product = logits.t() @ part
+            del logits
+            if weight_gradient is None:
+                weight_gradient = product.float() if several else product
+            else:
+                weight_gradient += product
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.scale, ctx.tied = scale, tied
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        factor = outer[0] / ctx.scale
+        hidden_gradient = (hidden_gradient * factor).to(hidden_gradient.dtype)
+        weight_gradient = (
+            weight_gradient.float().mul_(factor)
+            if weight_gradient.dtype != torch.float32
+            else (weight_gradient * factor)
+        )
+        if ctx.tied is not None:
+            ctx.tied.matrix = weight_gradient
+            weight_gradient = None
+        return hidden_gradient, weight_gradient, None, None, None, None, None
