@@ -1,5 +1,247 @@
-"""Facts about what can be trained, so that a stack is checked before anything is created."""
+"""Facts about what can be trained and on which machines, so that a stack is checked before anything is created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 #: Longest sequence of each preset of GPT-2, tokens. The presets are those of trainer/presets.py, which the program that
 #: builds clusters does not import; tests/infra/test_catalog.py holds the two together.
 POSITIONS = {"tiny": 128, "micro": 256, "distil": 1024, "small": 1024, "medium": 1024, "large": 1024, "xl": 1024}
+
+#: When the tables below were checked against cloud.google.com/compute/docs (accelerator-optimized-machines,
+#: general-purpose-machines, gpus/gpu-regions-zones) and the zones of SkyPilot's catalog v8.
+DATE = "2026-11-21"
+
+#: What GKE's own pods on a worker node ask for (node agent, fluent-bit, metrics and Prometheus collectors, CSI drivers,
+#: metadata server; with an accelerator also device plugin and DCGM exporter). They come on top of what the kubelet
+#: reserves. Higher than their requests as of GKE 1.34, because each release adds one.
+DAEMONS_CPU, DAEMONS_GIB = 0.75, 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine type of Compute Engine."""
+
+    name: str
+    family: str
+    """The series with its memory class, as prices are listed: c3-highmem, a2-highgpu, e2-standard."""
+    vcpus: int
+    """Hyperthreads."""
+    memory_gib: float
+    accelerator: str | None = None
+    """GKE's name for the accelerators of the machine."""
+    accelerators: int = 0
+    precisions: tuple[str, ...] = ("fp32",)
+    """What its matrix units multiply, or its registers at least."""
+    local_ssds: tuple[int, ...] = (0,)
+    """How many local SSDs of 375 GB can be attached."""
+    bundled_ssds: int = 0
+    """Local SSDs that the machine always has."""
+    boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
+    zones: frozenset[str] | None = None
+    """Where it is offered, as of DATE; None: nearly everywhere, `python -m infra.doctor` asks."""
+    capability: str | None = None
+    """Processor flag that the training is fast with, checked when it starts."""
+    compact: bool = True
+    """A pool of it can be placed compactly."""
+    threads_selectable: bool = True
+    """Whether hyperthreads can be switched off (threads per core 1)."""
+
+    def threads(self, per_core: int | None) -> int:
+        """Logical processors with `per_core` threads on each core; None: as the machine comes, two."""
+        return self.vcpus // 2 * (per_core or 2)
+
+
+def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
+    """(CPU, GiB) of a GKE node that pods can ask for.
+
+    GKE reserves 6 % of the first core, 1 % of the second, 0.5 % of the next two and 0.25 % of the rest; of the memory
+    25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2 % of the rest, and 100 MiB
+    for evictions (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes).
+    """
+    cpus = machine.threads(threads_per_core)
+    reserved = _by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
+    kept = _by_steps(machine.memory_gib, [(4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (None, 0.02)])
+    # Firmware and kernel take some of what is sold before the kubelet sees it: 3 % (e2-standard-4: 12.87 GiB are left).
+    return round(cpus - reserved, 2), round(machine.memory_gib * 0.97 - kept - 100 / 1024, 2)
+
+
+def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
+    """(CPU, GiB) that one training pod can have on a node of its own: whole processors, whole GiB."""
+    cpu, memory = allocatable(machine, threads_per_core)
+    return float(int(cpu - DAEMONS_CPU)), float(int(memory - DAEMONS_GIB))
+
+
+def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
+    total = 0.0
+    for width, share in steps:
+        part = amount if width is None else min(amount, width)
+        total += part * share
+        amount -= part
+    return total
+
+
+def _zones(listed: str) -> frozenset[str]:
+    """`us-central1:abc europe-west4:ab` as the names of zones."""
+    return frozenset(
+        f"{region}-{letter}" for region, letters in (part.split(":") for part in listed.split()) for letter in letters
+    )
+
+
+_A2 = _zones(
+    "us-central1:abcf us-east1:b us-west1:b us-west3:b us-west4:b europe-west4:ab me-west1:ac asia-northeast1:ac "
+    "asia-northeast3:ab asia-southeast1:abc"
+)
+_A2_MEGA = _zones("us-central1:abcf europe-west4:ab asia-southeast1:ac")
+_A2_ULTRA = _zones("us-central1:ac us-east4:c us-east5:ab europe-west4:a asia-southeast1:c")
+_A3 = _zones(
+    "us-central1:abc us-east4:abc us-east5:a us-west1:ab us-west4:a europe-west1:bc europe-west4:bc "
+    "asia-northeast1:b asia-southeast1:bc"
+)
+_C3 = _zones(
+    "us-central1:abcf us-east1:bcd us-east4:abc us-east5:abc us-south1:abc us-west1:abc us-west2:abc us-west3:abc "
+    "us-west4:ac northamerica-northeast1:abc southamerica-east1:ab europe-north1:b europe-west1:bcd europe-west2:abc "
+    "europe-west3:abc europe-west4:abc europe-west9:abc me-central2:ac me-west1:abc asia-northeast1:bc asia-south1:bc "
+    "asia-south2:c asia-southeast1:abc australia-southeast1:ab australia-southeast2:b"
+)
+#: sm80 and newer; sm75 (T4) has no bf16 units.
+_AMPERE = ("fp32", "fp16", "bf16")
+_A100_40, _A100_80, _H100 = "nvidia-tesla-a100", "nvidia-a100-80gb", "nvidia-h100-80gb"
+
+_MACHINES = (
+    # A2: 12 vCPU and 85 GB an A100; local SSDs in the counts that the documentation allows.
+    *(
+        Machine(
+            name=f"a2-highgpu-{count}g",
+            family="a2-highgpu",
+            vcpus=12 * count,
+            memory_gib=85 * count,
+            accelerator=_A100_40,
+            accelerators=count,
+            precisions=_AMPERE,
+            local_ssds=(0, *(disks for disks in (1, 2, 4, 8) if disks >= count)),
+            zones=_A2,
+            threads_selectable=False,
+        )
+        for count in (1, 2, 4, 8)
+    ),
+    Machine(
+        name="a2-megagpu-16g",
+        family="a2-megagpu",
+        vcpus=96,
+        memory_gib=1360,
+        accelerator=_A100_40,
+        accelerators=16,
+        precisions=_AMPERE,
+        local_ssds=(0, 8),
+        zones=_A2_MEGA,
+        threads_selectable=False,
+    ),
+    *(
+        Machine(
+            name=f"a2-ultragpu-{count}g",
+            family="a2-ultragpu",
+            vcpus=12 * count,
+            memory_gib=170 * count,
+            accelerator=_A100_80,
+            accelerators=count,
+            precisions=_AMPERE,
+            local_ssds=(count,),
+            bundled_ssds=count,
+            zones=_A2_ULTRA,
+            threads_selectable=False,
+        )
+        for count in (1, 2, 4, 8)
+    ),
+    *(
+        Machine(
+            name=f"a3-highgpu-{count}g",
+            family="a3-highgpu",
+            vcpus=26 * count,
+            memory_gib=234 * count,
+            accelerator=_H100,
+            accelerators=count,
+            precisions=_AMPERE,
+            local_ssds=(2 * count,),
+            bundled_ssds=2 * count,
+            boot_disks=("pd-balanced", "pd-ssd", "hyperdisk-balanced"),
+            zones=_A3,
+            threads_selectable=False,
+        )
+        for count in (1, 2, 4, 8)
+    ),
+    # For trials of a few dollars: one L4, or one T4.
+    *(
+        Machine(
+            name=f"g2-standard-{cpus}",
+            family="g2-standard",
+            vcpus=cpus,
+            memory_gib=4 * cpus,
+            accelerator="nvidia-l4",
+            accelerators=count,
+            precisions=_AMPERE,
+            local_ssds=(0, count),
+            boot_disks=("pd-balanced", "pd-ssd"),
+            threads_selectable=False,
+        )
+        for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (24, 2), (48, 4), (96, 8))
+    ),
+    *(
+        Machine(
+            name=f"n1-standard-{cpus}",
+            family="n1-standard",
+            vcpus=cpus,
+            memory_gib=3.75 * cpus,
+            accelerator="nvidia-tesla-t4",
+            accelerators=1,
+            precisions=("fp32", "fp16"),
+            local_ssds=(0, 1, 2, 4, 8),
+            compact=False,
+        )
+        for cpus in (4, 8, 16)
+    ),
+    # C3: Sapphire Rapids with AMX, gVNIC only, no pd-standard (pd.csi issue 1391).
+    *(
+        Machine(
+            name=f"c3-{memory}-{cpus}",
+            family=f"c3-{memory}",
+            vcpus=cpus,
+            memory_gib=ratio * cpus,
+            precisions=("fp32", "bf16"),
+            boot_disks=("pd-balanced", "pd-ssd", "hyperdisk-balanced"),
+            zones=_C3,
+            capability="amx_bf16",
+        )
+        for memory, ratio in (("highcpu", 2), ("standard", 4), ("highmem", 8))
+        for cpus in (4, 8, 22, 44, 88, 176)
+    ),
+    # Shared-core-free E2: what the system pool runs on.
+    *(
+        Machine(
+            name=f"e2-{memory}-{cpus}",
+            family=f"e2-{memory}",
+            vcpus=cpus,
+            memory_gib=ratio * cpus,
+            compact=False,
+            threads_selectable=False,
+        )
+        for memory, ratio in (("standard", 4), ("highmem", 8))
+        for cpus in (2, 4, 8, 16)
+    ),
+)
+MACHINES = {machine.name: machine for machine in _MACHINES}
+#: What the system pool may be: cheap, on-demand, in every zone. GKE would choose a type that some zones lack
+#: (cluster-toolkit #6275).
+SYSTEM_MACHINES = tuple(name for name, machine in MACHINES.items() if machine.family.startswith("e2-"))
+WORKER_MACHINES = tuple(name for name in MACHINES if name not in SYSTEM_MACHINES)
+#: Persistent disk types of the NFS server's disk.
+DATA_DISKS = ("pd-ssd", "pd-balanced", "pd-standard")
+#: Filestore's tiers: (smallest, largest) GiB (cloud.google.com/filestore/docs/service-tiers).
+FILESTORE_TIERS = {"BASIC_HDD": (1024, 65_433), "BASIC_SSD": (2560, 65_433), "ZONAL": (1024, 102_400)}
+
+
+def nearest(name: str, names: tuple[str, ...]) -> str:
+    """What to say about a name that is not in `names`."""
+    family = name.split("-")[0]
+    related = [known for known in names if known.startswith(f"{family}-")]
+    return ", ".join(related or names)

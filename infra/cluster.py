@@ -5,13 +5,18 @@ A new cloud is one new folder that returns a `Cluster`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 #: Resource name of NVIDIA's accelerators, as the device plugin registers them.
 NVIDIA_GPU = "nvidia.com/gpu"
+#: Upstream's image; 3.6 speaks the v3 API only, which is all the rendezvous needs.
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5"
+#: Kubernetes service account of the pods that read the user's data, in the stack's namespace.
+READER = "dataset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,33 @@ class WorkerPool:
     min_nodes: int = 0
     max_nodes: int | None = None
     """Range of the autoscaler; None: fixed, not ours."""
+    threads_per_core: int = 1
+    """Hyperthreads of a core, as far as they count for the number of the trainer's threads."""
+    whole_cores: bool = False
+    """The kubelet gives a pod that asks for whole CPUs cores of its own: requests have to equal limits."""
+    capability: str | None = None
+    """Processor flag that every node must have; the trainer looks before it begins."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What containers on these nodes need to find what the nodes provide."""
+    driver_installer: DriverInstaller | None = None
+    """The accelerators' driver comes from a DaemonSet of ours; None: from the nodes' image, or from the cloud."""
+    queue_hours: float | None = None
+    """The nodes come all together, when there is capacity, for this time: pods ask for them with a
+    ProvisioningRequest. None: pods just ask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverInstaller:
+    """What the DaemonSet that installs a driver needs to know of the nodes."""
+
+    node_label: str
+    """Label of the nodes with an accelerator."""
+    managed_label: str
+    """Label of the nodes whose driver the cloud installs: left alone."""
+    image: str
+    """On the node already, with the driver for its kernel."""
+    host_directory: str
+    """Where device plugin and container runtime look for the driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +77,30 @@ class SharedStorage:
     """StorageClass; None without a volume: the cluster's default class."""
     local_folder: str | None = None
     """Where the machine that runs Pulumi sees the volume; None: it does not."""
+    disk: ServedDisk | None = None
+    """A disk of one node that an NFS server in the cluster makes into the volume."""
+    address: pulumi.Input[str] | None = None
+    """Where the storage is, for people."""
+    claimed_gib: int | None = None
+    """What the claim asks for; None: `size_gib`. A claim cannot grow with a volume that no class made, so it asks for
+    the least there and gets the whole volume."""
+    root_owned: bool = False
+    """The volume's root belongs to root, and has to be given to the trainer."""
+    nfs: k8s.core.v1.NFSVolumeSourceArgs | None = None
+    """The export behind `volume`, when it is one."""
+    after: tuple[pulumi.Resource, ...] = ()
+    """What has to be done before anybody mounts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedDisk:
+    """A disk, and who may use it over NFS."""
+
+    source: k8s.core.v1.CSIPersistentVolumeSourceArgs
+    clients: tuple[str, ...]
+    """Address ranges of nodes and pods."""
+    image_ref: str | None = None
+    """The NFS server's image where it is prebuilt; None: built by the stack."""
 
 
 def static_volume(
@@ -54,6 +110,9 @@ def static_volume(
     host_path: k8s.core.v1.HostPathVolumeSourceArgs | None = None,
     nfs: k8s.core.v1.NFSVolumeSourceArgs | None = None,
     csi: k8s.core.v1.CSIPersistentVolumeSourceArgs | None = None,
+    mount_options: list[str] | None = None,
+    address: pulumi.Input[str] | None = None,
+    root_owned: bool = False,
 ) -> SharedStorage:
     """Shared storage on a volume that exists already: a directory, an NFS export or a CSI volume."""
     volume = k8s.core.v1.PersistentVolumeSpecArgs(
@@ -66,8 +125,18 @@ def static_volume(
         host_path=host_path,
         nfs=nfs,
         csi=csi,
+        mount_options=mount_options,
     )
-    return SharedStorage(size_gib=size_gib, access_mode="ReadWriteMany", volume=volume, local_folder=local_folder)
+    return SharedStorage(
+        size_gib=size_gib,
+        access_mode="ReadWriteMany",
+        volume=volume,
+        local_folder=local_folder,
+        address=address,
+        claimed_gib=None if host_path else 1,
+        root_owned=root_owned,
+        nfs=nfs,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,5 +164,11 @@ class Cluster:
     base_image: str | None = None
     """Base of the trainer's Dockerfile; None: the Dockerfile's own default."""
     etcd_image: str
+    context: str
+    """Context of the user's kubeconfig that reaches the cluster, for the commands that the stack prints."""
+    credentials_command: str | None = None
+    """What adds that context to the kubeconfig; None: it is there."""
+    reader_annotations: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Annotations that let the service account READER read the user's buckets; empty: there are none to read."""
     resource: pulumi.Resource | None = None
     """The cluster that this stack owns: objects in it are deleted with it. None: the cluster outlives the stack."""

@@ -17,11 +17,8 @@ from typing import Any
 import pulumi_kubernetes as k8s
 import yaml
 
-from infra.cluster import NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
+from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
-
-#: Upstream's image; 3.6 speaks the v3 API only, which is all the rendezvous needs.
-ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5"
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         ConfigError: when no kubeconfig has the context, or when the registry is neither configured nor offered.
     """
     cluster, image = config.cluster, config.image
+    assert cluster.context is not None, "infra.rules lets no existing cluster without a context through"
     kubeconfig, offer = _find(cluster.context, cluster.kubeconfig, stack)
     builder = image.builder or offer.builder or "buildkit"
     registry = image.registry or offer.registry
@@ -65,6 +63,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     )
     return Cluster(
         name=cluster.context,
+        context=cluster.context,
         provider=provider,
         workers=_workers(config),
         storage=_storage(config, offer, stack),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic_core import PydanticUndefined
 
-from infra.config import Section, StackConfig
+from infra.config import StackConfig, section_class
 
 
 def table() -> str:
@@ -17,15 +17,21 @@ def table() -> str:
 
 
 def _rows(path: str, field: Any) -> list[str]:
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-        fields = field.annotation.model_fields
+    try:
+        section = section_class(field.annotation)
+    except TypeError:
+        pass
+    else:
+        fields = section.model_fields
         return [row for name, inner in fields.items() for row in _rows(f"{path}.{inner.alias or name}", inner)]
     return [f"| `{path}` | {_default(field)} | {' '.join((field.description or '').split())}{_allowed(field)} |"]
 
 
 def _default(field: Any) -> str:
-    if field.default is PydanticUndefined:
+    if field.is_required():
         return "required"
+    if field.default is PydanticUndefined:
+        return ""
     return "" if field.default is None else f"`{json.dumps(field.default)}`"
 
 

@@ -7,10 +7,10 @@ import hashlib
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
-from infra.config import DatasetConfig
-from infra.image import TrainerImage
-from workloads.layout import DATA, dataset_folder
+from infra.cluster import READER, Cluster
+from infra.config import DatasetConfig, StackConfig, TrainingConfig
+from infra.image import ContainerImage
+from workloads.layout import DATA, dataset_folder, weights_folder
 from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
@@ -21,6 +21,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.secrets import from_tokens
 
 
 class Dataset(pulumi.ComponentResource):
@@ -33,24 +34,28 @@ class Dataset(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        config: DatasetConfig,
+        config: StackConfig,
         cluster: Cluster,
         namespace: Namespace,
-        image: TrainerImage,
+        image: ContainerImage,
         claim: k8s.core.v1.PersistentVolumeClaim,
+        tokens: k8s.core.v1.Secret | None = None,
     ):
         super().__init__("trainyard:workloads:Dataset", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        self.directory = dataset_folder(config.name)
-        arguments = prepare_arguments(config, self.directory)
-        identity = hashlib.sha256("\0".join([image.version, *arguments]).encode()).hexdigest()[:8]
+        text = config.dataset
+        self.directory = dataset_folder(text.name)
+        arguments = prepare_arguments(text, self.directory)
+        fetch = fetch_arguments(config.training)
+        identity = hashlib.sha256("\0".join([image.version, *arguments, *fetch]).encode()).hexdigest()[:8]
+        account = self._account(cluster, namespace)
         self.job = k8s.batch.v1.Job(
             name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=f"dataset-{config.name}-{identity}",
+                name=f"dataset-{text.name}-{identity}",
                 namespace=namespace.name,
                 labels=labels("dataset"),
                 annotations={
-                    "pulumi.com/timeoutSeconds": str(config.timeout_minutes * 60),
+                    "pulumi.com/timeoutSeconds": str(text.timeout_minutes * 60),
                     # A failed Job is made again by the next `pulumi up`.
                     "pulumi.com/replaceUnready": "true",
                 },
@@ -60,7 +65,7 @@ class Dataset(pulumi.ComponentResource):
                 backoff_limit=2,
                 template=k8s.core.v1.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("dataset")),
-                    spec=_pod(arguments, image.reference, claim.metadata.name),
+                    spec=_pod(text, arguments, fetch, image.reference, claim.metadata.name, tokens, account),
                 ),
             ),
             # Never two that write the same shards.
@@ -68,11 +73,28 @@ class Dataset(pulumi.ComponentResource):
         )
         self.register_outputs({"directory": self.directory})
 
+    def _account(self, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.ServiceAccount | None:
+        """The account that may read the user's buckets, where there are any."""
+        if not cluster.reader_annotations:
+            return None
+        return k8s.core.v1.ServiceAccount(
+            READER,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=READER,
+                namespace=namespace.name,
+                labels=labels("dataset"),
+                annotations=dict(cluster.reader_annotations),
+            ),
+            automount_service_account_token=False,
+            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
+        )
+
 
 def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
     """Arguments of `python -m trainer.prepare`; relative inputs are paths on the shared volume."""
     inputs = [
-        text if text == "sample" or "://" in text or text.startswith("/") else f"{DATA}/{text}" for text in config.input
+        text if text == "sample" or text.startswith(("/", "hf:")) or "://" in text else f"{DATA}/{text}"
+        for text in config.input
     ]
     return [
         *("--input", *inputs),
@@ -82,17 +104,41 @@ def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
     ]
 
 
-def _pod(arguments: list[str], image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
-    container = k8s.core.v1.ContainerArgs(
-        name="prepare",
-        image=image,
-        args=["python", "-m", "trainer.prepare", *arguments],
-        # The one pod that may reach the Hugging Face hub, for a tokenizer; the image is offline otherwise.
-        env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
-        resources=resources(cpu=0.5, memory_gib=2),
-        security_context=container_security(),
-        volume_mounts=trainer_mounts(),
-        # The reason of a failure in the Pod's status, where Pulumi finds it.
-        termination_message_policy="FallbackToLogsOnError",
+def fetch_arguments(training: TrainingConfig) -> list[str]:
+    """Arguments of `python -m trainer.fetch`, for weights of the hub: the trainers are offline. Otherwise nothing."""
+    if not training.weights or training.weights.startswith("/"):
+        return []
+    return ["--model", training.weights, "--output", weights_folder(training.weights)]
+
+
+def _pod(
+    config: DatasetConfig,
+    arguments: list[str],
+    fetch: list[str],
+    image: pulumi.Output[str],
+    claim: pulumi.Input[str],
+    tokens: k8s.core.v1.Secret | None,
+    account: k8s.core.v1.ServiceAccount | None,
+) -> k8s.core.v1.PodSpecArgs:
+    def container(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
+        return k8s.core.v1.ContainerArgs(
+            name=name,
+            image=image,
+            args=["python", "-m", *command],
+            # The one pod that may reach the Hugging Face hub; the image is offline otherwise.
+            env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
+            env_from=from_tokens(tokens),
+            resources=resources(config.cpu, config.memory_gib),
+            security_context=container_security(),
+            volume_mounts=trainer_mounts(),
+            # The reason of a failure in the Pod's status, where Pulumi finds it.
+            termination_message_policy="FallbackToLogsOnError",
+        )
+
+    return trainer_pod(
+        container("prepare", ["trainer.prepare", *arguments]),
+        claim,
+        init_containers=[container("fetch", ["trainer.fetch", *fetch])] if fetch else None,
+        service_account_name=account.metadata.name if account else None,
+        restart_policy="Never",
     )
-    return trainer_pod(container, claim, restart_policy="Never")

@@ -12,3 +12,8 @@ def dataset_folder(name: str) -> str:
 def run_folder(name: str) -> str:
     """Checkpoints, metrics, status and DONE of a run."""
     return f"{DATA}/runs/{name}"
+
+
+def weights_folder(name: str) -> str:
+    """Weights of a model of the Hugging Face hub, fetched once."""
+    return f"{DATA}/models/{name}"

@@ -8,31 +8,53 @@ import pulumi
 
 from infra.cluster import Cluster
 from infra.config import StackConfig
-from infra.image import TrainerImage
+from infra.image import ContainerImage
 from workloads.namespace import Namespace
+from workloads.node_check import NodeCheck
 from workloads.tensorboard import NAME as TENSORBOARD
 from workloads.tensorboard import PORT
 from workloads.training import Training
 
 
 def export(
-    config: StackConfig, cluster: Cluster, image: TrainerImage, namespace: Namespace, training: Training
+    config: StackConfig,
+    cluster: Cluster,
+    image: ContainerImage,
+    namespace: Namespace,
+    training: Training,
+    check: NodeCheck | None = None,
 ) -> None:
     """The stack's outputs; workloads/follow.py reads them."""
     name = config.cluster.namespace
-    kubectl = f"kubectl --context {shlex.quote(config.cluster.context)} --namespace {name}"
-    pulumi.export("context", config.cluster.context)
+    kubectl = f"kubectl --context {shlex.quote(cluster.context)} --namespace {name}"
+    pulumi.export("context", cluster.context)
     pulumi.export("namespace", namespace.name)
     pulumi.export("jobName", training.job_name)
     pulumi.export("runDirectory", training.run_directory)
+    pulumi.export("image", image.reference)
+    if cluster.resource is not None:
+        pulumi.export("cluster", cluster.name)
+    if cluster.credentials_command:
+        # First of all: the other commands need what it writes.
+        pulumi.export("credentialsCommand", cluster.credentials_command)
     if cluster.storage.local_folder:
         pulumi.export("dataFolder", cluster.storage.local_folder)
-    pulumi.export("image", image.reference)
+    if cluster.storage.address is not None:
+        pulumi.export("storageAddress", cluster.storage.address)
+    if check is not None:
+        pulumi.export("nodeCheck", check.result)
+    pulumi.export("watchCommand", f"{kubectl} get pods,jobs --watch --output wide")
     pulumi.export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
     )
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
-        # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.
+        # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model, and the
+        # way out for it.
         run = f"python -m trainer.sample --run {training.run_directory}"
         pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} --prompt 'The light'")
+        pulumi.export(
+            "fetchCommand",
+            f"{kubectl} exec deployment/{TENSORBOARD} -- tar --create --directory {training.run_directory} . "
+            f"| tar --extract --directory .",
+        )

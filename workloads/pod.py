@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import NVIDIA_GPU
+from infra.cluster import NVIDIA_GPU, WorkerPool
+from infra.config import WorkersConfig
 from workloads.layout import DATA
 
 #: uid and gid of the trainer in its image, and of the files on the shared volume.
@@ -60,6 +62,28 @@ def from_field(name: str, path: str) -> k8s.core.v1.EnvVarArgs:
 TRAINER_ENVIRONMENT = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}
 
 
+#: Where the image has tcmalloc (trainer/Dockerfile).
+TCMALLOC = "/usr/lib/trainer/libtcmalloc.so"
+
+
+def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]:
+    """What a training process has to know of its node: network interface, threads, their places, allocator."""
+    cores = workers.cpu / pool.threads_per_core
+    values = {
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        # A thread a core: two hyperthreads share its matrix unit.
+        "OMP_NUM_THREADS": str(max(1, (math.ceil if pool.whole_cores else math.floor)(cores / workers.processes))),
+        **pool.environment,
+    }
+    if pool.whole_cores and workers.processes == 1:
+        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/cores.py).
+        values["TRAINYARD_BIND_CORES"] = "1"
+    if workers.allocator == "tcmalloc":
+        values["LD_PRELOAD"] = TCMALLOC
+    return values
+
+
 def trainer_volumes(claim: pulumi.Input[str]) -> list[k8s.core.v1.VolumeArgs]:
     """The shared volume, /tmp, and a /dev/shm larger than the runtime's 64 MB (it counts as the container's memory)."""
     core = k8s.core.v1
@@ -82,24 +106,32 @@ def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]
 
 
 def trainer_pod(
-    container: k8s.core.v1.ContainerArgs, claim: pulumi.Input[str], **options: Any
+    container: k8s.core.v1.ContainerArgs, claim: pulumi.Input[str], token: bool = False, **options: Any
 ) -> k8s.core.v1.PodSpecArgs:
-    """The frame of every pod of the trainer's image; `options` are what one kind of pod has beyond it."""
+    """The frame of every pod of the trainer's image; `options` are what one kind of pod has beyond it.
+
+    Only a pod that has to speak to the cluster's API gets its account's `token`.
+    """
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
         volumes=trainer_volumes(claim),
         security_context=pod_security(),
-        automount_service_account_token=False,
+        automount_service_account_token=token,
         enable_service_links=False,
         **options,
     )
 
 
-def resources(cpu: float, memory_gib: float, gpus: int = 0) -> k8s.core.v1.ResourceRequirementsArgs:
-    """Memory and accelerators are limits as well; CPU is not: a limit would throttle what nobody else uses."""
+def resources(
+    cpu: float, memory_gib: float, gpus: int = 0, whole_cores: bool = False
+) -> k8s.core.v1.ResourceRequirementsArgs:
+    """Memory and accelerators are limits as well; CPU is not: a limit would throttle what nobody else uses.
+
+    With `whole_cores` it is one, too: the kubelet gives cores of its own to a pod whose requests are its limits.
+    """
     memory = f"{round(memory_gib * 1024)}Mi"
     accelerators = {NVIDIA_GPU: str(gpus)} if gpus else {}
     return k8s.core.v1.ResourceRequirementsArgs(
         requests={"cpu": f"{round(cpu * 1000)}m", "memory": memory, **accelerators},
-        limits={"memory": memory, **accelerators},
+        limits={**({"cpu": f"{round(cpu * 1000)}m"} if whole_cores else {}), "memory": memory, **accelerators},
     )

@@ -6,7 +6,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
-from infra.image import TrainerImage
+from infra.image import ContainerImage
 from workloads.layout import DATA
 from workloads.namespace import Namespace
 from workloads.pod import (
@@ -34,7 +34,7 @@ class TensorBoard(pulumi.ComponentResource):
         name: str,
         cluster: Cluster,
         namespace: Namespace,
-        image: TrainerImage,
+        image: ContainerImage,
         claim: k8s.core.v1.PersistentVolumeClaim,
     ):
         super().__init__(

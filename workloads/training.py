@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, WorkerPool
-from infra.config import DatasetConfig, TrainingConfig, WorkersConfig
-from infra.image import TrainerImage
+from infra.config import DatasetConfig, StackConfig, TrainingConfig, WorkersConfig
+from infra.image import ContainerImage
 from workloads.dataset import Dataset
-from workloads.layout import run_folder
+from workloads.layout import run_folder, weights_folder
 from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
@@ -27,11 +28,14 @@ from workloads.pod import (
     environment,
     from_field,
     labels,
+    node_environment,
     resources,
     trainer_mounts,
     trainer_pod,
 )
+from workloads.provisioning import pod_annotations, request_nodes
 from workloads.rendezvous import Rendezvous
+from workloads.secrets import from_tokens
 
 SERVICE = "trainer"
 CONTAINER = "train"
@@ -55,27 +59,35 @@ class Training(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        config: TrainingConfig,
-        workers: WorkersConfig,
-        dataset_config: DatasetConfig,
+        config: StackConfig,
         cluster: Cluster,
         namespace: Namespace,
-        image: TrainerImage,
+        image: ContainerImage,
         dataset: Dataset,
         rendezvous: Rendezvous,
         claim: k8s.core.v1.PersistentVolumeClaim,
+        tokens: k8s.core.v1.Secret | None = None,
+        after: Sequence[pulumi.Resource] = (),
     ):
         super().__init__("trainyard:workloads:Training", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        self.run_name = run_name(config, dataset_config)
+        workers, training = config.workers, config.training
+        self.run_name = run_name(training, config.dataset)
         self.run_directory = run_folder(self.run_name)
-        arguments = training_arguments(config, dataset.directory, self.run_directory)
+        arguments = training_arguments(training, dataset.directory, self.run_directory, cluster.workers.capability)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         identity = hashlib.sha256(
-            json.dumps([image.version, arguments, workers.model_dump()], sort_keys=True).encode()
+            json.dumps([image.version, arguments, workers.model_dump(), training.max_hours], sort_keys=True).encode()
         ).hexdigest()[:8]
         self.job_name = f"train-{self.run_name[:40]}-{identity}"
         self._service(namespace)
-        pod = _pod(workers, cluster.workers, arguments, rendezvous.endpoint, image.reference, claim.metadata.name)
+        pod = _pod(
+            workers, cluster.workers, arguments, rendezvous.endpoint, image.reference, claim.metadata.name, tokens
+        )
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        # A request that was granted is used up: each Job has its own.
+        requested = request_nodes(
+            self.job_name, cluster.workers, workers.count, pod, namespace.name, labels("trainer"), opts
+        )
         k8s.batch.v1.Job(
             name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
@@ -86,13 +98,13 @@ class Training(pulumi.ComponentResource):
                 # next up.
                 annotations={"pulumi.com/skipAwait": "true", "pulumi.com/replaceUnready": "true"},
             ),
-            spec=_job(workers, pod),
+            spec=_job(workers, pod, training.max_hours, pod_annotations(self.job_name, cluster.workers)),
             # Never two that train in the same folder; and the text has to be there.
             opts=pulumi.ResourceOptions(
                 parent=self,
                 deleted_with=namespace.lifetime,
                 delete_before_replace=True,
-                depends_on=[dataset.job, rendezvous],
+                depends_on=[dataset.job, rendezvous, *requested, *after],
             ),
         )
         self.register_outputs({"jobName": self.job_name, "runDirectory": self.run_directory})
@@ -119,13 +131,16 @@ def run_name(config: TrainingConfig, dataset: DatasetConfig) -> str:
     """
     if config.name:
         return config.name
-    without = {"name", "metrics_every", "evaluation", "checkpoint"}
-    identity = [config.model_dump(exclude=without), dataset.model_dump(exclude={"timeout_minutes"})]
+    without = {"name", "metrics_every", "evaluation", "checkpoint", "engine", "zero_stage", "max_hours"}
+    text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
+    identity = [config.model_dump(exclude=without), text]
     return f"{config.model}-{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
-def training_arguments(config: TrainingConfig, dataset_directory: str, run_directory: str) -> list[str]:
-    """Arguments of `python -m trainer.train`."""
+def training_arguments(
+    config: TrainingConfig, dataset_directory: str, run_directory: str, capability: str | None = None
+) -> list[str]:
+    """Arguments of `python -m trainer.train`; `capability` is a processor flag that every node must have."""
     settings: dict[str, Any] = {
         "model.preset": config.model,
         "data.directory": dataset_directory,
@@ -148,10 +163,24 @@ def training_arguments(config: TrainingConfig, dataset_directory: str, run_direc
         "checkpoint.keep": config.checkpoint.keep,
         "metrics.every": config.metrics_every,
     }
+    if config.task != "language_model":
+        settings["task.name"] = config.task
+    if config.weights:
+        fetched = not config.weights.startswith("/")
+        settings["model.weights"] = weights_folder(config.weights) if fetched else config.weights
+    if config.engine == "deepspeed":
+        settings |= {"engine.name": "deepspeed", "engine.zero_stage": config.zero_stage}
+    if capability:
+        settings["train.require_capability"] = capability
+    settings |= {
+        key: str(value).lower() if isinstance(value, bool) else value for key, value in config.settings.items()
+    }
     return [f"{key}={value}" for key, value in settings.items()]
 
 
-def _job(workers: WorkersConfig, pod: k8s.core.v1.PodSpecArgs) -> k8s.batch.v1.JobSpecArgs:
+def _job(
+    workers: WorkersConfig, pod: k8s.core.v1.PodSpecArgs, max_hours: float | None, queue: dict[str, str]
+) -> k8s.batch.v1.JobSpecArgs:
     batch = k8s.batch.v1
     return batch.JobSpecArgs(
         completion_mode="Indexed",
@@ -174,6 +203,7 @@ def _job(workers: WorkersConfig, pod: k8s.core.v1.PodSpecArgs) -> k8s.batch.v1.J
                 _on_exit("Ignore", [RESTART, TERMINATED]),
             ]
         ),
+        active_deadline_seconds=round(max_hours * 3600) if max_hours else None,
         # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
         template=k8s.core.v1.PodTemplateSpecArgs(
             metadata=k8s.meta.v1.ObjectMetaArgs(
@@ -182,6 +212,7 @@ def _job(workers: WorkersConfig, pod: k8s.core.v1.PodSpecArgs) -> k8s.batch.v1.J
                     # The autoscalers' consolidation is not a reason to interrupt a training.
                     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                     "karpenter.sh/do-not-disrupt": "true",
+                    **queue,
                 },
             ),
             spec=pod,
@@ -203,9 +234,9 @@ def _pod(
     endpoint: pulumi.Output[str],
     image: pulumi.Output[str],
     claim: pulumi.Input[str],
+    tokens: k8s.core.v1.Secret | None,
 ) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
-    threads = max(1, int(workers.cpu / workers.processes))
     launch: list[pulumi.Input[str]] = [
         *("--nnodes", f"{workers.min}:{workers.count}"),
         *("--nproc-per-node", str(workers.processes)),
@@ -215,18 +246,18 @@ def _pod(
         *("--rdzv-id", "$(RDZV_ID)"),
         "--",
     ]
-    network = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": str(threads)}
     container = core.ContainerArgs(
         name=CONTAINER,
         image=image,
         # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
         args=["python", "-m", "trainer.launch", *launch, *arguments],
         env=[
-            *environment(TRAINER_ENVIRONMENT | network),
+            *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
         ],
-        resources=resources(workers.cpu, workers.memory_gib, workers.gpus),
+        env_from=from_tokens(tokens),
+        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
         security_context=container_security(),
         volume_mounts=trainer_mounts(),
     )

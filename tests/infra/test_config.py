@@ -34,16 +34,15 @@ def test_every_problem_of_a_stack_is_reported_at_once() -> None:
     found = problems(
         cluster={"contxt": "x"},
         workers={"count": 0},
-        storage={"kind": "nfs"},
-        image={"builder": "prebuilt"},
+        storage={"kind": "zfs"},
+        image={"builder": "prebuild"},
         training={"steps": -1, "optimizer": {"learningrate": 1}},
         surprise={},
     )
     paths = [problem.split(":")[0] for problem in found]
     assert paths == [
-        "cluster.context",
         "cluster.contxt",
-        "image.ref",
+        "image.builder",
         "storage.kind",
         "surprise",
         "training.optimizer.learningrate",
@@ -61,7 +60,8 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
 
 def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
     assert problems(storage={"zzz": 1}) == [
-        "storage.zzz: unknown key; allowed: kind, path, className, accessMode, sizeGib"
+        "storage.zzz: unknown key; allowed: kind, path, className, accessMode, sizeGib, retain, disk, diskType, tier, "
+        "serverImage"
     ]
 
 

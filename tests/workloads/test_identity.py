@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
-from infra.image import CONTEXT, content_hash
+from infra.image import RECIPES, TRAINER, content_hash
 from infra.recording import record, stack_file_values
 from workloads.dataset import prepare_arguments
 from workloads.training import run_name, training_arguments
@@ -43,7 +43,7 @@ def test_a_run_folder_belongs_to_one_mathematics() -> None:
 
 
 def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> None:
-    for entry in CONTEXT:
+    for entry in TRAINER.context:
         path = tmp_path / entry
         if path.suffix:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,20 +51,20 @@ def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> 
         else:
             path.mkdir(parents=True)
             (path / "train.py").write_text("1")
-    first = content_hash({}, tmp_path)
+    first = content_hash(TRAINER, {}, tmp_path)
     (tmp_path / "trainer" / "__pycache__").mkdir()
     (tmp_path / "trainer" / "__pycache__" / "train.pyc").write_text("cache")
     (tmp_path / "README.md").write_text("not in the image")
-    assert content_hash({}, tmp_path) == first
-    assert content_hash({"BASE_IMAGE": "x"}, tmp_path) != first
+    assert content_hash(TRAINER, {}, tmp_path) == first
+    assert content_hash(TRAINER, {"BASE_IMAGE": "x"}, tmp_path) != first
     (tmp_path / "trainer" / "train.py").write_text("2")
-    assert content_hash({}, tmp_path) != first
+    assert content_hash(TRAINER, {}, tmp_path) != first
 
 
-def test_what_enters_the_image_is_what_dockerignore_lets_through() -> None:
+def test_what_enters_the_images_is_what_dockerignore_lets_through() -> None:
     root = Path(__file__).parent.parent.parent
     allowed = [line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    assert sorted(allowed) == sorted(CONTEXT)
+    assert sorted(allowed) == sorted(entry for recipe in RECIPES for entry in recipe.context)
 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:

@@ -1,0 +1,1 @@
+"""A cluster on Google Kubernetes Engine: one file a concern, read in the order network, cluster, nodes, storage."""

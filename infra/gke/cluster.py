@@ -1,0 +1,151 @@
+"""The control plane: zonal, without a public address, reached by DNS name with the caller's Google identity."""
+
+from __future__ import annotations
+
+import json
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.catalog import MACHINES
+from infra.config import StackConfig
+from infra.gke.identity import NodeIdentity
+from infra.gke.network import Network
+from infra.gke.scope import LONG, Scope
+
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def build(
+    config: StackConfig, scope: Scope, network: Network, nodes: NodeIdentity, after: list[pulumi.Resource]
+) -> gcp.container.Cluster:
+    """The cluster without nodes.
+
+    `after` are what must outlive it when the stack is destroyed, such as a disk that its nodes have attached.
+    """
+    assert config.gke is not None
+    assert config.nodes is not None
+    c = gcp.container
+    disabled = c.ClusterAddonsConfigHttpLoadBalancingArgs(disabled=True)
+    components = ["SYSTEM_COMPONENTS", "POD", "DEPLOYMENT", "STATEFULSET", "DAEMONSET"]
+    if MACHINES[config.nodes.machine_type].accelerators:
+        components.append("DCGM")
+    return c.Cluster(
+        "cluster",
+        name=scope.name,
+        location=scope.zone,
+        deletion_protection=config.cluster.deletion_protection,
+        # The default pool is one node for a minute; ours are resources of their own, so that one can be replaced alone.
+        remove_default_node_pool=True,
+        initial_node_count=1,
+        node_config=c.ClusterNodeConfigArgs(
+            machine_type=config.gke.system_machine_type,
+            disk_type="pd-standard",
+            disk_size_gb=20,
+            # Projects without Compute Engine's default service account cannot make even that node.
+            service_account=nodes.account.email,
+            oauth_scopes=[CLOUD_PLATFORM],
+        ),
+        release_channel=c.ClusterReleaseChannelArgs(channel=config.gke.release_channel),
+        maintenance_policy=_maintenance(config.gke.no_upgrades_since),
+        network=network.network.id,
+        subnetwork=network.subnet.id,
+        networking_mode="VPC_NATIVE",
+        ip_allocation_policy=c.ClusterIpAllocationPolicyArgs(
+            cluster_secondary_range_name=network.pods, services_secondary_range_name=network.services
+        ),
+        # Network policies without a further add-on.
+        datapath_provider="ADVANCED_DATAPATH",
+        private_cluster_config=c.ClusterPrivateClusterConfigArgs(enable_private_nodes=True),
+        # Who may connect is IAM's to say (container.clusters.connect); there is no address to scan.
+        control_plane_endpoints_config=c.ClusterControlPlaneEndpointsConfigArgs(
+            dns_endpoint_config=c.ClusterControlPlaneEndpointsConfigDnsEndpointConfigArgs(allow_external_traffic=True),
+            ip_endpoints_config=c.ClusterControlPlaneEndpointsConfigIpEndpointsConfigArgs(enabled=False),
+        ),
+        workload_identity_config=c.ClusterWorkloadIdentityConfigArgs(workload_pool=f"{scope.project}.svc.id.goog"),
+        addons_config=c.ClusterAddonsConfigArgs(
+            # Its load balancers and firewall rules outlive a cluster and then block the network's deletion.
+            http_load_balancing=disabled,
+            gce_persistent_disk_csi_driver_config=c.ClusterAddonsConfigGcePersistentDiskCsiDriverConfigArgs(
+                enabled=True
+            ),
+        ),
+        monitoring_config=c.ClusterMonitoringConfigArgs(
+            enable_components=components,
+            managed_prometheus=c.ClusterMonitoringConfigManagedPrometheusArgs(enabled=True),
+        ),
+        logging_config=c.ClusterLoggingConfigArgs(enable_components=["SYSTEM_COMPONENTS", "WORKLOADS"]),
+        cost_management_config=c.ClusterCostManagementConfigArgs(enabled=True),
+        # Nodes that are not needed go after a minute or two instead of ten.
+        cluster_autoscaling=c.ClusterClusterAutoscalingArgs(enabled=False, autoscaling_profile="OPTIMIZE_UTILIZATION"),
+        node_pool_defaults=c.ClusterNodePoolDefaultsArgs(
+            node_config_defaults=c.ClusterNodePoolDefaultsNodeConfigDefaultsArgs(
+                gcfs_config=c.ClusterNodePoolDefaultsNodeConfigDefaultsGcfsConfigArgs(enabled=True),
+                insecure_kubelet_readonly_port_enabled="FALSE",
+            )
+        ),
+        opts=scope.options(
+            depends_on=after,
+            timeouts=LONG,
+            # It describes the default pool, which is gone.
+            ignore_changes=["nodeConfig"],
+        ),
+    )
+
+
+def _maintenance(no_upgrades_since: str | None) -> gcp.container.ClusterMaintenancePolicyArgs:
+    c = gcp.container
+    exclusion = c.ClusterMaintenancePolicyMaintenanceExclusionArgs(
+        exclusion_name="training",
+        start_time=no_upgrades_since or "",
+        exclusion_options=c.ClusterMaintenancePolicyMaintenanceExclusionExclusionOptionsArgs(
+            # Security patches of the control plane go on; nothing that restarts a node does.
+            scope="NO_MINOR_OR_NODE_UPGRADES",
+            end_time_behavior="UNTIL_END_OF_SUPPORT",
+        ),
+    )
+    return c.ClusterMaintenancePolicyArgs(
+        daily_maintenance_window=c.ClusterMaintenancePolicyDailyMaintenanceWindowArgs(start_time="03:00"),
+        maintenance_exclusions=[exclusion] if no_upgrades_since else None,
+    )
+
+
+def context_name(scope: Scope) -> str:
+    """What gcloud calls the cluster in a kubeconfig."""
+    return f"gke_{scope.project}_{scope.zone}_{scope.name}"
+
+
+def identifier(scope: Scope) -> str:
+    """The cluster in plain words that are known at preview; an unknown one would show every object as replaced."""
+    return f"{scope.project}/{scope.zone}/{scope.name}"
+
+
+def kubeconfig(scope: Scope, cluster: gcp.container.Cluster) -> pulumi.Output[str]:
+    """Credentials that are asked for when they are used: no token is in it, and so none in the state."""
+    endpoint = cluster.control_plane_endpoints_config.apply(_dns_endpoint)
+    return endpoint.apply(lambda address: _kubeconfig(context_name(scope), address))
+
+
+def _dns_endpoint(config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig) -> str:
+    dns = config.dns_endpoint_config
+    return (dns.endpoint if dns else None) or ""
+
+
+def _kubeconfig(context: str, endpoint: str) -> str:
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "gke-gcloud-auth-plugin",
+        "installHint": "gcloud components install gke-gcloud-auth-plugin",
+        "provideClusterInfo": True,
+        "interactiveMode": "Never",
+    }
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": context, "cluster": {"server": f"https://{endpoint}"}}],
+            "users": [{"name": context, "user": {"exec": command}}],
+            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+            "current-context": context,
+        }
+    )

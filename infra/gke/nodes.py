@@ -1,0 +1,253 @@
+"""The node pools: one that is always there for what holds a training together, one of 0 to N nodes that train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+import pulumi_kubernetes as k8s
+
+from infra.catalog import MACHINES, Machine, for_pods
+from infra.cluster import NVIDIA_GPU, DriverInstaller, WorkerPool
+from infra.config import StackConfig
+from infra.gke.cluster import CLOUD_PLATFORM
+from infra.gke.identity import NodeIdentity
+from infra.gke.scope import LONG, Scope
+from infra.sections import NodesConfig
+
+#: Label that the workers' pods select, and taint that keeps every other pod off nodes without an accelerator.
+POOL = "trainyard/pool"
+#: Seconds that pods of a Spot node have after its notice, all that the machine gets; system pods the last of them.
+SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
+#: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.
+DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+#: flex_start and queued nodes are given for this time at most, hours.
+FLEX_HOURS = 7 * 24
+
+
+def system_pool(
+    config: StackConfig,
+    scope: Scope,
+    cluster: gcp.container.Cluster,
+    nodes: NodeIdentity,
+    after: list[pulumi.Resource],
+) -> gcp.container.NodePool:
+    """One to a few nodes without accelerators, on demand. First of the pools: GKE taints accelerators only where pods
+    have somewhere else to go (terraform-google-kubernetes-engine #703)."""
+    assert config.gke is not None
+    return gcp.container.NodePool(
+        "system",
+        name="system",
+        cluster=cluster.name,
+        location=scope.zone,
+        node_locations=[scope.zone],
+        initial_node_count=1,
+        autoscaling=gcp.container.NodePoolAutoscalingArgs(
+            total_min_node_count=1, total_max_node_count=config.gke.system_nodes, location_policy="BALANCED"
+        ),
+        management=gcp.container.NodePoolManagementArgs(auto_repair=True, auto_upgrade=True),
+        upgrade_settings=gcp.container.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=1, max_unavailable=0),
+        node_config=gcp.container.NodePoolNodeConfigArgs(
+            machine_type=config.gke.system_machine_type,
+            disk_type="pd-balanced",
+            disk_size_gb=100,
+            labels={POOL: "system"},
+            **_common(nodes),
+        ),
+        opts=_options(scope, cluster, after),
+    )
+
+
+def worker_pool(
+    config: StackConfig,
+    scope: Scope,
+    cluster: gcp.container.Cluster,
+    nodes: NodeIdentity,
+    after: list[pulumi.Resource],
+) -> gcp.container.NodePool:
+    """The nodes that train: none until the Job asks, so that making the pool needs neither capacity nor quota."""
+    pool = config.nodes
+    assert pool is not None
+    machine = MACHINES[pool.machine_type]
+    c = gcp.container
+    flexible = pool.consumption in ("flex_start", "queued")
+    return c.NodePool(
+        "workers",
+        name="workers",
+        cluster=cluster.name,
+        location=scope.zone,
+        node_locations=[scope.zone],
+        initial_node_count=0,
+        # Limits of the pool, not of each zone; from wherever there is capacity.
+        autoscaling=c.NodePoolAutoscalingArgs(
+            total_min_node_count=0, total_max_node_count=pool.max, location_policy="ANY"
+        ),
+        # A node that is had for a time is not repaired: it would be gone, not back.
+        management=c.NodePoolManagementArgs(auto_repair=not flexible, auto_upgrade=True),
+        # A surge node would need accelerators beside those in use.
+        upgrade_settings=c.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=0, max_unavailable=1),
+        placement_policy=c.NodePoolPlacementPolicyArgs(type="COMPACT") if pool.compact_placement else None,
+        queued_provisioning=c.NodePoolQueuedProvisioningArgs(enabled=True) if pool.consumption == "queued" else None,
+        node_config=c.NodePoolNodeConfigArgs(
+            machine_type=machine.name,
+            disk_type=pool.disk_type,
+            disk_size_gb=pool.disk_gib,
+            spot=pool.consumption == "spot",
+            flex_start=flexible or None,
+            reservation_affinity=_reservation(pool),
+            max_run_duration=_max_run_duration(pool),
+            guest_accelerators=_accelerators(pool, machine),
+            advanced_machine_features=c.NodePoolNodeConfigAdvancedMachineFeaturesArgs(
+                threads_per_core=pool.threads_per_core
+            )
+            if pool.threads_per_core
+            else None,
+            ephemeral_storage_local_ssd_config=_scratch(pool, machine),
+            kubelet_config=_kubelet(pool, machine),
+            labels={POOL: "workers"},
+            taints=[
+                c.NodePoolNodeConfigTaintArgs(key=key, value=value, effect="NO_SCHEDULE")
+                for key, value in _taints(machine)
+            ],
+            **_common(nodes),
+        ),
+        opts=_options(scope, cluster, after),
+    )
+
+
+def as_scheduled(config: StackConfig) -> WorkerPool:
+    """The worker pool as pods see it."""
+    pool = config.nodes
+    assert pool is not None
+    machine = MACHINES[pool.machine_type]
+    cpu, memory = for_pods(machine, pool.threads_per_core)
+    by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
+    return WorkerPool(
+        node_selector={POOL: "workers"},
+        tolerations=tuple(
+            k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")
+            for key, value in _taints(machine)
+        ),
+        cpu=cpu,
+        memory_gib=memory,
+        accelerators=machine.accelerators,
+        min_nodes=0,
+        max_nodes=pool.max,
+        threads_per_core=1 if machine.accelerators else pool.threads_per_core or 2,
+        whole_cores=machine.capability is not None,
+        capability=machine.capability,
+        environment=DRIVER_ENVIRONMENT if machine.accelerators else {},
+        driver_installer=_DRIVER_INSTALLER if by_daemonset else None,
+        queue_hours=(pool.max_run_hours or FLEX_HOURS) if pool.consumption == "queued" else None,
+    )
+
+
+#: The installer that GKE puts onto every node of Container-Optimized OS, with drivers built for its kernel.
+_DRIVER_INSTALLER = DriverInstaller(
+    node_label="cloud.google.com/gke-accelerator",
+    managed_label="cloud.google.com/gke-gpu-driver-version",
+    image="cos-nvidia-installer:fixed",
+    host_directory="/home/kubernetes/bin/nvidia",
+)
+
+
+def _taints(machine: Machine) -> list[tuple[str, str]]:
+    # The one that GKE adds by itself; written down, it is there for certain (cluster-toolkit does the same).
+    return [(NVIDIA_GPU, "present")] if machine.accelerators else [(POOL, "workers")]
+
+
+def _common(nodes: NodeIdentity) -> dict[str, Any]:
+    """What every node has."""
+    c = gcp.container
+    return {
+        "image_type": "COS_CONTAINERD",
+        "service_account": nodes.account.email,
+        # What the account may do is IAM's to say; scopes would only hide it.
+        "oauth_scopes": [CLOUD_PLATFORM],
+        "gvnic": c.NodePoolNodeConfigGvnicArgs(enabled=True),
+        # Containers start while their image streams in.
+        "gcfs_config": c.NodePoolNodeConfigGcfsConfigArgs(enabled=True),
+        "workload_metadata_config": c.NodePoolNodeConfigWorkloadMetadataConfigArgs(mode="GKE_METADATA"),
+        "shielded_instance_config": c.NodePoolNodeConfigShieldedInstanceConfigArgs(
+            # Drivers that a DaemonSet loads are not signed by the node's image.
+            enable_secure_boot=False,
+            enable_integrity_monitoring=True,
+        ),
+        "metadata": {"disable-legacy-endpoints": "true"},
+    }
+
+
+def _reservation(pool: NodesConfig) -> gcp.container.NodePoolNodeConfigReservationAffinityArgs | None:
+    affinity = gcp.container.NodePoolNodeConfigReservationAffinityArgs
+    match pool.consumption:
+        case "reservation":
+            return affinity(
+                consume_reservation_type="SPECIFIC_RESERVATION",
+                key="compute.googleapis.com/reservation-name",
+                values=[pool.reservation or ""],
+            )
+        case "on_demand":
+            # An open reservation that fits is used: it is paid for anyway.
+            return None
+        case _:
+            return affinity(consume_reservation_type="NO_RESERVATION")
+
+
+def _max_run_duration(pool: NodesConfig) -> str | None:
+    if pool.max_run_hours:
+        return f"{round(pool.max_run_hours * 3600)}s"
+    return f"{FLEX_HOURS * 3600}s" if pool.consumption in ("flex_start", "queued") else None
+
+
+def _accelerators(
+    pool: NodesConfig, machine: Machine
+) -> list[gcp.container.NodePoolNodeConfigGuestAcceleratorArgs] | None:
+    if not machine.accelerator:
+        return None
+    version = pool.gpu_driver_version if pool.gpu_driver == "managed" else "INSTALLATION_DISABLED"
+    c = gcp.container
+    return [
+        c.NodePoolNodeConfigGuestAcceleratorArgs(
+            type=machine.accelerator,
+            count=machine.accelerators,
+            gpu_driver_installation_config=c.NodePoolNodeConfigGuestAcceleratorGpuDriverInstallationConfigArgs(
+                gpu_driver_version=version
+            ),
+        )
+    ]
+
+
+def _scratch(
+    pool: NodesConfig, machine: Machine
+) -> gcp.container.NodePoolNodeConfigEphemeralStorageLocalSsdConfigArgs | None:
+    """Local SSDs become the nodes' ephemeral storage: images, /tmp and caches of the pods."""
+    count = machine.bundled_ssds if pool.local_ssds is None else pool.local_ssds
+    if not count:
+        return None
+    return gcp.container.NodePoolNodeConfigEphemeralStorageLocalSsdConfigArgs(local_ssd_count=count)
+
+
+def _kubelet(pool: NodesConfig, machine: Machine) -> gcp.container.NodePoolNodeConfigKubeletConfigArgs:
+    spot = pool.consumption == "spot"
+    return gcp.container.NodePoolNodeConfigKubeletConfigArgs(
+        # Pods that ask for whole CPUs get them for themselves: oneDNN's threads are not moved from core to core.
+        cpu_manager_policy="static" if machine.capability else "none",
+        insecure_kubelet_readonly_port_enabled="FALSE",
+        # Workers save within it. Other nodes are drained with the pods' own grace period.
+        shutdown_grace_period_seconds=SPOT_GRACE if spot else None,
+        shutdown_grace_period_critical_pods_seconds=SPOT_GRACE_SYSTEM if spot else None,
+    )
+
+
+def _options(scope: Scope, cluster: gcp.container.Cluster, after: list[pulumi.Resource]) -> pulumi.ResourceOptions:
+    return scope.options(
+        depends_on=after,
+        timeouts=LONG,
+        # Deleting a cluster deletes its pools.
+        deleted_with=cluster,
+        # The autoscaler changes it; a difference would replace the pool.
+        ignore_changes=["initialNodeCount"],
+        # The name is fixed, so a new pool cannot stand beside the old one.
+        delete_before_replace=True,
+    )

@@ -1,0 +1,76 @@
+"""Puts a cluster on Google Cloud together, in the order in which its parts are made; it is destroyed backwards.
+
+    services -> network -----> cluster -> system pool -> worker pool -> Kubernetes provider
+             -> node identity ----^            ^
+             -> disk -------------^   NAT -----'
+             -> repository -> image       (beside the cluster: a build takes as long as a control plane)
+
+Kubernetes objects go with their cluster, not one by one; then network, identity, disk and repository.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import ETCD_IMAGE, Cluster
+from infra.config import StackConfig
+from infra.gke import cluster, identity, network, nodes, registry, services, storage
+from infra.gke.scope import Scope, provider, region_of
+
+
+def gke_cluster(config: StackConfig, stack: str) -> Cluster:
+    """The cluster that a configuration of kind gke describes."""
+    assert config.gke is not None
+    gcp_provider = provider(config, stack)
+    component = GkeCluster(config.name, pulumi.ResourceOptions(providers={"gcp": gcp_provider}))
+    scope = Scope(
+        name=config.name,
+        project=config.gke.project,
+        region=region_of(config.gke.zone),
+        zone=config.gke.zone,
+        parent=component,
+    )
+    enabled = services.enable(config, scope)
+    net = network.build(scope, enabled)
+    node_identity = identity.node_identity(scope, enabled)
+    images, pull = registry.build(config, scope, node_identity, enabled)
+    volume = storage.build(config, scope, net, enabled)
+    control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
+    # Nodes pull etcd's image from the internet.
+    system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
+    workers = nodes.worker_pool(config, scope, control_plane, node_identity, [system])
+    reader = identity.bucket_reader(config, scope, enabled, control_plane)
+    kubernetes = k8s.Provider(
+        "cluster",
+        kubeconfig=cluster.kubeconfig(scope, control_plane),
+        cluster_identifier=cluster.identifier(scope),
+        enable_server_side_apply=True,
+        # Objects come after nodes to run on, and go before them.
+        opts=pulumi.ResourceOptions(parent=component, depends_on=[system, workers]),
+    )
+    component.register_outputs({"name": control_plane.name})
+    return Cluster(
+        name=config.name,
+        provider=kubernetes,
+        workers=nodes.as_scheduled(config),
+        storage=volume.shared,
+        registry=images,
+        builder=config.image.builder or "buildkit",
+        base_image=config.image.base,
+        etcd_image=config.rendezvous.image or ETCD_IMAGE,
+        context=cluster.context_name(scope),
+        credentials_command=(
+            f"gcloud container clusters get-credentials {scope.name} --project {scope.project} --zone {scope.zone} "
+            "--dns-endpoint"
+        ),
+        reader_annotations=reader,
+        resource=control_plane,
+    )
+
+
+class GkeCluster(pulumi.ComponentResource):
+    """Everything on Google Cloud that the stack owns."""
+
+    def __init__(self, name: str, opts: pulumi.ResourceOptions):
+        super().__init__("trainyard:infra:GkeCluster", name, None, opts)

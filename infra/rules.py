@@ -1,0 +1,196 @@
+"""The rules between the keys of a stack's configuration.
+
+Each takes the sections that it names and yields one line a problem.
+
+What holds on Google Cloud alone is in infra/gke/rules.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from infra.catalog import MACHINES, POSITIONS, WORKER_MACHINES, allocatable, for_pods, nearest
+from infra.gke.rules import RULES as GKE_RULES
+from infra.sections import (
+    ClusterConfig,
+    GkeConfig,
+    ImageConfig,
+    NodesConfig,
+    StorageConfig,
+    TrainingConfig,
+    WorkersConfig,
+)
+
+
+def _cluster_kind(cluster: ClusterConfig, gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
+    if cluster.kind == "existing":
+        if not cluster.context:
+            yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
+        for key, section in (("gke", gke), ("nodes", nodes)):
+            if section is not None:
+                yield f"{key}: only used with clusters that the stack makes; set cluster.kind: gke, or remove {key}"
+        return
+    for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
+        if value:
+            yield f"cluster.{key}: only used with cluster.kind existing; the stack makes its own cluster; remove it"
+
+
+def _worker_range(workers: WorkersConfig) -> Iterator[str]:
+    if workers.min > workers.count:
+        yield f"workers.min: {workers.min} is more than workers.count; allowed: 1 to {workers.count}"
+    if workers.gpus and workers.gpus != workers.processes:
+        yield f"workers.processes: {workers.processes} for {workers.gpus} GPUs; allowed: {workers.gpus}, one per GPU"
+
+
+def _machine(nodes: NodesConfig | None) -> Iterator[str]:
+    if nodes is not None and nodes.machine_type not in WORKER_MACHINES:
+        close = difflib.get_close_matches(nodes.machine_type, WORKER_MACHINES, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(nodes.machine_type, WORKER_MACHINES)}"
+        yield f"nodes.machineType: '{nodes.machine_type}' is not known as a worker; {hint}"
+
+
+def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterator[str]:
+    """A pod that asks for more than a node can give is pending for ever, and no autoscaler helps."""
+    machine = MACHINES.get(nodes.machine_type) if nodes else None
+    if nodes is None or machine is None:
+        return
+    if workers.count > nodes.max:
+        yield f"nodes.max: {nodes.max} nodes for workers.count {workers.count}; allowed: {workers.count} or more"
+    cpus = machine.threads(nodes.threads_per_core)
+    cpu, memory = allocatable(machine, nodes.threads_per_core)
+    most_cpu, most_memory = for_pods(machine, nodes.threads_per_core)
+    threads = f" with {nodes.threads_per_core} thread a core" if nodes.threads_per_core else ""
+    if workers.cpu > most_cpu:
+        yield (
+            f"workers.cpu: {workers.cpu:g} on {machine.name}{threads}, which has {cpus} CPUs, "
+            f"{cpu:g} of them for pods, less what GKE's own pods take; allowed: at most {most_cpu:g}"
+        )
+    if workers.memory_gib > most_memory:
+        yield (
+            f"workers.memoryGib: {workers.memory_gib:g} on {machine.name}, which has {memory:g} GiB for pods, less "
+            f"what GKE's own pods take; allowed: at most {most_memory:g}"
+        )
+    if workers.gpus != machine.accelerators:
+        has = f"{machine.accelerator} x{machine.accelerators}" if machine.accelerator else "no accelerator"
+        yield f"workers.gpus: {workers.gpus} on {machine.name}, which has {has}; allowed: {machine.accelerators}"
+    if machine.capability == "amx_bf16" and workers.cpu != int(workers.cpu):
+        yield (
+            f"workers.cpu: {workers.cpu:g} is no whole number; pods get whole cores of {machine.name}; "
+            f"allowed: 1 to {most_cpu:g}"
+        )
+
+
+def _precision_of_machine(nodes: NodesConfig | None, training: TrainingConfig) -> Iterator[str]:
+    machine = MACHINES.get(nodes.machine_type) if nodes else None
+    if machine is None or training.precision in ("auto", *machine.precisions):
+        return
+    device = machine.accelerator or machine.name
+    use = [name for name in ("bf16", "fp16", "fp32") if name in machine.precisions]
+    yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
+
+
+def _engine(training: TrainingConfig) -> Iterator[str]:
+    if training.zero_stage != 1 and training.engine != "deepspeed":
+        yield "training.zeroStage: only used with training.engine deepspeed; set the engine, or remove the stage"
+
+
+def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
+    """A misspelt setting would be found by the first worker, on a node that is paid for by then."""
+    if not training.settings:
+        return
+    # The trainer's own table of keys; it imports nothing but YAML, and only a stack that uses this key needs it.
+    from trainer.config import keys
+
+    known = keys()
+    for key in training.settings:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see docs/training.md"
+            yield f"training.settings.{key}: the trainer has no such setting; {hint}"
+
+
+def _storage_kind(cluster: ClusterConfig, storage: StorageConfig) -> Iterator[str]:
+    ours, theirs = ("nfs", "filestore"), ("hostPath", "storageClass")
+    if cluster.kind == "existing" and storage.kind in ours:
+        yield f"storage.kind: {storage.kind} needs cluster.kind gke; allowed here: {', '.join(theirs)}"
+    if cluster.kind != "existing" and storage.kind in theirs:
+        yield (
+            f"storage.kind: {storage.kind} is not shared by the nodes of a cluster that the stack makes; "
+            f"allowed: {', '.join(ours)}"
+        )
+    if storage.path and storage.kind != "hostPath":
+        yield "storage.path: only used with storage.kind hostPath; set storage.kind, or remove the path"
+    if storage.path and not storage.path.startswith("/"):
+        yield f"storage.path: '{storage.path}' is relative; give the absolute directory on the node"
+    if storage.class_name and storage.kind != "storageClass":
+        yield "storage.className: only used with storage.kind storageClass; set storage.kind, or remove the class"
+
+
+def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterConfig) -> Iterator[str]:
+    served = cluster.kind == "gke" and storage.kind in (None, "nfs")
+    references = {"image.ref": image.ref, "storage.serverImage": storage.server_image}
+    if not served:
+        references.pop("storage.serverImage")
+        if storage.server_image:
+            yield "storage.serverImage: only used with storage.kind nfs; remove it"
+    for key, reference in references.items():
+        if image.builder == "prebuilt":
+            if not reference:
+                yield f"{key}: missing; builder prebuilt needs the image as name@sha256:<64 hex digits>"
+            elif not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", reference):
+                yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"
+        elif reference:
+            yield f"{key}: only used with image.builder prebuilt; set the builder, or remove the ref"
+
+
+def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
+    sample = training.sequence_length * training.micro_batch
+    if training.task == "language_model" and training.tokens_per_step % sample:
+        nearest_size = max(1, round(training.tokens_per_step / sample)) * sample
+        yield (
+            f"training.tokensPerStep: {training.tokens_per_step} is not a multiple of sequenceLength x microBatch = "
+            f"{sample}; the nearest is {nearest_size}"
+        )
+    if training.optimizer.warmup_steps >= training.steps:
+        yield (
+            f"training.optimizer.warmupSteps: {training.optimizer.warmup_steps} leaves nothing of {training.steps} "
+            f"steps; allowed: 0 to {training.steps - 1}"
+        )
+
+
+def _model_positions(training: TrainingConfig) -> Iterator[str]:
+    positions = POSITIONS[training.model]
+    if training.task == "language_model" and training.sequence_length > positions:
+        yield (
+            f"training.sequenceLength: {training.sequence_length} is more than the {positions} positions of model "
+            f"{training.model}; allowed: 2 to {positions}"
+        )
+
+
+def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[str]:
+    micro_batches = training.tokens_per_step // (training.sequence_length * training.micro_batch)
+    processes = workers.count * workers.processes
+    if training.task == "language_model" and 0 < micro_batches < processes:
+        yield (
+            f"training.microBatch: a step has {micro_batches} micro-batches for {processes} processes, some would "
+            f"idle; lower microBatch or raise tokensPerStep"
+        )
+
+
+RULES = (
+    _cluster_kind,
+    _worker_range,
+    _machine,
+    _pods_fit_nodes,
+    _precision_of_machine,
+    _engine,
+    _trainer_settings,
+    _storage_kind,
+    _image_source,
+    _batch_arithmetic,
+    _model_positions,
+    _work_for_all,
+    *GKE_RULES,
+)

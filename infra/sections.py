@@ -1,0 +1,275 @@
+"""The sections of a stack's configuration: every key, its default, what it means.
+
+One class a key under `trainyard:`; infra/config.py reads them, infra/rules.py holds the rules between them. The
+sentence under a field is its documentation in the README.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from infra.catalog import POSITIONS
+
+#: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+
+
+def _known_model(name: str) -> str:
+    if name not in POSITIONS:
+        raise ValueError(f"'{name}' is not known; allowed: {', '.join(POSITIONS)}")
+    return name
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+
+class ClusterConfig(Section):
+    kind: Literal["existing", "gke"] = "existing"
+    """Where the cluster comes from. `existing`: one that a kubeconfig reaches; nothing of it is created or
+    destroyed. `gke`: made on Google Cloud, and destroyed with the stack; see `gke` and `nodes`."""
+    context: str | None = Field(default=None, min_length=1)
+    """Of an existing cluster: its context in the kubeconfig. `trainyard-local` is the node that `make up` starts on
+    this machine."""
+    kubeconfig: str | None = None
+    """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
+    name: Name | None = None
+    """Of a cluster that the stack makes: its name, and the beginning of the names of all that belongs to it. Default:
+    trainyard-STACK."""
+    deletion_protection: bool = False
+    """The cloud refuses to delete the cluster that the stack makes. `pulumi up` with false before `pulumi destroy`."""
+    namespace: Name = "trainyard"
+    """Namespace that the stack creates and destroys, with everything in it."""
+
+
+class GkeConfig(Section):
+    project: Annotated[str, StringConstraints(pattern=r"^[a-z][-a-z0-9]{4,28}[a-z0-9]$")]
+    """Id of the Google Cloud project; it has to exist, with billing."""
+    zone: Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
+    """Zone of everything: accelerators are zonal, and a zonal control plane is quicker to make and costs the same."""
+    release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
+    """What GKE upgrades the control plane to."""
+    no_upgrades_since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = (
+        "2026-11-01T00:00:00Z"
+    )
+    """Start of the time in which neither minor version nor nodes are upgraded, up to the version's end of support; an
+    upgrade of the nodes restarts a training. null: upgrades come as the channel brings them."""
+    system_machine_type: str = "e2-standard-4"
+    """Nodes for etcd, the dataset Job, TensorBoard and the NFS server: on demand, without accelerators."""
+    system_nodes: int = Field(default=3, ge=1, le=10)
+    """Most nodes of the system pool; one runs at rest."""
+
+
+class NodesConfig(Section):
+    machine_type: str
+    """Machine type of the nodes that train, such as a2-highgpu-8g or c3-highmem-8; infra/catalog.py lists them."""
+    max: int = Field(default=2, ge=1, le=1000)
+    """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
+    consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
+    """How the nodes are had. `on_demand`: now, or not at all. `spot`: at a third of the price and taken back at any
+    time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
+    together. `reservation`: from `nodes.reservation`."""
+    reservation: str | None = None
+    """Name of the reservation that the nodes come from, with consumption reservation."""
+    compact_placement: bool = False
+    """Place the nodes close to each other: less latency between them, harder to get."""
+    disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
+    """Boot disk."""
+    disk_gib: int = Field(default=200, ge=50, le=65_536)
+    """Size of the boot disk, GiB: the image with its CUDA libraries takes 10."""
+    local_ssds: int | None = Field(default=None, ge=0, le=32)
+    """Local SSDs of 375 GB for the pods' scratch (/tmp and caches). Default: what the machine type comes with."""
+    threads_per_core: Literal[1, 2] | None = None
+    """1 switches hyperthreads off, which halves the CPUs that pods can ask for. Default: as the machine type comes."""
+    max_run_hours: float | None = Field(default=None, gt=0, le=24 * 365)
+    """A node is removed after this time, whatever runs on it: a guard against a forgotten run. The training resumes on
+    a new node; `training.maxHours` ends it."""
+    gpu_driver: Literal["managed", "daemonset"] = "managed"
+    """Who installs the accelerators' driver. `managed`: GKE, when the node starts. `daemonset`: a DaemonSet of ours."""
+    gpu_driver_version: Literal["DEFAULT", "LATEST"] = "LATEST"
+    """Which driver of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
+
+
+class WorkersConfig(Section):
+    count: int = Field(default=2, ge=1, le=1000)
+    """Pods of the training Job; one a node where the stack makes the nodes."""
+    min: int = Field(default=1, ge=1)
+    """The training goes on with this many pods when others are lost."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Training processes per pod: 1 per accelerator, or per NUMA node on CPUs. Default with `nodes`: one an
+    accelerator, or one."""
+    cpu: float = Field(default=1.0, gt=0)
+    """CPU cores requested per pod; each process gets cpu / processes threads, at least one. Default with `nodes`: what
+    a node can give."""
+    memory_gib: float = Field(default=2.0, gt=0)
+    """Memory per pod, requested and limit, GiB. Default with `nodes`: what a node can give."""
+    gpus: int = Field(default=0, ge=0, le=16)
+    """Accelerators (nvidia.com/gpu) per pod. Default with `nodes`: all of a node."""
+    allocator: Literal["glibc", "tcmalloc"] | None = None
+    """Who gives the trainer memory on the processor: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
+    else glibc with the trainer's settings for it."""
+
+
+class StorageConfig(Section):
+    kind: Literal["hostPath", "storageClass", "nfs", "filestore"] | None = None
+    """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. `nfs`: a disk
+    of ours behind an NFS server in the cluster, and `filestore`: Google's NFS service, both with kind gke. Default: nfs
+    with kind gke; the directory of the local node; else the cluster's default class."""
+    path: str | None = None
+    """Directory on the node, for hostPath. Default: the one that the local node offers."""
+    class_name: str | None = None
+    """StorageClass, for storageClass. Default: the cluster's default class."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
+    """Default: ReadWriteMany for a class that is named; ReadWriteOnce for the cluster's default class, which is nearly
+    everywhere a disk or a directory of one node."""
+    size_gib: int = Field(default=10, ge=1)
+    """Size of the volume, GiB. It can grow."""
+    retain: bool = False
+    """With nfs: the disk stays when the stack is destroyed, and goes on costing; `storage.disk` brings it back."""
+    disk: str | None = None
+    """With nfs: name of a disk that exists already in the zone, instead of a new one. It is never deleted."""
+    disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-ssd"
+    """With nfs: type of the disk."""
+    tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
+    """With filestore: the service tier."""
+    server_image: str | None = None
+    """With nfs and a prebuilt image: the NFS server's image, by digest."""
+
+
+class ImageConfig(Section):
+    builder: Literal["buildah", "buildkit", "prebuilt"] | None = None
+    """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs none; `prebuilt` builds nothing. Default:
+    what the local node offers, else buildkit."""
+    registry: str | None = None
+    """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001 or ghcr.io/you.
+    Default: the local node's; with kind gke an Artifact Registry repository that the stack makes."""
+    base: str | None = None
+    """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
+    ref: str | None = None
+    """With `prebuilt`: the image, by digest (name@sha256:...)."""
+
+
+class RendezvousConfig(Section):
+    image: str | None = None
+    """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
+
+
+class DatasetConfig(Section):
+    name: Name = "opticks"
+    """Folder under /data/datasets on the shared volume."""
+    input: tuple[str, ...] = Field(default=("sample",), min_length=1)
+    """Text: files or folders on the shared volume; `sample`, Newton's Opticks, which the image carries; `hf:NAME` for a
+    data set of the Hugging Face hub; https:// or gs:// addresses. With kind gke the stack may read the buckets named
+    here."""
+    tokenizer: str = "gpt2"
+    """`gpt2`, a folder, or a name on the Hugging Face hub."""
+    validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
+    """Share of the text that is held out for the validation loss."""
+    timeout_minutes: int = Field(default=60, ge=1)
+    """How long `pulumi up` waits for the text to be tokenised."""
+    cpu: float = Field(default=0.5, gt=0)
+    """CPU cores of the Job that does it: the tokenizer uses all of them."""
+    memory_gib: float = Field(default=2.0, gt=0)
+    """Its memory, GiB."""
+
+
+class OptimizerConfig(Section):
+    learning_rate: float = Field(default=6e-4, gt=0, le=1)
+    """Peak learning rate of AdamW."""
+    warmup_steps: int = Field(default=100, ge=0)
+    """Steps of linear warm-up from 0."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Decay after the warm-up, to a tenth of the peak at the last step."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled weight decay of the matrices (not of biases and norms)."""
+    clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
+
+
+class EvaluationConfig(Section):
+    every: int = Field(default=250, ge=1)
+    """Steps between two measurements of the validation loss."""
+    batches: int = Field(default=20, ge=1)
+    """Micro-batches in one measurement; always the same ones."""
+
+
+class CheckpointConfig(Section):
+    every_steps: int = Field(default=500, ge=1)
+    """Steps between two checkpoints."""
+    every_minutes: float = Field(default=10, gt=0)
+    """Minutes after which a checkpoint is due whatever the step: what a lost machine can cost at most."""
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints kept; older ones are removed."""
+
+
+class TrainingConfig(Section):
+    name: Name | None = None
+    """Folder under /data/runs. Default: the model and a hash of what changes the mathematics, so that the same training
+    resumes and a different one starts afresh."""
+    task: Literal["language_model", "question_answering"] = "language_model"
+    """`language_model`: GPT-2 on the data set. `question_answering`: BERT on SQuAD."""
+    model: Annotated[str, AfterValidator(_known_model)] = "small"
+    """Preset of GPT-2: tiny, micro, distil, small, medium, large or xl."""
+    weights: str | None = None
+    """Start from these weights instead of random ones: a name on the Hugging Face hub, which the dataset Job fetches
+    (`gpt2` fits model small), or a folder on the shared volume."""
+    engine: Literal["ddp", "deepspeed"] = "ddp"
+    """What spreads the training over the workers."""
+    zero_stage: Literal[1, 2] = 1
+    """With deepspeed: 1 shares out the optimizer's state, 2 the gradients as well."""
+    steps: int = Field(default=1000, ge=1)
+    """Optimizer steps."""
+    tokens_per_step: int = Field(default=524_288, ge=1)
+    """Tokens in one step, over all workers: the same mathematics at any number of workers."""
+    sequence_length: int = Field(default=1024, ge=2)
+    """Tokens in one sample."""
+    micro_batch: int = Field(default=8, ge=1)
+    """Samples that one process computes at once."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the forward and backward pass."""
+    seed: int = Field(default=1337, ge=0)
+    """Of the weights and of the order of the data."""
+    metrics_every: int = Field(default=10, ge=1)
+    """Steps between two lines of metrics."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW and its schedule."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Validation loss."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Any other setting of the trainer by its own name, such as `train.compile: true`; docs/training.md lists them."""
+    max_hours: float | None = Field(default=None, gt=0)
+    """The Job is ended after this time, whatever it has reached: a guard for the bill. It resumes with the next
+    training of the same name."""
+
+
+class TensorBoardConfig(Section):
+    enabled: bool = True
+    """Run TensorBoard beside the training, reached by port-forward."""
+
+
+class CheckConfig(Section):
+    enabled: bool = False
+    """Before the training, run a Job on all workers that measures the exchange between them, lists their accelerators
+    and writes to the shared volume; its result is the output `nodeCheck`."""
+    megabytes: int = Field(default=256, ge=1, le=4096)
+    """Size of the exchanged tensor, MB."""
+    storage_megabytes: int = Field(default=1024, ge=1)
+    """What the check writes to the shared volume, MB."""
+    timeout_minutes: int = Field(default=45, ge=1)
+    """How long `pulumi up` waits for it: nodes with accelerators take up to 15 minutes to come."""
+
+
+class SecretsConfig(Section):
+    """Set with `pulumi config set --secret --path secrets.KEY VALUE`."""
+
+    hugging_face_token: SecretStr | None = None
+    """Token for the Hugging Face hub, for gated models and data sets."""
+    wandb_api_key: SecretStr | None = None
+    """Key for Weights & Biases."""

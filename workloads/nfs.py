@@ -1,0 +1,229 @@
+"""An NFS server in the cluster: makes a disk, which one node has at a time, into a volume that all of them share.
+
+nfs-ganesha serves from user space, NFS 4.1 and newer only: one port, no port mapper, no lock daemon. Its address is its
+Service's, handed on as an Output: the node that mounts the volume does not ask the cluster's DNS.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
+from infra.image import ContainerImage
+from workloads.pod import TRAINER_ID, component, environment, labels, resources
+
+NAME = "nfs-server"
+PORT = 2049
+#: The export, in the tree that clients see.
+EXPORT = "/data"
+#: Seconds after a restart in which clients claim back what they had open, and everything else waits.
+GRACE_SECONDS = 30
+#: Hard: a restart of the server makes processes wait, not fail. No access times: they are writes.
+MOUNT_OPTIONS = ["nfsvers=4.1", "hard", "noatime"]
+#: What serving other users' files from user space takes: their ownership, files without a path, many open ones.
+CAPABILITIES = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "SETGID",
+    "SETUID",
+    "SYS_RESOURCE",
+]
+
+
+class NfsServer(pulumi.ComponentResource):
+    """The server, in a namespace of its own: it needs rights that the training's pods must not have."""
+
+    storage: SharedStorage
+    """The volume that it makes."""
+
+    def __init__(self, name: str, cluster: Cluster, namespace: str, image: ContainerImage):
+        """`namespace` is the name of the one that it makes."""
+        super().__init__("trainyard:workloads:NfsServer", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
+        assert disk is not None
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
+        space = k8s.core.v1.Namespace(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=namespace,
+                labels={**labels("storage"), "pod-security.kubernetes.io/enforce": "privileged"},
+            ),
+            opts=opts,
+        )
+        claim = _disk_claim(name, namespace, space, disk, size_gib, opts)
+        text = configuration(disk.clients)
+        settings = k8s.core.v1.ConfigMap(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(namespace=space.metadata.name, labels=labels(NAME)),
+            data={"ganesha.conf": text},
+            opts=opts,
+        )
+        metadata = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=space.metadata.name, labels=labels(NAME))
+        server = k8s.apps.v1.Deployment(
+            name,
+            metadata=metadata,
+            spec=k8s.apps.v1.DeploymentSpecArgs(
+                replicas=1,
+                # The disk is attached to one node at a time.
+                strategy=k8s.apps.v1.DeploymentStrategyArgs(type="Recreate"),
+                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
+                template=k8s.core.v1.PodTemplateSpecArgs(
+                    metadata=k8s.meta.v1.ObjectMetaArgs(
+                        labels=labels(NAME),
+                        annotations={
+                            # A disk that has grown is mounted anew, which makes its file system grow.
+                            "trainyard/disk-gib": str(size_gib),
+                            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                        },
+                    ),
+                    spec=_pod(image.reference, claim.metadata.name, settings.metadata.name),
+                ),
+            ),
+            opts=opts,
+        )
+        service = k8s.core.v1.Service(
+            name,
+            metadata=metadata,
+            spec=k8s.core.v1.ServiceSpecArgs(
+                selector=component(NAME),
+                ports=[k8s.core.v1.ServicePortArgs(name="nfs", port=PORT, target_port=PORT)],
+            ),
+            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[server])),
+        )
+        address = service.spec.cluster_ip.apply(str)
+        self.storage = static_volume(
+            size_gib,
+            nfs=k8s.core.v1.NFSVolumeSourceArgs(server=address, path=EXPORT),
+            mount_options=MOUNT_OPTIONS,
+            address=pulumi.Output.concat(address, ":", EXPORT),
+        )
+        self.register_outputs({"address": address})
+
+
+def _disk_claim(
+    name: str,
+    namespace: str,
+    space: k8s.core.v1.Namespace,
+    disk: ServedDisk,
+    size_gib: int,
+    opts: pulumi.ResourceOptions,
+) -> k8s.core.v1.PersistentVolumeClaim:
+    """The disk as a volume of the cluster: made here, never by a provisioner, so that Pulumi owns what is billed."""
+    volume = k8s.core.v1.PersistentVolume(
+        name,
+        metadata=k8s.meta.v1.ObjectMetaArgs(name=f"{namespace}-disk", labels=labels("storage")),
+        spec=k8s.core.v1.PersistentVolumeSpecArgs(
+            capacity={"storage": f"{size_gib}Gi"},
+            access_modes=["ReadWriteOnce"],
+            storage_class_name="",
+            persistent_volume_reclaim_policy="Retain",
+            csi=disk.source,
+        ),
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
+    )
+    return k8s.core.v1.PersistentVolumeClaim(
+        name,
+        metadata=k8s.meta.v1.ObjectMetaArgs(
+            name="disk",
+            namespace=space.metadata.name,
+            labels=labels("storage"),
+            annotations={"pulumi.com/skipAwait": "true"},
+        ),
+        spec=k8s.core.v1.PersistentVolumeClaimSpecArgs(
+            access_modes=["ReadWriteOnce"],
+            storage_class_name="",
+            volume_name=volume.metadata.name,
+            # A claim cannot grow with a volume that no class made: it asks for the least, and gets the volume.
+            resources=k8s.core.v1.VolumeResourceRequirementsArgs(requests={"storage": "1Gi"}),
+        ),
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
+    )
+
+
+def configuration(clients: tuple[str, ...], port: int = PORT) -> str:
+    """ganesha.conf: one export, every file the trainer's whoever writes it, for the clients' addresses alone."""
+    return f"""\
+NFS_CORE_PARAM {{
+    Protocols = 4;
+    NFS_Port = {port};
+    Enable_NLM = false;
+    Enable_RQUOTA = false;
+}}
+NFSv4 {{
+    Minor_Versions = 1, 2;
+    Lease_Lifetime = {GRACE_SECONDS};
+    Grace_Period = {GRACE_SECONDS};
+    # On the disk: a server that comes back on another node knows its clients.
+    RecoveryBackend = fs;
+    RecoveryRoot = /disk/.ganesha;
+    Only_Numeric_Owners = true;
+}}
+EXPORT {{
+    Export_Id = 1;
+    Path = /disk/data;
+    Pseudo = {EXPORT};
+    Protocols = 4;
+    Transports = TCP;
+    SecType = sys;
+    Access_Type = NONE;
+    Squash = All_Squash;
+    Anonymous_Uid = {TRAINER_ID};
+    Anonymous_Gid = {TRAINER_ID};
+    CLIENT {{
+        Clients = {", ".join(clients)};
+        Access_Type = RW;
+    }}
+    FSAL {{
+        Name = VFS;
+    }}
+}}
+LOG {{
+    Default_Log_Level = EVENT;
+}}
+"""
+
+
+def _pod(image: pulumi.Output[str], claim: pulumi.Input[str], settings: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
+    core = k8s.core.v1
+    listening = core.TCPSocketActionArgs(port=PORT)
+    container = core.ContainerArgs(
+        name=NAME,
+        image=image,
+        env=environment({"OWNER": str(TRAINER_ID)}),
+        ports=[core.ContainerPortArgs(name="nfs", container_port=PORT)],
+        readiness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=3),
+        # Wide: a restart makes every client wait out the grace period.
+        liveness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=20, failure_threshold=6),
+        # Its cache of file attributes grows with the number of files, not with their size.
+        resources=resources(cpu=0.5, memory_gib=2),
+        security_context=core.SecurityContextArgs(
+            run_as_user=0,
+            allow_privilege_escalation=False,
+            read_only_root_filesystem=True,
+            capabilities=core.CapabilitiesArgs(drop=["ALL"], add=CAPABILITIES),
+            seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
+        ),
+        volume_mounts=[
+            core.VolumeMountArgs(name="disk", mount_path="/disk"),
+            core.VolumeMountArgs(name="settings", mount_path="/etc/ganesha", read_only=True),
+            core.VolumeMountArgs(name="run", mount_path="/run"),
+            core.VolumeMountArgs(name="run", mount_path="/tmp", sub_path="tmp"),
+        ],
+    )
+    return core.PodSpecArgs(
+        containers=[container],
+        volumes=[
+            core.VolumeArgs(
+                name="disk", persistent_volume_claim=core.PersistentVolumeClaimVolumeSourceArgs(claim_name=claim)
+            ),
+            core.VolumeArgs(name="settings", config_map=core.ConfigMapVolumeSourceArgs(name=settings)),
+            core.VolumeArgs(name="run", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory", size_limit="64Mi")),
+        ],
+        automount_service_account_token=False,
+        enable_service_links=False,
+        termination_grace_period_seconds=30,
+    )

@@ -1,0 +1,204 @@
+"""A measurement of the nodes before the training: accelerators, the exchange between nodes, the shared volume.
+
+The first pod leaves its result in a ConfigMap, which is read back once the Job is done: that is how a number that a pod
+measured becomes an output of the stack. The pods' own account may write that one ConfigMap and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster
+from infra.config import StackConfig
+from infra.image import ContainerImage
+from workloads.layout import DATA
+from workloads.namespace import Namespace
+from workloads.pod import (
+    TRAINER_ENVIRONMENT,
+    component,
+    container_security,
+    environment,
+    from_field,
+    labels,
+    node_environment,
+    resources,
+    trainer_mounts,
+    trainer_pod,
+)
+
+NAME = "node-check"
+#: Where the first pod listens for the others.
+PORT = 29500
+#: The API server's ports: of clouds, and of the local node.
+API_PORTS = (443, 6443)
+
+
+class NodeCheck(pulumi.ComponentResource):
+    """The Job, and its result as a JSON text."""
+
+    job: k8s.batch.v1.Job
+    result: pulumi.Output[str]
+
+    def __init__(
+        self,
+        name: str,
+        config: StackConfig,
+        cluster: Cluster,
+        namespace: Namespace,
+        image: ContainerImage,
+        claim: k8s.core.v1.PersistentVolumeClaim,
+        after: list[pulumi.Resource],
+    ):
+        super().__init__("trainyard:workloads:NodeCheck", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        workers, check = config.workers, config.check
+        arguments = [
+            *("--nodes", str(workers.count)),
+            *("--processes", str(workers.processes)),
+            *("--megabytes", str(check.megabytes)),
+            *("--storage", f"{DATA}/checks"),
+            *("--storage-megabytes", str(check.storage_megabytes)),
+        ]
+        identity = hashlib.sha256(json.dumps([image.version, arguments, workers.model_dump()]).encode()).hexdigest()[:8]
+        job_name = f"{NAME}-{identity}"
+        account = self._account(namespace, job_name, opts)
+        core = k8s.core.v1
+        service = core.Service(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels(NAME)),
+            spec=core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=component(NAME)),
+            opts=opts,
+        )
+        self._policy(namespace, opts)
+        pool = cluster.workers
+        container = core.ContainerArgs(
+            name=NAME,
+            image=image.reference,
+            args=[
+                *("python", "-m", "trainer.node_check"),
+                *arguments,
+                *("--master", f"{job_name}-0.{NAME}:{PORT}"),
+                *("--config-map", job_name),
+            ],
+            env=[
+                *environment(TRAINER_ENVIRONMENT | node_environment(workers, cluster.workers)),
+                from_field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+                from_field("NAMESPACE", "metadata.namespace"),
+                from_field("NODE_NAME", "spec.nodeName"),
+            ],
+            resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
+            security_context=container_security(),
+            volume_mounts=trainer_mounts(),
+            termination_message_policy="FallbackToLogsOnError",
+        )
+        pod = trainer_pod(
+            container,
+            claim.metadata.name,
+            service_account_name=account.metadata.name,
+            token=True,
+            subdomain=NAME,
+            restart_policy="Never",
+            node_selector=pool.node_selector or None,
+            tolerations=list(pool.tolerations) or None,
+        )
+        batch = k8s.batch.v1
+        self.job = batch.Job(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=job_name,
+                namespace=namespace.name,
+                labels=labels(NAME),
+                annotations={
+                    "pulumi.com/timeoutSeconds": str(check.timeout_minutes * 60),
+                    "pulumi.com/replaceUnready": "true",
+                },
+            ),
+            spec=batch.JobSpecArgs(
+                completion_mode="Indexed",
+                completions=workers.count,
+                parallelism=workers.count,
+                backoff_limit=workers.count,
+                template=core.PodTemplateSpecArgs(
+                    metadata=k8s.meta.v1.ObjectMetaArgs(
+                        labels=labels(NAME),
+                        annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+                    ),
+                    spec=pod,
+                ),
+            ),
+            opts=pulumi.ResourceOptions.merge(
+                opts, pulumi.ResourceOptions(delete_before_replace=True, depends_on=[*after, service])
+            ),
+        )
+        # Read once the Job is done: the id is known then, and not before.
+        found = core.ConfigMap.get(
+            f"{name}-result",
+            pulumi.Output.all(self.job.id, namespace.name).apply(lambda parts: f"{parts[1]}/{job_name}"),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.result = found.data.apply(lambda data: (data or {}).get("result", ""))
+        self.register_outputs({"result": self.result})
+
+    def _account(
+        self, namespace: Namespace, config_map: str, opts: pulumi.ResourceOptions
+    ) -> k8s.core.v1.ServiceAccount:
+        """An account that may make ConfigMaps, and change the one of this name."""
+        meta = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels(NAME))
+        rbac = k8s.rbac.v1
+        account = k8s.core.v1.ServiceAccount(NAME, metadata=meta, automount_service_account_token=False, opts=opts)
+        role = rbac.Role(
+            NAME,
+            metadata=meta,
+            rules=[
+                # A creation cannot be limited by name: the API server does not know it yet when it decides.
+                rbac.PolicyRuleArgs(api_groups=[""], resources=["configmaps"], verbs=["create"]),
+                rbac.PolicyRuleArgs(
+                    api_groups=[""], resources=["configmaps"], resource_names=[config_map], verbs=["patch"]
+                ),
+            ],
+            opts=opts,
+        )
+        rbac.RoleBinding(
+            NAME,
+            metadata=meta,
+            role_ref=rbac.RoleRefArgs(api_group="rbac.authorization.k8s.io", kind="Role", name=role.metadata.name),
+            subjects=[rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=namespace.name)],
+            opts=opts,
+        )
+        return account
+
+    def _policy(self, namespace: Namespace, opts: pulumi.ResourceOptions) -> None:
+        """Among themselves, and to the API server, whose address no policy can name."""
+        net = k8s.networking.v1
+        own = k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME))
+        peers = [net.NetworkPolicyPeerArgs(pod_selector=own)]
+        api = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in API_PORTS]
+        net.NetworkPolicy(
+            NAME,
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels("network-policy")),
+            spec=net.NetworkPolicySpecArgs(
+                pod_selector=own,
+                policy_types=["Ingress", "Egress"],
+                ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers)],
+                egress=[net.NetworkPolicyEgressRuleArgs(to=peers), net.NetworkPolicyEgressRuleArgs(ports=api)],
+            ),
+            opts=opts,
+        )
+
+
+def checked(
+    config: StackConfig,
+    cluster: Cluster,
+    namespace: Namespace,
+    image: ContainerImage,
+    claim: k8s.core.v1.PersistentVolumeClaim,
+    after: list[pulumi.Resource],
+) -> NodeCheck | None:
+    """The check, when the configuration asks for it."""
+    if not config.check.enabled:
+        return None
+    return NodeCheck(NAME, config, cluster, namespace, image, claim, after)

@@ -1,0 +1,36 @@
+"""The tokens of the configuration, as a Secret that pods take their environment from."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster
+from infra.config import SecretsConfig
+from workloads.namespace import Namespace
+from workloads.pod import labels
+
+#: Environment variable -> field of the configuration.
+VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}
+
+
+def tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
+    """The Secret; None when no token is configured. Its values are secret in Pulumi's state, too."""
+    values = {name: getattr(config, field) for name, field in VARIABLES.items()}
+    given = {name: pulumi.Output.secret(value.get_secret_value()) for name, value in values.items() if value}
+    if not given:
+        return None
+    return k8s.core.v1.Secret(
+        "tokens",
+        metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("tokens")),
+        string_data=given,
+        opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
+    )
+
+
+def from_tokens(secret: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
+    """`env_from` of a container."""
+    if secret is None:
+        return None
+    source = k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name)
+    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=source)]
