@@ -112,7 +112,9 @@ class Lab:
         return self.folder / "runs" / job
 
     def journal(self, job: str = "job") -> Journal:
-        return self.journals.setdefault(job, Journal(self.run_folder(job)))
+        if job not in self.journals:
+            self.journals[job] = Journal(self.run_folder(job))
+        return self.journals[job]
 
     def pod(self, machine: int, nodes: str = "1:3", job: str = "job", **settings: Any) -> Pod:
         """Start a pod of a job on machine n<machine>."""

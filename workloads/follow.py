@@ -41,6 +41,8 @@ class Target:
     """Where this machine sees the pods' /data; None: it does not."""
     commands: dict[str, str]
     """Output name -> command line, for the closing advice."""
+    run_directory: str | None = None
+    """Folder of the run in the pods."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,6 +90,7 @@ def target_of(stack: str) -> Target:
         job=outputs["jobName"],
         data_folder=outputs.get("dataFolder"),
         commands={name: value for name, value in outputs.items() if name.endswith("Command")},
+        run_directory=outputs.get("runDirectory"),
     )
 
 

@@ -76,8 +76,8 @@ class JobWatch:
         heard = time.monotonic()
         while True:
             try:
-                job = _json(self.batch.read_namespaced_job, self.job, self.namespace)
-                pods = _json(self.core.list_namespaced_pod, self.namespace, label_selector=self.selector)["items"]
+                job = as_json(self.batch.read_namespaced_job, self.job, self.namespace)
+                pods = as_json(self.core.list_namespaced_pod, self.namespace, label_selector=self.selector)["items"]
                 heard = time.monotonic()
             except ApiException as error:
                 if error.status == 404:
@@ -183,6 +183,6 @@ def why_waiting(pods: list[dict[str, Any]]) -> str:
     return "starting the pods" if pods else "waiting for the Job controller"
 
 
-def _json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:
+def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:
     """A response as plain JSON: the client's models cost time and hide absent fields."""
     return json.loads(call(*arguments, **options, _preload_content=False, _request_timeout=10).data)
