@@ -143,3 +143,50 @@ REGIONS = {
         local_ssd=Rate(0.088, 0.0448),
     ),
 }
+
+
+#: Of E2, in us-central1: (vCPU with 8 GiB) / (vCPU with 4 GiB); vCPU 0.02181159, GiB 0.00292353. Regions scale both.
+_E2_HIGHMEM = (0.02181159 + 8 * 0.00292353) / (0.02181159 + 4 * 0.00292353)
+#: An A100's share of an a2-highgpu machine, vCPU.
+_A2_VCPUS = 12
+
+
+def vcpu(region: str, family: str) -> Rate | None:
+    """One vCPU of a machine family with its memory and its accelerators; None: no price is known.
+
+    `family` is infra/catalog.py's: c3-highmem, a2-highgpu, e2-standard ...
+    """
+    prices = REGIONS.get(region)
+    if prices is None:
+        return None
+    match family:
+        case "e2-standard":
+            return prices.e2_standard
+        case "e2-highmem":
+            return _scaled(prices.e2_standard, _E2_HIGHMEM)
+        case "c3-standard":
+            return prices.c3_standard
+        case "c3-highmem":
+            return prices.c3_highmem
+        case "c3-highcpu":
+            # Half of the memory of c3-standard, of which c3-highmem has twice as much.
+            standard, highmem = prices.c3_standard, prices.c3_highmem
+            return Rate(
+                standard.on_demand - (highmem.on_demand - standard.on_demand) / 2,
+                standard.spot - (highmem.spot - standard.spot) / 2,
+            )
+        case "a2-highgpu":
+            return _scaled(prices.a2_highgpu, 1 / _A2_VCPUS) if prices.a2_highgpu else None
+    return None
+
+
+def _scaled(rate: Rate, factor: float) -> Rate:
+    return Rate(rate.on_demand * factor, rate.spot * factor)
+
+
+def disk(region: str, type_: str) -> float | None:
+    """GiB-month of a persistent disk; None: no price is known."""
+    prices = REGIONS.get(region)
+    if prices is None:
+        return None
+    return {"pd-standard": prices.pd_standard, "pd-balanced": prices.pd_balanced, "pd-ssd": prices.pd_ssd}.get(type_)

@@ -1,0 +1,160 @@
+"""What every stack needs: programs on PATH, a place for the state, the passphrase of its secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from infra.config import StackConfig
+from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.recording import ROOT
+
+INSTALL_PULUMI = "curl -fsSL https://get.pulumi.com | sh"
+#: Pulumi.yaml says so to Pulumi itself, too late to say what to do.
+OLDEST_PULUMI = (3, 200)
+PATIENCE = 15  # seconds for a program to say its version
+
+
+def run(*command: str) -> str | None:
+    """What a program prints; None when it fails, hangs or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def pulumi() -> Iterator[Finding]:
+    if not shutil.which("pulumi"):
+        yield problem("pulumi", "is not on PATH", INSTALL_PULUMI)
+        return
+    version = run("pulumi", "version") or ""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if not found:
+        yield unchecked("pulumi", f"does not say its version ({version or 'no answer'})")
+    elif (int(found[1]), int(found[2])) < OLDEST_PULUMI:
+        yield problem("pulumi", f"{version} is too old; needs {'.'.join(map(str, OLDEST_PULUMI))}", INSTALL_PULUMI)
+    else:
+        yield ok("pulumi", version)
+
+
+def state(stack: str, content: dict[str, Any]) -> Iterator[Finding]:
+    """Where Pulumi keeps the state, and whether it can read the stack's secrets."""
+    backend = os.environ.get("PULUMI_BACKEND_URL") or _logged_in()
+    if not backend:
+        yield problem(
+            "state", "Pulumi is not logged in to a backend", "pulumi login   # or: pulumi login gs://YOUR-BUCKET"
+        )
+    else:
+        yield ok("state", f"kept at {backend}")
+    passphrase = "PULUMI_CONFIG_PASSPHRASE" in os.environ or "PULUMI_CONFIG_PASSPHRASE_FILE" in os.environ
+    provider = content.get("secretsprovider")
+    if provider and provider != "passphrase":
+        yield ok("secrets", f"encrypted by {provider}")
+    elif content.get("encryptionsalt") or (backend and not _is_pulumi_cloud(backend)):
+        if passphrase:
+            yield ok("secrets", "encrypted with the passphrase of the environment")
+        else:
+            yield problem(
+                "secrets",
+                f"Pulumi.{stack}.yaml is encrypted with a passphrase, and none is set",
+                'export PULUMI_CONFIG_PASSPHRASE_FILE=FILE   # or PULUMI_CONFIG_PASSPHRASE="" if it guards nothing',
+            )
+    else:
+        yield ok("secrets", "encrypted by the backend")
+
+
+def _is_pulumi_cloud(backend: str) -> bool:
+    return backend.startswith(("https://", "http://"))
+
+
+def _logged_in() -> str | None:
+    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    try:
+        return json.loads((home / "credentials.json").read_text()).get("current") or None
+    except (OSError, ValueError):
+        return None
+
+
+def kubectl() -> Iterator[Finding]:
+    if shutil.which("kubectl"):
+        yield ok("kubectl", "is on PATH")
+    else:
+        yield warning(
+            "kubectl", "is not on PATH; the commands that the stack prints use it", "gcloud components install kubectl"
+        )
+
+
+def builder(name: str, registry_host: str | None) -> Iterator[Finding]:
+    """What builds and pushes the image. `registry_host`: where Docker needs a credential helper."""
+    if name == "prebuilt":
+        yield ok("image", "prebuilt, nothing is built")
+        return
+    if name == "buildah":
+        if shutil.which("buildah"):
+            yield ok("image", "buildah is on PATH")
+        else:
+            yield problem("image", "buildah is not on PATH", "sudo apt-get install buildah")
+        return
+    if not shutil.which("docker"):
+        yield problem(
+            "image",
+            "docker is not on PATH, and the image is built with BuildKit",
+            "pulumi config set --path image.builder buildah   # or install Docker: https://docs.docker.com/engine/install",
+        )
+        return
+    if run("docker", "version", "--format", "{{.Server.Version}}") is None:
+        yield problem("image", "the Docker engine does not answer", "sudo systemctl start docker")
+    if run("docker", "buildx", "version") is None:
+        yield problem("image", "docker has no buildx plug-in", "sudo apt-get install docker-buildx-plugin")
+    else:
+        yield ok("image", "docker with buildx")
+    if registry_host:
+        yield from _push_credentials(registry_host)
+
+
+def _push_credentials(host: str) -> Iterator[Finding]:
+    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError):
+        config = {}
+    known = {*config.get("credHelpers", {}), *config.get("auths", {})}
+    if host in known or f"https://{host}" in known:
+        yield ok("push", f"Docker has credentials for {host}")
+    else:
+        yield problem("push", f"Docker has no credentials for {host}", f"gcloud auth configure-docker {host}")
+
+
+def context(config: StackConfig) -> Iterator[Finding]:
+    """The cluster that an existing stack names."""
+    name = config.cluster.context or ""
+    start = "make node   # starts trainyard-local on this machine"
+    if not shutil.which("kubectl"):
+        yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
+        return
+    arguments = ["--kubeconfig", config.cluster.kubeconfig] if config.cluster.kubeconfig else []
+    known = (run("kubectl", *arguments, "config", "get-contexts", "--output", "name") or "").split()
+    if name not in known:
+        yield problem(
+            "cluster", f"no kubeconfig has the context {name}; there are: {', '.join(known) or 'none'}", start
+        )
+    elif run("kubectl", *arguments, "--context", name, "--request-timeout", "10s", "get", "--raw", "/version") is None:
+        yield problem(
+            "cluster", f"the API server behind {name} does not answer", f"kubectl --context {name} cluster-info"
+        )
+    else:
+        yield ok("cluster", f"{name} answers")
+
+
+def stack_content(stack: str) -> dict[str, Any]:
+    """The stack's file, with what is beside `config:`."""
+    import yaml
+
+    return yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text()) or {}

@@ -1,0 +1,79 @@
+"""What a check of the doctor found, and how a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "problem", "warning", "unchecked"]
+#: Mark and style of each level; a terminal without Unicode shows "?" for the marks and loses nothing.
+MARKS: dict[Level, tuple[str, str]] = {
+    "ok": ("✓", "green"),
+    "problem": ("✗", "bold red"),
+    "warning": ("!", "yellow"),
+    "unchecked": ("?", "dim"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    subject: str
+    """What was looked at: `credentials`, `quota NVIDIA_A100_GPUS`."""
+    text: str
+    fix: str = ""
+    """The command that mends it, or the key to change."""
+
+
+def ok(subject: str, text: str) -> Finding:
+    return Finding("ok", subject, text)
+
+
+def problem(subject: str, text: str, fix: str) -> Finding:
+    """`pulumi up`, or the training after it, would fail."""
+    return Finding("problem", subject, text, fix)
+
+
+def warning(subject: str, text: str, fix: str = "") -> Finding:
+    """It works, but something will be missing or surprise."""
+    return Finding("warning", subject, text, fix)
+
+
+def unchecked(subject: str, text: str, fix: str = "") -> Finding:
+    """Nobody could be asked; the text says why."""
+    return Finding("unchecked", subject, text, fix)
+
+
+def summary(findings: Iterable[Finding]) -> str:
+    """`1 problem, 2 warnings, 3 not checked`."""
+    levels = [finding.level for finding in findings]
+    counts = {
+        "problem": (levels.count("problem"), "problem", "problems"),
+        "warning": (levels.count("warning"), "warning", "warnings"),
+        "unchecked": (levels.count("unchecked"), "not checked", "not checked"),
+    }
+    parts = [f"{number} {one if number == 1 else many}" for number, one, many in counts.values() if number]
+    return ", ".join(parts) or "nothing stands in the way"
+
+
+def show(title: str, findings: Iterable[Finding]) -> None:
+    """Print as they come: the checks ask a cloud, which takes seconds."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(title, style="bold")
+    for finding in findings:
+        mark, style = MARKS[finding.level]
+        text = Text.assemble(
+            (f"{finding.subject}: ", "" if finding.level == "ok" else "bold"),
+            (finding.text, "dim" if finding.level == "unchecked" else ""),
+        )
+        line = Table.grid(padding=(0, 1))
+        line.add_row(Text(f" {mark}", style=style), text)
+        console.print(line)
+        if finding.fix:
+            # On a line of its own and never wrapped, so that it can be copied.
+            console.print(Text(f"   {finding.fix}", style="cyan"), soft_wrap=True)

@@ -1,0 +1,110 @@
+"""Google's REST APIs as the doctor uses them: one question, one answer or one plain reason why there is none."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+LOGIN = "gcloud auth application-default login"
+TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
+PATIENCE = 30  # seconds
+#: Addresses of the services; a test's server stands in for them.
+SERVICES = {
+    "artifactregistry": "https://artifactregistry.googleapis.com/v1",
+    "cloudbilling": "https://cloudbilling.googleapis.com/v1",
+    "cloudresourcemanager": "https://cloudresourcemanager.googleapis.com/v1",
+    "compute": "https://compute.googleapis.com/compute/v1",
+    "container": "https://container.googleapis.com/v1",
+    "iam": "https://iam.googleapis.com/v1",
+    "serviceusage": "https://serviceusage.googleapis.com/v1",
+}
+
+
+class NoAnswer(Exception):
+    """Why a question has no answer: in words, and the HTTP status (0: nobody answered)."""
+
+    def __init__(self, text: str, status: int = 0, disabled_api: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.disabled_api = disabled_api
+        """The API that has to be enabled before it answers; empty: another reason."""
+
+
+@dataclass(frozen=True)
+class Google:
+    """The APIs with somebody's credentials."""
+
+    token: str
+    identity: str = ""
+    """Who it is, where the credentials say so."""
+    services: dict[str, str] = field(default_factory=lambda: dict(SERVICES))
+    session: requests.Session = field(default_factory=requests.Session)
+
+    def get(self, service: str, path: str, **query: Any) -> dict[str, Any]:
+        """The answer to GET.
+
+        Raises:
+            NoAnswer: status 404: there is no such thing.
+        """
+        return self._ask("GET", service, path, params=query)
+
+    def post(self, service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to POST. Raises NoAnswer."""
+        return self._ask("POST", service, path, json=body)
+
+    def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
+        url = f"{self.services[service]}/{path}"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            answer = self.session.request(method, url, headers=headers, timeout=PATIENCE, **given)
+        except requests.RequestException as error:
+            raise NoAnswer(f"{service}.googleapis.com does not answer ({type(error).__name__})") from None
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {}
+        if answer.ok:
+            return content
+        raise _reason(service, answer.status_code, content)
+
+
+def _reason(service: str, status: int, content: Any) -> NoAnswer:
+    error = content.get("error", {}) if isinstance(content, dict) else {}
+    message = str(error.get("message") or f"HTTP {status}").splitlines()[0]
+    for detail in error.get("details") or []:
+        if detail.get("reason") == "SERVICE_DISABLED":
+            api = (detail.get("metadata") or {}).get("service") or f"{service}.googleapis.com"
+            return NoAnswer(f"{api} is not enabled", status, api)
+    if any(item.get("reason") == "accessNotConfigured" for item in error.get("errors") or []):
+        return NoAnswer(f"{service}.googleapis.com is not enabled", status, f"{service}.googleapis.com")
+    return NoAnswer(message, status)
+
+
+def connect(services: dict[str, str] | None = None) -> Google:
+    """The APIs with the credentials that the Pulumi provider would use.
+
+    Raises:
+        NoAnswer: there are none, or they are not valid any more.
+    """
+    addresses = dict(services or SERVICES)
+    # The provider takes a ready token first (hashicorp/terraform-provider-google, provider configuration).
+    if token := os.environ.get(TOKEN):
+        return Google(token, f"the token in {TOKEN}", addresses)
+    import google.auth
+    import google.auth.exceptions
+    import google.auth.transport.requests
+
+    try:
+        credentials, _ = google.auth.default(scopes=[CLOUD_PLATFORM])
+    except google.auth.exceptions.GoogleAuthError:
+        raise NoAnswer("there are none: neither application default credentials nor a service account") from None
+    try:
+        credentials.refresh(google.auth.transport.requests.Request())
+    except google.auth.exceptions.GoogleAuthError as error:
+        raise NoAnswer(f"they are not valid any more ({str(error).splitlines()[0][:120]})") from None
+    identity = getattr(credentials, "service_account_email", "") or "application default credentials"
+    return Google(str(credentials.token), identity, addresses)

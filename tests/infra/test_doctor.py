@@ -1,0 +1,338 @@
+"""The doctor against a server that answers as Google's APIs do: what it finds, what to do, what it cannot see."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.config import StackConfig, parse
+from infra.doctor import gcp, google
+from infra.doctor.__main__ import main
+from infra.doctor.finding import Finding, Level
+from infra.doctor.google import NoAnswer, connect
+from infra.gke.services import needed
+
+TOKEN = "ya29.secret-token"
+PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
+CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
+DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
+
+
+def config(**changes: dict[str, Any]) -> StackConfig:
+    values: dict[str, Any] = {
+        "cluster": {"kind": "gke"},
+        "gke": {"project": PROJECT, "zone": ZONE},
+        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
+        "storage": {"kind": "nfs", "sizeGib": 1000},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change}
+    return parse(values, "gcp-a100")
+
+
+def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
+    return {"quotas": [{"metric": name, "limit": limit, "usage": usage} for name, (limit, usage) in limits.items()]}
+
+
+class Cloud:
+    """The answers to paths: a body, or (status, body). What is not here does not exist."""
+
+    def __init__(self) -> None:
+        project = f"/cloudresourcemanager/projects/{PROJECT}"
+        zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
+        self.asked: list[str] = []
+        self.answers: dict[str, Any] = {
+            project: {"lifecycleState": "ACTIVE"},
+            f"{project}:testIamPermissions": {"permissions": list(gcp.PERMISSIONS)},
+            f"/cloudbilling/projects/{PROJECT}/billingInfo": {
+                "billingEnabled": True,
+                "billingAccountName": "accounts/1",
+            },
+            f"/serviceusage/projects/{PROJECT}/services:batchGet": {
+                "services": [{"name": f"projects/1/services/{name}", "state": "ENABLED"} for name in needed(config())]
+            },
+            f"/compute/projects/{PROJECT}/regions/{REGION}": quotas(
+                NVIDIA_A100_GPUS=(16, 0),
+                A2_CPUS=(200, 0),
+                CPUS=(72, 0),
+                SSD_TOTAL_GB=(2000, 0),
+                IN_USE_ADDRESSES=(8, 0),
+            ),
+            f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
+        }
+        for path in (
+            "machineTypes/a2-highgpu-8g",
+            "machineTypes/e2-standard-4",
+            "diskTypes/pd-balanced",
+            "acceleratorTypes/nvidia-tesla-a100",
+        ):
+            self.answers[f"{zone}/{path}"] = {"name": path}
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    made = Cloud()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.split("?")[0]
+            made.asked.append(self.path)
+            status, body = 404, {"error": {"message": f"{path} was not found"}}
+            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+                status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
+            elif path in made.answers:
+                answer = made.answers[path]
+                status, body = answer if isinstance(answer, tuple) else (200, answer)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    for name in google.SERVICES:
+        monkeypatch.setitem(google.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding]:
+    """The findings of one level, without those about this machine's programs."""
+    local = ("gke-gcloud-auth-plugin", "kubectl", "image", "push")
+    return [
+        finding
+        for finding in gcp.checks(stack_config or config(), "gcp-a100")
+        if finding.level == level and finding.subject not in local
+    ]
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> None:
+    assert found("problem") + found("warning") + found("unchecked") == []
+
+
+def test_too_little_quota_names_amount_and_command(cloud: Cloud) -> None:
+    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"][0].update(limit=16, usage=8)
+    finding = only(found("problem"))
+    assert finding.subject == "quota NVIDIA_A100_GPUS"
+    assert finding.text == "8 of 16 free in us-central1, 16 are needed"
+    assert "--quota-id NVIDIA-A100-GPUS-per-project-region --preferred-value 24" in finding.fix
+    assert "--dimensions=region=us-central1" in finding.fix
+
+
+def test_the_quota_of_all_regions_counts_too(cloud: Cloud) -> None:
+    cloud.answers[f"/compute/projects/{PROJECT}"]["quotas"][0].update(limit=8)
+    finding = only(found("problem"))
+    assert finding.subject == "quota GPUS_ALL_REGIONS"
+    assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 16" in finding.fix
+
+
+@pytest.mark.parametrize("mode", ["spot", "flex_start", "queued"])
+def test_these_modes_take_the_preemptible_quota(cloud: Cloud, mode: str) -> None:
+    assert only(found("unchecked", config(nodes={"consumption": mode}))).subject == "quota PREEMPTIBLE_NVIDIA_A100_GPUS"
+
+
+def test_a_reservation_needs_no_quota_of_its_own(cloud: Cloud) -> None:
+    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"][0].update(limit=0)
+    assert found("problem", config(nodes={"consumption": "reservation", "reservation": "mine"})) == []
+
+
+def test_processors_have_a_quota_too(cloud: Cloud) -> None:
+    stack = config(nodes={"machineType": "c3-highmem-8", "max": 3}, workers={"count": 3})
+    cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/c3-highmem-8"] = {}
+    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"].append(
+        {"metric": "C3_CPUS", "limit": 8, "usage": 0}
+    )
+    assert only(found("problem", stack)).text == "8 of 8 free in us-central1, 24 are needed"
+
+
+def test_a_machine_type_that_the_zone_lacks(cloud: Cloud) -> None:
+    del cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-8g"]
+    finding = only(found("problem"))
+    assert (finding.subject, finding.text) == ("a2-highgpu-8g", "is not offered in us-central1-a")
+    assert "gcloud compute machine-types list --filter name=a2-highgpu-8g" in finding.fix
+
+
+def test_a_new_project_whose_apis_are_off_is_no_problem_and_what_cannot_be_seen_is_said(cloud: Cloud) -> None:
+    disabled = {
+        "error": {
+            "message": "Compute Engine API has not been used\nin project 1 before",
+            "details": [{"reason": "SERVICE_DISABLED", "metadata": {"service": "compute.googleapis.com"}}],
+        }
+    }
+    services = cloud.answers[f"/serviceusage/projects/{PROJECT}/services:batchGet"]["services"]
+    services[:] = [service for service in services if "compute" not in service["name"]]
+    for path in list(cloud.answers):
+        if path.startswith("/compute"):
+            cloud.answers[path] = (403, disabled)
+    cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-8g"] = (403, disabled)
+    assert found("problem") == []
+    assert only(found("warning")).fix == f"gcloud services enable compute.googleapis.com --project {PROJECT}"
+    blind = {finding.subject: finding for finding in found("unchecked")}
+    assert set(blind) == {f"zone {ZONE}", "quota"}
+    assert blind["quota"].text == "compute.googleapis.com is not enabled"
+    assert blind["quota"].fix == f"gcloud services enable compute.googleapis.com --project {PROJECT}"
+
+
+def test_missing_rights_name_the_role(cloud: Cloud) -> None:
+    answer = cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]
+    answer["permissions"] = [name for name in gcp.PERMISSIONS if not name.startswith("container.")]
+    finding = only(found("problem"))
+    assert finding.text == "container.clusters.create, container.clusters.connect missing"
+    assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_project_that_is_not_there_or_not_to_be_seen(cloud: Cloud, status: int) -> None:
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}"] = (status, {"error": {"message": "no"}})
+    finding = found("problem")[0]
+    assert finding.subject == f"project {PROJECT}"
+    assert "gcloud projects list" in finding.fix
+
+
+def test_a_project_without_billing(cloud: Cloud) -> None:
+    cloud.answers[f"/cloudbilling/projects/{PROJECT}/billingInfo"] = {"billingEnabled": False}
+    assert only(found("problem")).fix.startswith(f"gcloud billing projects link {PROJECT}")
+
+
+def test_a_stack_that_is_up_clashes_with_nothing(cloud: Cloud) -> None:
+    cloud.answers[CLUSTER] = {"resourceLabels": {"app": "trainyard", "stack": "gcp-a100"}}
+    cloud.answers[DISK] = {"sizeGb": "1000"}
+    assert found("problem") == []
+
+
+def test_a_cluster_of_somebody_else_has_the_name(cloud: Cloud) -> None:
+    cloud.answers[CLUSTER] = {"resourceLabels": {"stack": "other"}}
+    finding = only(found("problem"))
+    assert finding.subject == "cluster"
+    assert "--path cluster.name" in finding.fix
+
+
+def test_a_disk_that_was_kept_is_offered_back(cloud: Cloud) -> None:
+    cloud.answers[DISK] = {"sizeGb": "1000"}
+    finding = only(found("problem"))
+    assert "trainyard-gcp-a100-data exists (1000 GB)" in finding.text
+    assert "--path storage.disk trainyard-gcp-a100-data" in finding.fix
+    assert found("problem", config(storage={"disk": "trainyard-gcp-a100-data"})) == []
+
+
+def test_a_server_that_fails_hides_nothing_else(cloud: Cloud) -> None:
+    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"] = (503, {})
+    assert only(found("unchecked")).text == "HTTP 503"
+    assert found("problem") == []
+
+
+def test_without_credentials_it_says_what_it_could_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    finding = only(found("problem"))
+    assert (finding.subject, finding.fix) == ("credentials", "gcloud auth application-default login")
+    assert "quota" in only(found("unchecked")).text
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
+    monkeypatch.setitem(google.SERVICES, "compute", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(NoAnswer, match=r"compute\.googleapis\.com does not answer"):
+        connect().get("compute", "projects/x")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with every program, each of which says a version."""
+    for name in ("pulumi", "gke-gcloud-auth-plugin", "kubectl", "docker"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\necho v3.250.0\n")
+        program.chmod(0o755)
+    (tmp_path / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "gcloud"}}')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://bucket")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
+    return tmp_path
+
+
+def test_the_command_ends_with_1_and_never_shows_the_token(
+    cloud: Cloud, machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (machine / "gke-gcloud-auth-plugin").unlink()
+    assert main(["gcp-a100"]) == 1
+    shown = capsys.readouterr().out
+    assert "✗ gke-gcloud-auth-plugin: is not on PATH" in shown
+    assert "\n   gcloud components install gke-gcloud-auth-plugin\n" in shown
+    assert "is still the placeholder your-project" in shown
+    assert TOKEN not in shown
+
+
+def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
+    cloud: Cloud, machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {
+        "cluster": {"kind": "gke"},
+        "gke": {"project": PROJECT, "zone": ZONE},
+        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
+        "storage": {"kind": "nfs", "sizeGib": 1000},
+    }
+    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: values)
+    assert main(["gcp-a100"]) == 0
+    assert capsys.readouterr().out.endswith("\nnothing stands in the way\n")
+
+
+def test_problems_of_the_configuration_come_first(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: {"cluster": {"kind": "moon"}})
+    assert main(["gcp-a100"]) == 1
+    assert "✗ cluster.kind: 'moon' is not known" in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "passphrase", "level"),
+    [
+        ("encryptionsalt: v1:x\n", None, "✗"),
+        ("encryptionsalt: v1:x\n", "", "✓"),
+        ("secretsprovider: gcpkms://key\n", None, "✓"),
+    ],
+)
+def test_the_passphrase_of_the_stacks_secrets(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    passphrase: str | None,
+    level: str,
+) -> None:
+    (machine / "Pulumi.local.yaml").write_text(f"config: {{}}\n{content}")
+    monkeypatch.setattr("infra.doctor.everywhere.ROOT", machine)
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    if passphrase is not None:
+        monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
+    main(["local"])
+    assert f"{level} secrets: " in capsys.readouterr().out
+
+
+def test_an_unknown_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere"]) == 2
+    assert "no stack 'nowhere'" in capsys.readouterr().err
