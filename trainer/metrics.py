@@ -68,8 +68,9 @@ class StepFigures:
     def values(self) -> dict[str, float | int | None]:
         """By the names that metrics.jsonl and the exporters use; without `step`."""
         named = asdict(self)
-        named.pop("step")
-        return {**named, **{ACTIVATIONS + name: value for name, value in named.pop("activations").items()}}
+        del named["step"]
+        activations = named.pop("activations")
+        return named | {ACTIVATIONS + name: value for name, value in activations.items()}
 
 
 def line(**fields: Any) -> str:

@@ -316,3 +316,16 @@ def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable
 
 def termination(folder: Path, number: int) -> dict[str, Any]:
     return json.loads((folder / f"termination-{number}").read_text("utf-8"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes: a checkpoint of the tiny model takes half of one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

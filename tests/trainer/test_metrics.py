@@ -1,10 +1,48 @@
-"""Lines that several workers write to one stream stay whole."""
+"""What a run tells: whole lines, figures in every place that was asked for, and none of them can end a training."""
 
+from __future__ import annotations
+
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import free_port
+from trainer.config import Metrics
+from trainer.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
+
+
+def figures(step: int, **changes: Any) -> StepFigures:
+    values: dict[str, Any] = {name: 0.5 for name in StepFigures.__dataclass_fields__}
+    values |= {
+        "step": step,
+        "loss": 3.25,
+        "tokens_per_second": 1234.5,
+        "mfu": None,
+        "loss_scale": None,
+        "activations": {},
+    }
+    return StepFigures(**values | changes)
+
+
+def reporter(run: Path, step: int = 0, **settings: Any) -> Reporter:
+    made = Reporter(run, 100, 2, 1, Metrics(**{"tensorboard": False, **settings}), True, {"train": {"steps": 100}})
+    made.start(step, {})
+    return made
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_lines_of_workers_that_share_a_stream_stay_whole() -> None:
@@ -17,3 +55,164 @@ def test_lines_of_workers_that_share_a_stream_stay_whole() -> None:
         lines = stream.read().splitlines()
     assert [worker.wait(30) for worker in workers] == [0] * WRITERS
     assert sorted(lines) == sorted([f"event=round rank={n}" for n in range(LINES)] * WRITERS)
+
+
+def test_the_figures_of_a_step_are_in_the_file_the_status_and_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell = reporter(tmp_path)
+    tell.training(figures(10, mfu=0.4, activations={"layer0_attention_weight_max": 6.25}))
+    tell.training(figures(20))
+    tell.close()
+    first, second = lines(tmp_path)
+    assert {key: first[key] for key in ("step", "loss", "mfu", "activations/layer0_attention_weight_max")} == {
+        "step": 10,
+        "loss": 3.25,
+        "mfu": 0.4,
+        "activations/layer0_attention_weight_max": 6.25,
+    }
+    assert second["mfu"] is None
+    assert second["loss_scale"] is None
+    assert not any(key.startswith("activations") for key in second)
+    assert set(StepFigures.__dataclass_fields__) - {"activations"} < set(second)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["step"], status["loss"], status["tokens_per_second"]) == (20, 3.25, 1234.5)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("step=10 steps=100 loss=3.2500 ")
+    assert " mfu=0.400 " in said[0]
+    assert " mfu=n/a " in said[1]
+
+
+def test_a_worker_that_is_not_the_first_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Reporter(tmp_path, 100, 2, 1, Metrics(prometheus_port=free_port()), first=False)
+    other.start(0, {})
+    other.training(figures(10))
+    other.close()
+    assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == ""
+
+
+def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "my-run").mkdir()
+    tell = reporter(tmp_path / "my-run", prometheus_port=port)
+
+    def scraped() -> dict[str, float]:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            text = reply.read().decode()
+        families = text_string_to_metric_families(text)
+        return {s.name: s.value for family in families for s in family.samples if s.labels == {"run": "my-run"}}
+
+    assert scraped() == {}
+    tell.validation(0, 10.8)
+    tell.training(figures(10, activations={"layer0_attention_weight_max": 6.25}))
+    tell.training(figures(20, loss=3.0))
+    found = scraped()
+    assert found["trainyard_step"] == 20
+    assert found["trainyard_loss"] == 3.0
+    assert found["trainyard_tokens_per_second"] == 1234.5
+    assert found["trainyard_validation_loss"] == 10.8
+    assert found["trainyard_activations_layer0_attention_weight_max"] == 6.25
+    assert "trainyard_mfu" not in found, "an unknown figure is no zero"
+    tell.close()
+    with pytest.raises(OSError, match="refused"):
+        scraped()
+
+
+def test_a_port_in_use_costs_the_endpoint_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        tell = reporter(tmp_path, prometheus_port=taken.getsockname()[1])
+        tell.training(figures(10))
+        tell.close()
+    assert "event=metrics_failed what=prometheus reason='[Errno 98] Address already in use'" in capsys.readouterr().out
+    assert [line["step"] for line in lines(tmp_path)] == [10]
+
+
+def test_tensorboard_holds_the_same_figures(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tell = reporter(tmp_path, tensorboard=True)
+    for step in (10, 20, 30):
+        tell.training(figures(step, loss=step / 10, activations={"layer0_attention_weight_min": -7.0}))
+    tell.close()
+    resumed = reporter(tmp_path, step=20, tensorboard=True)  # what came after the checkpoint is repeated, not doubled
+    resumed.training(figures(30, loss=9.0))
+    resumed.close()
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(10, 1.0), (20, 2.0), (30, 9.0)]
+    assert found.Scalars("activations/layer0_attention_weight_min")[0].value == -7.0
+    assert "mfu" not in found.Tags()["scalars"]
+    assert [line["loss"] for line in lines(tmp_path)] == [1.0, 2.0, 9.0]
+
+
+@pytest.fixture
+def wandb_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """W&B with no settings of this machine, started anew: it keeps the first environment that it sees."""
+    import wandb
+
+    for key in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(key, raising=False)
+    for key in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(key, str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("wandb_home")
+def test_wandb_records_offline_and_a_resumed_run_stays_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "my-run"
+    run.mkdir()
+    for step in (10, 20):
+        tell = reporter(run, step=step - 10, wandb_project="trainyard-tests")
+        tell.training(figures(step, loss=step + 0.125))
+        tell.close()
+    identity = (run / "wandb-id.txt").read_text().strip()
+    files = sorted((run / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
+    assert len(files) == 2, "both attempts belong to one run"
+    for file, loss in zip(files, (b"10.125", b"20.125"), strict=True):
+        content = file.read_bytes()  # its log of records is not compressed
+        assert b"loss" in content
+        assert loss in content
+    assert "metrics_failed" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wandb_home")
+def test_wandb_without_a_login_costs_wandb_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # whatever it tries, it stays on this machine
+    tell = reporter(tmp_path, wandb_project="trainyard-tests")
+    tell.training(figures(10))
+    tell.close()
+    assert "event=metrics_failed what=wandb" in capsys.readouterr().out
+    assert [line["step"] for line in lines(tmp_path)] == [10]
+
+
+def test_lines_that_a_full_disk_refuses_are_written_when_there_is_space(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell = reporter(small_disk)
+    tell.training(figures(10))
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    # The started block of the file may still take a line; those after it wait.
+    for step in range(20, 200, 10):
+        tell.training(figures(step))
+    written = [line["step"] for line in lines(small_disk)]
+    assert written == list(range(10, 10 + 10 * len(written), 10)), "whole lines, in order"
+    assert len(written) < 19
+    said = capsys.readouterr().out
+    assert said.count("event=metrics_failed what=metrics.jsonl reason='No space left on device'") == 1
+    filler.unlink()
+    tell.training(figures(200))
+    tell.close()
+    assert [line["step"] for line in lines(small_disk)] == list(range(10, 210, 10))

@@ -25,7 +25,12 @@ def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes:
     reporter.start(0, {})
     reporter.validation(0, 10.8)
     for step in range(10, steps + 1, 10):
-        times: dict[str, Any] = {"step_seconds": 2.0, "data_seconds": 0.1, "compute_seconds": 1.5, "communication_seconds": 0.3}
+        times: dict[str, Any] = {
+            "step_seconds": 2.0,
+            "data_seconds": 0.1,
+            "compute_seconds": 1.5,
+            "communication_seconds": 0.3,
+        }
         figures = StepFigures(
             step=step,
             loss=10.0 - step / 20,
