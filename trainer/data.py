@@ -5,6 +5,8 @@ window once, in an order that a keyed permutation gives in O(1): nothing is shuf
 from one integer, and workers that come or go change nothing in what a step sees.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +16,19 @@ from trainer.errors import UserError
 from trainer.files import read_json, sha256
 
 INDEX = "index.json"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
+"""Version 1 had no dtype: two bytes a token always."""
+VERIFIED_BYTES = 1 << 30
+"""Datasets up to this size are read and checked at each start: about a second."""
 
 
 class Tokens:
     """The shards of one split as one array that is never loaded whole."""
 
-    def __init__(self, paths: list[Path]) -> None:
-        self._shards = [np.memmap(path, dtype=np.uint16, mode="r") for path in paths]
+    def __init__(self, paths: list[Path], dtype: str = "uint16", vocabulary: int = 1 << 32) -> None:
+        self._paths, self.vocabulary = paths, vocabulary
+        self._shards = [np.memmap(path, dtype=dtype, mode="r") for path in paths]
         self._starts = np.cumsum([0] + [len(shard) for shard in self._shards])
 
     def __len__(self) -> int:
@@ -38,6 +45,11 @@ class Tokens:
             start, length, shard = start + len(part), length - len(part), shard + 1
         return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
 
+    def place(self, position: int) -> str:
+        """The shard of a token, for messages."""
+        shard = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return f"{self._paths[shard] if self._paths else 'the data'}, token {position - int(self._starts[shard])}"
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -50,32 +62,44 @@ class Dataset:
     end_of_text: int
 
 
-def open_dataset(directory: str, verify: bool = False) -> Dataset:
-    """Open a prepared dataset; with `verify`, read every shard and compare its checksum.
+def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
+    """Open a prepared dataset.
 
-    Raises UserError when it is missing, incomplete or damaged.
+    verify: read every shard and compare its checksum; "auto" does so up to VERIFIED_BYTES. Raises UserError when the
+    dataset is missing, incomplete or damaged.
     """
     path = Path(directory)
     index = read_json(path / INDEX)
     again = f"run python -m trainer.prepare --output {path} again"
     if index is None:
         raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
-    if index.get("version") != VERSION:
-        raise UserError(
-            f"data.directory: {path} has format {index.get('version')}, this trainer reads {VERSION}; {again}"
-        )
-    splits: dict[str, Tokens] = {}
-    for name, split in index["splits"].items():
-        for shard in split["shards"]:
-            file = path / shard["file"]
-            size = file.stat().st_size if file.exists() else -1
-            if size != 2 * shard["tokens"]:
-                have = "is missing" if size < 0 else f"has {size} bytes, not {2 * shard['tokens']}"
-                raise UserError(f"data.directory: {file} {have}; {again}")
-            if verify and sha256(file) != shard["sha256"]:
-                raise UserError(f"data.directory: {file} does not match its checksum in {INDEX}; {again}")
-        splits[name] = Tokens([path / shard["file"] for shard in split["shards"]])
-    return Dataset(path, splits["train"], splits["validation"], index["vocabulary"], index["end_of_text"])
+    if not isinstance(index, dict) or index.get("version") not in READ_VERSIONS:
+        have = index.get("version") if isinstance(index, dict) else None
+        raise UserError(f"data.directory: {path} has format {have}, this trainer reads up to {VERSION}; {again}")
+    dtype = index.get("dtype", "uint16")
+    width = np.dtype(dtype).itemsize
+    splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
+    shards = [shard for split in splits.values() for shard in split]
+    for shard in shards:
+        file = path / shard["file"]
+        size = file.stat().st_size if file.exists() else -1
+        if size != width * shard["tokens"]:
+            have = "is missing" if size < 0 else f"has {size} bytes, not {width * shard['tokens']}"
+            raise UserError(f"data.directory: {file} {have}; {again}")
+    total = width * sum(shard["tokens"] for shard in shards)
+    if verify is True or (verify == "auto" and total <= VERIFIED_BYTES):
+        with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+            sums = pool.map(lambda shard: sha256(path / shard["file"]), shards)
+            for shard, found in zip(shards, sums, strict=True):
+                if found != shard["sha256"]:
+                    raise UserError(
+                        f"data.directory: {path / shard['file']} does not match its checksum in {INDEX}; {again}"
+                    )
+    vocabulary = index["vocabulary"]
+    train, validation = (
+        Tokens([path / shard["file"] for shard in splits[name]], dtype, vocabulary) for name in ("train", "validation")
+    )
+    return Dataset(path, train, validation, vocabulary, index["end_of_text"])
 
 
 def windows(tokens: int, length: int) -> int:
@@ -125,8 +149,17 @@ def share(per_step: int, rank: int, world: int) -> range:
 
 
 def gather(tokens: Tokens, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of the given windows, each int64 [len(indices), length]."""
+    """Inputs and targets of the given windows, each int64 [len(indices), length].
+
+    Raises UserError for an id outside the vocabulary: on an accelerator it would end as an assertion without a name.
+    """
     rows = np.stack([tokens.read(int(index) * length, length + 1) for index in indices]).astype(np.int64)
+    if rows.max() >= tokens.vocabulary:
+        row, column = np.argwhere(rows >= tokens.vocabulary)[0]
+        raise UserError(
+            f"data.directory: {tokens.place(int(indices[row]) * length + int(column))} is {rows[row, column]}, outside "
+            f"the vocabulary of {tokens.vocabulary}: the shards do not belong to their {INDEX}; prepare the data again"
+        )
     return rows[:, :-1], rows[:, 1:]
 
 

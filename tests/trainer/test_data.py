@@ -116,16 +116,55 @@ def test_a_dataset_opens_with_all_its_shards(dataset: Path) -> None:
 def test_a_damaged_shard_is_named(dataset: Path, tmp_path: Path, harm: str) -> None:
     for path in dataset.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    shard = tmp_path / "train-00001.bin"
+    shard = sorted(tmp_path.glob("train-*.bin"))[1]
     content = shard.read_bytes()
     if harm == "missing":
         shard.unlink()
     else:
         shard.write_bytes(content[:-2] if harm == "short" else bytes([content[0] ^ 1]) + content[1:])
-    with pytest.raises(UserError, match=r"train-00001\.bin .*trainer\.prepare"):
+    with pytest.raises(UserError, match=rf"{shard.name} .*trainer\.prepare"):
         open_dataset(str(tmp_path), verify=True)
 
 
 def test_too_little_text_for_one_window_is_told() -> None:
     with pytest.raises(UserError, match=r"10 tokens.*sequence_length=16"):
         Batches(in_memory(np.arange(10, dtype=np.uint16)), 16, 1, 16, seed=0)
+
+
+def test_an_id_outside_the_vocabulary_is_told_with_its_place(dataset: Path, tmp_path: Path) -> None:
+    for path in dataset.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = sorted(tmp_path.glob("train-*.bin"))[0]
+    ids = np.fromfile(shard, np.uint16)
+    ids[70] = 60_000
+    ids.tofile(shard)
+    opened = open_dataset(str(tmp_path))
+    gather(opened.train, np.array([0, 3]), 32)
+    with pytest.raises(UserError, match=rf"{shard.name}, token 70 is 60000, outside the vocabulary of 500"):
+        gather(opened.train, np.array([0, 1, 2]), 32)
+
+
+def test_auto_verifies_what_is_small(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in dataset.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = sorted(tmp_path.glob("validation-*.bin"))[0]
+    shard.write_bytes(shard.read_bytes()[::-1])
+    with pytest.raises(UserError, match="does not match its checksum"):
+        open_dataset(str(tmp_path), "auto")
+    monkeypatch.setattr("trainer.data.VERIFIED_BYTES", 1000)
+    open_dataset(str(tmp_path), "auto")
+    open_dataset(str(tmp_path), False)
+
+
+@given(step=st.integers(0, 300), windows_per_step=st.integers(1, 9), count=st.integers(1, 60))
+def test_the_epoch_counts_passes_over_the_windows(step: int, windows_per_step: int, count: int) -> None:
+    batches = Batches(in_memory(np.arange(4 * count + 1, dtype=np.uint16)), 4, 1, 4 * windows_per_step, seed=1)
+    assert batches.epoch(step) == pytest.approx(step * windows_per_step / count)
+
+
+@given(step=st.integers(0, 50), other=st.integers(0, 50), seed=seeds)
+def test_a_batch_depends_on_seed_and_step_alone(step: int, other: int, seed: int) -> None:
+    stream = in_memory(np.arange(500, dtype=np.uint16))
+    fresh, used = (Batches(stream, 5, 2, 30, seed) for _ in range(2))
+    used.get(other, 1)  # what was asked before leaves no trace
+    assert all(np.array_equal(a, b) for a, b in zip(fresh.get(step, 2), used.get(step, 2), strict=True))

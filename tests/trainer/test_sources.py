@@ -1,0 +1,267 @@
+"""Every kind of input that `trainer.prepare` reads, and what it says of input that it cannot read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+from tokenizers import Tokenizer
+
+from trainer import documents, prepare
+from trainer.documents import Piece, Segment, plan, units
+from trainer.sources import Source, find
+
+TEXTS = [
+    f"Document {number} says: light is not similar, {'very ' * (number % 7)}homogeneal.\n\nTwice."
+    for number in range(60)
+]
+END = "<|endoftext|>"
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, tokenizer: Path) -> Callable[..., list[str]]:
+    """Prepare inputs; the documents of both splits as text."""
+
+    def build(*inputs: str | Path, extra: tuple[str, ...] = ()) -> list[str]:
+        output = tmp_path / "out"
+        names = [str(name) for name in inputs]
+        code = prepare.main(["--input", *names, "--output", str(output), "--tokenizer", str(tokenizer), *extra])
+        assert code == 0
+        decode = Tokenizer.from_file(str(output / "tokenizer.json")).decode
+        found = []
+        for split in ("train", "validation"):
+            shards = sorted(output.glob(f"{split}-*.bin"))
+            ids = np.concatenate([np.fromfile(path, np.uint16) for path in shards])
+            *texts, rest = decode(ids.tolist(), skip_special_tokens=False).split(END)
+            assert rest == ""  # each document is ended
+            assert texts, f"{split} is empty"
+            found += texts
+        return found
+
+    return build
+
+
+def records(texts: list[str], field: str = "text") -> bytes:
+    return "".join(json.dumps({"id": n, field: text}) + "\n" for n, text in enumerate(texts)).encode()
+
+
+PACKED = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_json_lines_plain_and_compressed(tmp_path: Path, prepared: Callable[..., list[str]], ending: str) -> None:
+    path = tmp_path / f"data.jsonl{ending}"
+    path.write_bytes(PACKED[ending](records(TEXTS)))
+    assert sorted(prepared(path)) == sorted(TEXTS)
+
+
+def test_compressed_files_of_several_parts_are_read_to_the_end(
+    tmp_path: Path, prepared: Callable[..., list[str]]
+) -> None:
+    for ending in (".gz", ".zst"):
+        parts = [PACKED[ending](records(part)) for part in (TEXTS[:25], TEXTS[25:])]
+        (tmp_path / f"data.jsonl{ending}").write_bytes(b"".join(parts))
+        assert sorted(prepared(tmp_path / f"data.jsonl{ending}")) == sorted(TEXTS)
+
+
+def test_parquet_with_a_field_of_another_name(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
+    table = pa.table({"id": list(range(60)), "body": [None, *TEXTS[1:]]})
+    parquet.write_table(table, tmp_path / "data.parquet", row_group_size=13)
+    assert sorted(prepared(tmp_path / "data.parquet", extra=("--text-field", "body"))) == sorted(TEXTS[1:])
+
+
+def test_a_folder_a_pattern_and_several_inputs(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
+    folder = tmp_path / "data" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_bytes(records(TEXTS[:20]))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(records(TEXTS[20:40])))
+    (folder / "c.png").write_bytes(b"no text")
+    (folder / "empty.jsonl").touch()
+    (tmp_path / "more.jsonl").write_bytes(records(TEXTS[40:]))
+    whole = sorted(prepared(tmp_path / "data", tmp_path / "more.jsonl"))
+    assert whole == sorted(TEXTS)
+    assert sorted(prepared(folder / "*.jsonl*", tmp_path / "more.jsonl")) == whole
+    assert sorted(prepared(f"file://{folder}/a.jsonl")) == sorted(TEXTS[:20])
+
+
+def test_urls_through_fsspec(prepared: Callable[..., list[str]]) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe("/bucket/a.jsonl", records(TEXTS[:30]))
+    system.pipe("/bucket/b.jsonl.zst", zstandard.compress(records(TEXTS[30:])))
+    assert sorted(prepared("memory://bucket")) == sorted(TEXTS)
+    assert sorted(prepared("memory://bucket/*.zst")) == sorted(TEXTS[30:])
+    before = find(["memory://bucket/a.jsonl"])[0].identity
+    system.pipe("/bucket/a.jsonl", records(TEXTS[:31]))
+    assert find(["memory://bucket/a.jsonl"])[0].identity != before
+
+
+@pytest.mark.parametrize(
+    ("how", "joint"), [("lines", "\n"), ("blank-lines", "\n \n\n"), ("end-of-text", f"\n{END}\n"), ("file", "\n\n")]
+)
+def test_documents_in_a_text_file(tmp_path: Path, prepared: Callable[..., list[str]], how: str, joint: str) -> None:
+    texts = [text.replace("\n\n", " ") for text in TEXTS] if how != "end-of-text" else TEXTS
+    texts = texts * 15 if how == "file" else texts
+    whole = joint.join(texts)
+    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbf" + whole.replace("\n", "\r\n").encode())
+    found = prepared(tmp_path / "text.txt", extra=("--documents", how))
+    if how == "file":  # one document, of which some passages are held out
+        assert sum(map(len, found)) == len(whole)
+    elif how == "end-of-text":
+        assert sorted(text.replace("\r", "") for text in found) == sorted(texts)
+    else:
+        assert sorted(found) == sorted(texts)
+
+
+def test_a_hub_dataset_in_a_local_folder(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(3):
+        rows = TEXTS[number * 20 : number * 20 + 20]
+        parquet.write_table(pa.table({"text": rows}), folder / f"train-0000{number}-of-00003.parquet")
+    assert sorted(prepared(f"hf:{folder}")) == sorted(TEXTS)
+    assert len(plan(find([f"hf:{folder}"]))) == 3
+
+
+@pytest.mark.parametrize("how", [*documents.DOCUMENTS, "json"])
+@pytest.mark.parametrize("size", [50, 333, 1500])
+def test_ranges_of_a_file_hold_each_document_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, size: int
+) -> None:
+    """However a large file is cut for the processes."""
+    monkeypatch.setattr(documents, "PIECE_BYTES", size)
+    path = tmp_path / ("data.jsonl" if how == "json" else "data.txt")
+    joint = {"lines": "\n", "blank-lines": "\n\n\n", "end-of-text": f"\n{END}\n", "file": "\n\n"}.get(how, "")
+    texts = [text.replace("\n", "") for text in TEXTS]
+    path.write_bytes(records(texts) if how == "json" else joint.join(texts).encode())
+    pieces = plan(find([str(path)]))
+    assert len(pieces) > 1
+    found = [
+        unit.text for piece in pieces for unit in units(piece, how if how != "json" else "file", "text", lambda _: None)
+    ]
+    assert found == texts if how != "file" else "".join(found) == joint.join(texts)
+
+
+def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 500)
+    parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "data.parquet", row_group_size=7)
+    pieces = plan(find([str(tmp_path / "data.parquet")]))
+    assert len(pieces) > 2
+    assert [unit.text for piece in pieces for unit in units(piece, "file", "text", lambda _: None)] == TEXTS
+
+
+def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
+    """A document that is too long for one call has the ids that it would have in one."""
+    from trainer.tokenizer import load
+
+    tokenizer = load("gpt2")
+    whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
+    (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
+    source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
+    passages = [unit.text for unit in units(Piece(0, (Segment(source, 0),)), "file", "text", lambda _: None)]
+    assert len(passages) > 10
+    assert "".join(passages) == whole
+    ids = [number for text in passages for number in tokenizer.encode(text).ids]
+    assert ids == tokenizer.encode(whole).ids
+
+
+def test_progress_tells_every_byte_once(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(records(TEXTS)))
+    (tmp_path / "b.txt").write_text("Some text.\n\n" * 1000)
+    parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "c.parquet", row_group_size=7)
+    sources = find([str(tmp_path)])
+    told: list[int] = []
+    for piece in plan(sources):
+        for _ in units(piece, "file", "text", told.append):
+            pass
+    assert sum(told) == sum(source.size for source in sources)
+
+
+def broken_zstandard() -> bytes:
+    data = zstandard.compress(os.urandom(5000))
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "extra", "said"),
+    [
+        ("a.jsonl", records(TEXTS[:3]) + b'{"text": "cut', [], "a.jsonl, line 4: not JSON"),
+        ("a.json", b'[{"text": "a list"}]\n', [], "no field 'text'; it is no object"),
+        ("a.jsonl", records(TEXTS, "body"), [], "a.jsonl, line 1: no field 'text'; it has id, body"),
+        ("a.jsonl", b'{"text": 5}\n', [], "holds int, not text"),
+        ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], [], "is damaged or cut short"),
+        ("a.jsonl.gz", b"\x1f\x8b no gzip", [], "is damaged or cut short"),
+        ("a.txt.zst", broken_zstandard(), [], "is damaged or cut short"),
+        ("a.txt.zst", b"no zstandard", [], "is damaged or cut short"),
+        ("a.txt.bz2", b"no bzip2", [], "is damaged or cut short"),
+        ("a.parquet", b"no parquet", [], "reading failed (ArrowInvalid"),
+        ("a.zip", b"PK", [], ".zip files are not read; unpack"),
+        ("a.txt", b"\xff\xfe\x00latin", [], "not UTF-8"),
+        ("a.txt", b"fine\n\xfflatin", ["--documents", "lines"], "not UTF-8 text (invalid start byte near byte 5)"),
+        ("a.jsonl", records(TEXTS[:3]), [], "3 document(s) leave the validation split empty"),
+        ("a.jsonl", records(TEXTS), ["--workers", "-1"], "--workers -1"),
+        ("a.jsonl", records(TEXTS), ["--shard-tokens", "0"], "--shard-tokens 0"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path,
+    tokenizer: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes,
+    extra: list[str],
+    said: str,
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    output = tmp_path / "out"
+    arguments = ["--input", str(tmp_path / name), "--output", str(output), "--tokenizer", str(tokenizer), *extra]
+    assert prepare.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (output / "index.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("/no/such/*.txt", "no file with content matches"),
+        ("nothing://bucket/x", "Protocol not known"),
+        ("http://127.0.0.1:9/data.jsonl", "cannot be reached"),
+        ("hf:no-such/dataset", "no such dataset, split or configuration, or the hub cannot be reached"),
+        ("hf:", "write hf:NAME"),
+    ],
+)
+def test_names_that_lead_nowhere_are_one_line(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    assert prepare.main(["--input", name, "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_line_number_in_a_later_range_counts_from_the_beginning(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 300)
+    (tmp_path / "a.jsonl").write_bytes(records(TEXTS[:50]) + b"broken\n" + records(TEXTS))
+    arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert prepare.main([*arguments, "--tokenizer", str(tokenizer)]) == 2
+    assert "a.jsonl, line 51: not JSON" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""Datasets of the Hugging Face hub: `hf:openwebtext`, `hf:wikitext/wikitext-103-raw-v1`, `hf:NAME/CONFIG:validation`.
+
+Streamed where the hub can be reached, so nothing but the shards is stored. With HF_HUB_OFFLINE=1 what the cache holds
+is read. A folder (`hf:./folder`) is opened the way `datasets` opens it.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import UserError
+
+PREFIX = "hf:"
+ROWS = 200_000
+"""Rows of a cached dataset in one piece of work."""
+
+
+def identity(spec: str) -> str:
+    """The commit of the dataset, or what its builder makes of names, sizes and ETags."""
+    name, _, _ = _parse(spec)[0]
+    data = _open(spec)
+    commit = ""
+    if not offline() and not Path(name).exists():
+        try:
+            from huggingface_hub import HfApi
+
+            commit = HfApi().dataset_info(name).sha or ""
+        except Exception:  # a nicety: the builder's own identity follows
+            commit = ""
+    version = getattr(getattr(data, "info", None), "version", "")
+    return commit or getattr(data, "_fingerprint", "") or f"version {version}"
+
+
+def parts(spec: str) -> int:
+    """Into how many pieces the dataset falls that processes can read on their own."""
+    data = _open(spec)
+    if hasattr(data, "num_rows"):
+        return max(1, -(-data.num_rows // ROWS))
+    return max(1, data.num_shards)
+
+
+def rows(spec: str, part: int, field: str) -> Iterator[Any]:
+    """The texts of one part. Raises UserError when there is no such field or the hub fails."""
+    data = _open(spec)
+    columns = data.column_names
+    if columns is not None and field not in columns:
+        raise UserError(f"--input {spec}: no field {field!r}; it has {', '.join(columns)}: give one with --text-field")
+    if hasattr(data, "num_rows"):
+        chosen = data.select(range(part * ROWS, min(data.num_rows, (part + 1) * ROWS)))
+    else:
+        chosen = data.shard(num_shards=data.num_shards, index=part) if data.num_shards > 1 else data
+    try:
+        for row in chosen:
+            if field not in row:
+                raise UserError(
+                    f"--input {spec}: no field {field!r}; it has {', '.join(row)}: give one with --text-field"
+                )
+            yield row[field]
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"--input {spec}: reading failed ({_cause(error)}); run the same command again: it goes on where it stopped"
+        ) from None
+
+
+def offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def _parse(spec: str) -> list[tuple[str, str | None, str]]:
+    """The readings of hf:NAME[/CONFIG][:SPLIT] as name, configuration and split, the likelier first.
+
+    A name on the hub is OWNER/NAME, or NAME alone for a few old ones; so A/B may mean either.
+    """
+    text = spec.removeprefix(PREFIX)
+    name, colon, split = text.rpartition(":") if ":" in text else (text, "", "")
+    split = split if colon else "train"
+    if not name or not split:
+        raise UserError(f"--input {spec}: write hf:NAME, hf:NAME/CONFIG or hf:NAME/CONFIG:SPLIT")
+    steps = name.split("/")
+    if Path(name).is_dir() or len(steps) == 1:
+        return [(name, None, split)]
+    if len(steps) == 2:
+        return [(name, None, split), (steps[0], steps[1], split)]
+    return [("/".join(steps[:2]), "/".join(steps[2:]), split)]
+
+
+@functools.lru_cache(maxsize=4)
+def _open(spec: str) -> Any:
+    """The dataset, streamed, or from the cache when offline. Raises UserError in one line."""
+    import datasets
+    from datasets.utils.logging import set_verbosity_error
+
+    set_verbosity_error()
+    datasets.disable_progress_bars()
+    first: Exception | None = None
+    for name, config, split in _parse(spec):
+        streaming = not offline() or Path(name).is_dir()
+        try:
+            return datasets.load_dataset(name, config, split=split, streaming=streaming)
+        except Exception as error:  # the library raises two dozen kinds
+            first = first or error
+    raise UserError(
+        f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({_cause(first)}); "
+        "write hf:NAME/CONFIG:SPLIT, or download it first and set HF_HUB_OFFLINE=1 to use the cache"
+    )
+
+
+def _cause(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
