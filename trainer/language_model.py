@@ -1,13 +1,14 @@
 """GPT-2 as the training loop sees it: a module from token ids to the summed loss, made to be fast.
 
 The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The way through them is
-written here, for three reasons that docs/performance.md puts into numbers: the products read copies of the weights in
-the precision of the products, made once per optimizer step and not at each use; head and loss are one (head.py); and
-all blocks share one compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients
+written here, for reasons that docs/performance.md puts into numbers: the products read copies of the weights that are
+made once per optimizer step (copies.py); head and loss are one (head.py); attention on the CPU is ours (attention.py);
+and all blocks share one compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients
 begin while the backward pass still runs.
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -15,29 +16,25 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainer import attention
+from trainer.copies import Copies
 from trainer.head import Kernels, TiedGradient, token_loss
 
-PADDING = 128
-"""The vocabulary's multiple in the products: 50,257 rows are slow on tensor cores, which want tiles of 64 or 128."""
 CHUNK = 4096
 """Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator wants more work at once: four times as
 many. Without the compiler the fp32 values of the chunk exist as well: an eighth."""
 
-NAMES = (
-    "ln_1.weight",
-    "ln_1.bias",
+NORMS = ("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias")
+PRODUCTS = (
     "attn.c_attn.weight",
     "attn.c_attn.bias",
     "attn.c_proj.weight",
     "attn.c_proj.bias",
-    "ln_2.weight",
-    "ln_2.bias",
     "mlp.c_fc.weight",
     "mlp.c_fc.bias",
     "mlp.c_proj.weight",
     "mlp.c_proj.bias",
 )
-"""A block's parameters in the order in which `block` takes them."""
+"""A block's parameters as `block` takes them: NORMS stay in fp32, PRODUCTS are in the type of the products."""
 
 
 class LanguageModel(nn.Module):
@@ -67,41 +64,79 @@ class LanguageModel(nn.Module):
 
         Products in autocast's type where that is on, else in the parameters' own.
         """
-        dtype = product_type(inputs.device, self.net.transformer.wte.weight.dtype)
+        dtype = self._product_type(inputs.device)
         with torch.autocast(inputs.device.type, enabled=False):
-            return self._loss(inputs, targets, dtype)
+            tied = TiedGradient() if self.net.lm_head.weight is self.net.transformer.wte.weight else None
+            hidden = self._hidden(inputs, dtype, tied)
+            head = self._copies.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
+            chunk = CHUNK * 4 if head.is_cuda else CHUNK if self._compiled else CHUNK // 8
+            hidden, targets = hidden.flatten(0, 1), targets.flatten()
+            return token_loss(hidden, head, targets, self._vocabulary, self._kernels, chunk, tied)
 
-    def _loss(self, inputs: torch.Tensor, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def logits(self, inputs: torch.Tensor) -> torch.Tensor:
+        """All logits [batch, length, vocabulary], in the type of the products: for a teacher, and for tests."""
+        dtype = self._product_type(inputs.device)
+        with torch.autocast(inputs.device.type, enabled=False):
+            hidden = self._hidden(inputs, dtype, tied=None)
+            head = self._copies.padded(self.net.lm_head.weight, dtype, detached=False)
+            return (hidden @ head.t())[..., : self._vocabulary]
+
+    @torch.no_grad()
+    def attention_statistics(self, batch: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        """layerN_attention_weight_max and _min of the first window of a micro-batch, as scalars on the host.
+
+        The greatest and the least of query key^T x scale over all heads and all pairs of positions, before the causal
+        mask and the softmax, in fp32. The fused attention never has these scores: they are computed here once more.
+        """
+        inputs = batch[0][:1]
+        dtype = self._product_type(inputs.device)
+        names: list[str] = []
+        values: list[torch.Tensor] = []
+        with torch.autocast(inputs.device.type, enabled=False):
+            hidden = self._embedded(inputs, None)
+            for number, layer in enumerate(self.net.transformer.h):
+                norms, products = self._weights(layer, dtype)
+                heads, scale, epsilon, activation, _ = self._shape(layer)
+                query, key, _ = projections(hidden, norms, products, heads, epsilon)
+                scores = (query[0].float() @ key[0].float().transpose(-1, -2)) * scale
+                names += [f"layer{number}_attention_weight_{end}" for end in ("max", "min")]
+                values += [scores.amax(), scores.amin()]
+                hidden = block(hidden, norms, products, heads, scale, epsilon, activation, False)
+        return dict(zip(names, torch.stack(values).cpu(), strict=True))
+
+    def _hidden(self, inputs: torch.Tensor, dtype: torch.dtype, tied: TiedGradient | None) -> torch.Tensor:
+        """What the head multiplies: [batch, length, width]."""
+        hidden = self._embedded(inputs, tied)
+        for layer in self.net.transformer.h:
+            hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer))
+        last = self.net.transformer.ln_f
+        return F.layer_norm(hidden, hidden.shape[-1:], last.weight, last.bias, last.eps).to(dtype)
+
+    def _embedded(self, inputs: torch.Tensor, tied: TiedGradient | None) -> torch.Tensor:
         trunk = self.net.transformer
         self._copies.begin(trunk.wte.weight)
-        tied = TiedGradient() if self.net.lm_head.weight is trunk.wte.weight else None
-        hidden = _Embedding.apply(trunk.wte.weight, trunk.wpe.weight, inputs, tied)
-        for layer in trunk.h:
-            weights = self._copies.of([layer.get_parameter(name) for name in NAMES], dtype)
-            hidden = self._block(hidden, *weights, *self._shape(layer))
-        hidden = F.layer_norm(hidden, hidden.shape[-1:], trunk.ln_f.weight, trunk.ln_f.bias, trunk.ln_f.eps).to(dtype)
-        head = self._copies.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
-        return token_loss(hidden.flatten(0, 1), head, targets.flatten(), self._vocabulary, self._kernels, CHUNK, tied)
+        return _Embedding.apply(trunk.wte.weight, trunk.wpe.weight, inputs, tied)  # pyright: ignore[reportReturnType]
+
+    def _weights(self, layer: Any, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        norms = tuple(layer.get_parameter(name) for name in NORMS)
+        return norms, self._copies.of([layer.get_parameter(name) for name in PRODUCTS], dtype)
 
     def _shape(self, layer: Any) -> tuple[int, float, float, Any, bool]:
         own = self._compiled and not layer.ln_1.weight.is_cuda and not _tiles()
-        return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, layer.mlp.act, own
+        tanh = self.net.config.activation_function in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+        return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, gelu if tanh else layer.mlp.act, own
+
+    def _product_type(self, device: torch.device) -> torch.dtype:
+        """Autocast's type where it is on, else the parameters' own."""
+        if torch.is_autocast_enabled(device.type):
+            return torch.get_autocast_dtype(device.type)
+        return self.net.transformer.wte.weight.dtype
 
 
 def block(
     hidden: torch.Tensor,
-    norm_1: torch.Tensor,
-    norm_1_bias: torch.Tensor,
-    joint: torch.Tensor,
-    joint_bias: torch.Tensor,
-    out: torch.Tensor,
-    out_bias: torch.Tensor,
-    norm_2: torch.Tensor,
-    norm_2_bias: torch.Tensor,
-    widen: torch.Tensor,
-    widen_bias: torch.Tensor,
-    narrow: torch.Tensor,
-    narrow_bias: torch.Tensor,
+    norms: tuple[torch.Tensor, ...],
+    products: tuple[torch.Tensor, ...],
     heads: int,
     scale: float,
     epsilon: float,
@@ -113,9 +148,8 @@ def block(
     Biases are added outside the products: there inductor joins them to what follows.
     """
     batch, length, width = hidden.shape
-    normed = F.layer_norm(hidden, (width,), norm_1, norm_1_bias, epsilon).to(joint.dtype)
-    three = (normed @ joint + joint_bias).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-    query, key, value = three.unbind(0)
+    out, out_bias, widen, widen_bias, narrow, narrow_bias = products[2:]
+    query, key, value = projections(hidden, norms, products, heads, epsilon)
     if own_attention and length > attention.ROWS:
         query, key, value = (part.reshape(batch * heads, length, -1) for part in (query, key, value))
         mixed = attention.causal_attention(query, key, value, scale).view(batch, heads, length, -1)
@@ -123,71 +157,37 @@ def block(
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     mixed = mixed.transpose(1, 2).reshape(batch, length, width)
     hidden = hidden + (mixed @ out + out_bias)
-    normed = F.layer_norm(hidden, (width,), norm_2, norm_2_bias, epsilon).to(widen.dtype)
+    normed = F.layer_norm(hidden, (width,), norms[2], norms[3], epsilon).to(widen.dtype)
     return hidden + (activation(normed @ widen + widen_bias) @ narrow + narrow_bias)
 
 
-def product_type(device: torch.device, own: torch.dtype) -> torch.dtype:
-    """Autocast's type where it is on, else the parameters' own."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else own
+def projections(
+    hidden: torch.Tensor,
+    norms: tuple[torch.Tensor, ...],
+    products: tuple[torch.Tensor, ...],
+    heads: int,
+    epsilon: float,
+) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values, each [batch, heads, length, head width]."""
+    batch, length, width = hidden.shape
+    joint, joint_bias = products[:2]
+    normed = F.layer_norm(hidden, (width,), norms[0], norms[1], epsilon).to(joint.dtype)
+    three = (normed @ joint + joint_bias).view(batch, length, 3, heads, width // heads)
+    return three.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def gelu(values: torch.Tensor) -> torch.Tensor:
+    """GPT-2's activation, x/2 (1 + tanh u), as x sigmoid(2u): the same, and inductor's exp takes half of its tanh."""
+    if not torch.compiler.is_compiling():
+        return F.gelu(values, approximate="tanh")
+    x = values.float()
+    return (x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))).to(values.dtype)
 
 
 @functools.cache
 def _tiles() -> bool:
+    """Whether the CPU has AMX, for which torch's own attention is written."""
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
-
-
-class Copies:
-    """The weights in the type of the products, beside the parameters that the optimizer keeps in fp32.
-
-    A copy is made anew when its parameter has changed, and in any case when no gradient is there yet: the first
-    micro-batch of a step. The second rule also finds changes that went past torch's version counter (`.data`).
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
-        self._fresh = True
-
-    def begin(self, first: torch.Tensor) -> None:
-        self._fresh = first.grad is None
-
-    def of(self, parameters: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        if all(parameter.dtype == dtype for parameter in parameters):
-            return tuple(parameters)
-        return _Cast.apply(*[self._copy(parameter, dtype) for parameter in parameters], *parameters)
-
-    def padded(self, matrix: torch.Tensor, dtype: torch.dtype, detached: bool) -> torch.Tensor:
-        rows = -(-len(matrix) // PADDING) * PADDING
-        if rows == len(matrix) and dtype == matrix.dtype:
-            return matrix.detach() if detached else matrix
-        copy = self._copy(matrix, dtype, rows)
-        return copy if detached else _Cast.apply(copy, matrix)[0]
-
-    @torch.no_grad()
-    def _copy(self, parameter: torch.Tensor, dtype: torch.dtype, rows: int = 0) -> torch.Tensor:
-        version, copy = self._kept.get(id(parameter), (-1, parameter))
-        if copy is parameter or copy.dtype != dtype or copy.device != parameter.device:
-            copy = torch.zeros((rows or len(parameter), *parameter.shape[1:]), dtype=dtype, device=parameter.device)
-            version = -1
-        if self._fresh or version != parameter._version:
-            copy[: len(parameter)].copy_(parameter)
-            self._kept[id(parameter)] = parameter._version, copy
-        return copy
-
-
-class _Cast(torch.autograd.Function):
-    """copies, parameters -> copies, as if each were its parameter cast."""
-
-    @staticmethod
-    def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:  # pyright: ignore
-        copies, parameters = both[: len(both) // 2], both[len(both) // 2 :]
-        ctx.kinds = [(len(parameter), parameter.dtype) for parameter in parameters]
-        return tuple(copy.detach() for copy in copies)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads = [grad[:rows].to(dtype) for grad, (rows, dtype) in zip(outer, ctx.kinds, strict=True)]
-        return (*[None] * len(grads), *grads)
 
 
 class _Embedding(torch.autograd.Function):
@@ -203,8 +203,7 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (inputs,) = ctx.saved_tensors
-        gradient = outer[0]
+        (inputs,), gradient = ctx.saved_tensors, outer[0]
         words = ctx.tied.take() if ctx.tied is not None else None
         words = torch.zeros(ctx.words, device=gradient.device) if words is None else words[: ctx.words[0]]
         if gradient.is_cuda:  # index_add_ would add in another order each time there

@@ -1,0 +1,68 @@
+"""Weights in the type of the matrix products, beside the parameters that the optimizer keeps in fp32.
+
+Autocast makes such copies at each micro-batch, and inductor even makes them twice, again on the way back. Here they are
+made once per optimizer step. The matrix that makes the logits is padded in its copy, and nowhere else.
+"""
+
+from typing import Any
+
+import torch
+
+PADDING = 128
+"""The vocabulary's multiple in the products: 50,257 columns do not fit tensor cores, whose tiles have 64 or 128."""
+
+
+class Copies:
+    """Of the parameters of one model.
+
+    A copy is made anew when its parameter has changed, and in any case while no gradient is there: at the first
+    micro-batch of a step. The second rule finds changes that went past torch's version counter (`.data`), too.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
+        self._fresh = True
+
+    def begin(self, first: torch.Tensor) -> None:
+        """Call before each pass, with a parameter that gets a gradient."""
+        self._fresh = first.grad is None
+
+    def of(self, parameters: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """Their copies, through which the gradient reaches them; themselves where they have the type already."""
+        if all(parameter.dtype == dtype for parameter in parameters):
+            return tuple(parameters)
+        return _Cast.apply(*[self._copy(parameter, dtype) for parameter in parameters], *parameters)
+
+    def padded(self, matrix: torch.Tensor, dtype: torch.dtype, detached: bool) -> torch.Tensor:
+        """The matrix with rows of zeros up to a multiple of PADDING. detached: no gradient passes."""
+        rows = -(-len(matrix) // PADDING) * PADDING
+        if rows == len(matrix) and dtype == matrix.dtype:
+            return matrix.detach() if detached else matrix
+        copy = self._copy(matrix, dtype, rows)
+        return copy if detached else _Cast.apply(copy, matrix)[0]
+
+    @torch.no_grad()
+    def _copy(self, parameter: torch.Tensor, dtype: torch.dtype, rows: int = 0) -> torch.Tensor:
+        version, copy = self._kept.get(id(parameter), (-1, None))
+        if copy is None or copy.dtype != dtype or copy.device != parameter.device:
+            shape = (rows or len(parameter), *parameter.shape[1:])
+            version, copy = -1, torch.zeros(shape, dtype=dtype, device=parameter.device)
+        if self._fresh or version != parameter._version:
+            copy[: len(parameter)].copy_(parameter)
+            self._kept[id(parameter)] = parameter._version, copy
+        return copy
+
+
+class _Cast(torch.autograd.Function):
+    """copies, parameters -> copies, as if each were its parameter, cast."""
+
+    @staticmethod
+    def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:  # pyright: ignore
+        copies, parameters = both[: len(both) // 2], both[len(both) // 2 :]
+        ctx.kinds = [(len(parameter), parameter.dtype) for parameter in parameters]
+        return tuple(copy.detach() for copy in copies)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grads = [grad[:rows].to(dtype) for grad, (rows, dtype) in zip(outer, ctx.kinds, strict=True)]
+        return (*[None] * len(grads), *grads)
