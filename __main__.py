@@ -8,7 +8,7 @@ from infra.platform import cluster_for
 from infra.settings import stack_values
 from workloads.dataset import Dataset
 from workloads.namespace import Namespace
-from workloads.node_check import checked
+from workloads.gpu_check import checked
 from workloads.node_software import install
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous

@@ -257,7 +257,7 @@ class TensorBoardConfig(Section):
 class CheckConfig(Section):
     enabled: bool = False
     """Before the training, run a Job on all workers that measures the exchange between them, lists their accelerators
-    and writes to the shared volume; its result is the output `nodeCheck`."""
+    and writes to the shared volume; its result is the output `gpuCheck`."""
     megabytes: int = Field(default=256, ge=1, le=4096)
     """Size of the exchanged tensor, MB."""
     storage_megabytes: int = Field(default=1024, ge=1)

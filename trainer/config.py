@@ -60,6 +60,8 @@ class Train:
     """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
     compile: bool = False
     """torch.compile the model: pays on accelerators, costs half a minute at each start."""
+    require_capability: str = ""
+    """Processor flag that every node must have, such as amx_bf16: see capability.py. Empty: any processor will do."""
 
 
 @dataclass(frozen=True)

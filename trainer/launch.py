@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-from trainer import config, metrics, network
+from trainer import capability, config, cores, metrics, network
 from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop, UserError
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -34,7 +34,9 @@ def main(arguments: list[str]) -> int:
     run: Path | None = None
     try:
         options, rest = parse(arguments)
-        run = config.run_directory(config.load(rest))
+        settings = config.load(rest)
+        capability.require(settings.train.require_capability)
+        run = config.run_directory(settings)
         launch(options, rest, run)
         stop = Stop(EXIT_RESTART, "the workers ended without a finished run")
     except UserError as error:
@@ -110,6 +112,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     from trainer import rendezvous, rendezvous_c10d, rendezvous_etcd
     from trainer.agent import Agent
 
+    cores.bind_workers(options.nproc_per_node)
     scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
 
     parameters = RendezvousParameters(

@@ -56,8 +56,9 @@ def main(arguments: list[str]) -> int:
 
 def train(config: Config, run: Path, notice: Notice) -> None:
     """Train to config.train.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
-    from trainer import distributed, loop
+    from trainer import cores, distributed, loop
 
+    cores.free_main_thread()
     work = importlib.import_module(TASKS[config.task.name]).build(config)
     world = distributed.join(config.run.collective_timeout_seconds)
     metrics.event("round", round=world.round, world_size=world.size, rank=world.rank)

@@ -10,7 +10,7 @@ from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import ContainerImage
 from workloads.namespace import Namespace
-from workloads.node_check import NodeCheck
+from workloads.gpu_check import GpuCheck
 from workloads.tensorboard import NAME as TENSORBOARD
 from workloads.tensorboard import PORT
 from workloads.training import Training
@@ -22,7 +22,7 @@ def export(
     image: ContainerImage,
     namespace: Namespace,
     training: Training,
-    check: NodeCheck | None = None,
+    check: GpuCheck | None = None,
 ) -> None:
     """The stack's outputs; workloads/follow.py reads them."""
     name = config.cluster.namespace
@@ -42,7 +42,7 @@ def export(
     if cluster.storage.address is not None:
         pulumi.export("storageAddress", cluster.storage.address)
     if check is not None:
-        pulumi.export("nodeCheck", check.result)
+        pulumi.export("gpuCheck", check.result)
     pulumi.export("watchCommand", f"{kubectl} get pods,jobs --watch --output wide")
     pulumi.export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"

@@ -30,14 +30,14 @@ from workloads.pod import (
     trainer_pod,
 )
 
-NAME = "node-check"
+NAME = "gpu-check"
 #: Where the first pod listens for the others.
 PORT = 29500
 #: The API server's ports: of clouds, and of the local node.
 API_PORTS = (443, 6443)
 
 
-class NodeCheck(pulumi.ComponentResource):
+class GpuCheck(pulumi.ComponentResource):
     """The Job, and its result as a JSON text."""
 
     job: k8s.batch.v1.Job
@@ -53,7 +53,7 @@ class NodeCheck(pulumi.ComponentResource):
         claim: k8s.core.v1.PersistentVolumeClaim,
         after: list[pulumi.Resource],
     ):
-        super().__init__("trainyard:workloads:NodeCheck", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        super().__init__("trainyard:workloads:GpuCheck", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
         workers, check = config.workers, config.check
         arguments = [
@@ -79,7 +79,7 @@ class NodeCheck(pulumi.ComponentResource):
             name=NAME,
             image=image.reference,
             args=[
-                *("python", "-m", "trainer.node_check"),
+                *("python", "-m", "trainer.gpu_check"),
                 *arguments,
                 *("--master", f"{job_name}-0.{NAME}:{PORT}"),
                 *("--config-map", job_name),
@@ -197,8 +197,8 @@ def checked(
     image: ContainerImage,
     claim: k8s.core.v1.PersistentVolumeClaim,
     after: list[pulumi.Resource],
-) -> NodeCheck | None:
+) -> GpuCheck | None:
     """The check, when the configuration asks for it."""
     if not config.check.enabled:
         return None
-    return NodeCheck(NAME, config, cluster, namespace, image, claim, after)
+    return GpuCheck(NAME, config, cluster, namespace, image, claim, after)

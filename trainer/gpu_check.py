@@ -1,0 +1,218 @@
+"""Measures the nodes that are to train: `python -m trainer.gpu_check --nodes N --master HOST:PORT ...`, once a node.
+
+Lists the accelerators, times an all-reduce over all processes of all nodes (NCCL; gloo on processors), checks its sum,
+and writes to the shared volume from every node at once. The first node prints the result and, in a cluster, leaves it
+in a ConfigMap.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from trainer import metrics, network
+from trainer.errors import EXIT_RESTART, EXIT_USAGE, UserError
+
+WAIT_SECONDS = 2400
+"""How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to come."""
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+NVIDIA_SMI = "/usr/local/nvidia/bin/nvidia-smi"
+"""Where GKE's device plugin mounts it, which is in no PATH."""
+SECONDS = 2.0
+"""How long the exchange is repeated, after a warm-up."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.gpu_check", description="Measure the nodes of a training.")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that take part")
+    parser.add_argument("--processes", type=int, default=1, help="processes on each: one an accelerator")
+    parser.add_argument("--node-rank", type=int, default=int(os.environ.get("NODE_RANK", "0")), help="of this node")
+    parser.add_argument("--master", default="127.0.0.1:29500", help="HOST:PORT on the node of rank 0")
+    parser.add_argument("--megabytes", type=int, default=256, help="size of the exchanged tensor")
+    parser.add_argument("--storage", type=Path, help="folder on the shared volume to write to; default: none")
+    parser.add_argument("--storage-megabytes", type=int, default=1024, help="how much to write there, on each node")
+    parser.add_argument("--config-map", default="", help="ConfigMap for the result, in this pod's namespace")
+    options = parser.parse_args(arguments)
+    try:
+        host, port = network.split_endpoint(options.master, 29500)
+        if options.node_rank > 0:
+            reason = network.wait_reachable(host, port, WAIT_SECONDS, connect=True)
+            if reason is not None:
+                raise RuntimeError(f"the node of rank 0 at {options.master} was not reachable: {reason}")
+        own = {"node": os.environ.get("NODE_NAME") or socket.gethostname(), **accelerators()}
+        if options.storage is not None:
+            own["storage_megabytes_per_second"] = round(write_speed(options.storage, options.storage_megabytes), 1)
+        result = exchange(options, host, port, own)
+        if result is not None:
+            metrics.event("gpu_check", **{k: v for k, v in result.items() if not isinstance(v, dict | list)})
+            print(json.dumps(result), flush=True)
+            if options.config_map:
+                publish(options.config_map, result)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except (RuntimeError, OSError) as error:
+        print(f"gpu_check: {' '.join(str(error).split())[:1000]}", file=sys.stderr)
+        return EXIT_RESTART
+    return 0
+
+
+def accelerators() -> dict[str, Any]:
+    """Names and driver of the accelerators as nvidia-smi has them; empty on a node without."""
+    program = shutil.which("nvidia-smi") or (NVIDIA_SMI if os.path.exists(NVIDIA_SMI) else None)
+    if program is None:
+        return {"accelerators": []}
+    query = "--query-gpu=name,memory.total,driver_version"
+    done = subprocess.run(
+        [program, query, "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode:
+        raise RuntimeError(f"nvidia-smi failed ({done.returncode}): {done.stdout}{done.stderr}")
+    rows = [[field.strip() for field in row.split(",")] for row in done.stdout.splitlines() if row.strip()]
+    return {"accelerators": [f"{name} {memory}" for name, memory, _ in rows], "driver": rows[0][2] if rows else ""}
+
+
+def write_speed(folder: Path, megabytes: int) -> float:
+    """MB/s of writing and flushing a file there. It does not stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"write-{socket.gethostname()}-{os.getpid()}"
+    block = os.urandom(1 << 20)
+    begun = time.perf_counter()
+    try:
+        with open(path, "wb") as file:
+            for _ in range(megabytes):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        return megabytes * len(block) / 1e6 / (time.perf_counter() - begun)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, Any]) -> dict[str, Any] | None:
+    """Run this node's processes; the whole result on the first node, None on the others."""
+    import torch.multiprocessing as processes
+
+    results = processes.get_context("spawn").SimpleQueue()
+    try:
+        processes.spawn(_process, (options, host, port, own, results), nprocs=options.processes)  # pyright: ignore
+    except (processes.ProcessRaisedException, processes.ProcessExitedException) as error:
+        # The process's own traceback is on stderr already; its last line says what it was.
+        raise RuntimeError(str(error).strip().splitlines()[-1]) from None
+    return results.get() if options.node_rank == 0 else None
+
+
+def _process(
+    local_rank: int, options: argparse.Namespace, host: str, port: int, own: dict[str, Any], results: Any
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if "GLOO_SOCKET_IFNAME" not in os.environ and (name := network.interface_towards(host)):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+    rank, size = options.node_rank * options.processes + local_rank, options.nodes * options.processes
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        init_method=f"tcp://{host}:{port}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=WAIT_SECONDS),
+    )
+    try:
+        seconds, correct = _all_reduce(options.megabytes, rank, size, device)
+        nodes: list[Any] = [None] * size
+        dist.all_gather_object(nodes, own if local_rank == 0 else None)
+        if rank == 0:
+            volume = options.megabytes * 1e6
+            results.put(
+                {
+                    "correct": correct,
+                    "nodes": [node for node in nodes if node],
+                    "processes": size,
+                    "backend": "nccl" if cuda else "gloo",
+                    "megabytes": options.megabytes,
+                    "all_reduce_seconds": round(seconds, 6),
+                    # What each process's link carries in a ring: the figure that NCCL's own tests call busbw.
+                    "bus_gigabytes_per_second": round(2 * (size - 1) / size * volume / seconds / 1e9, 3),
+                    "storage_megabytes_per_second": round(
+                        sum(node.get("storage_megabytes_per_second", 0) for node in nodes if node), 1
+                    ),
+                }
+            )
+        if not correct:
+            raise RuntimeError("the all-reduce gave a wrong sum: an accelerator or its link is faulty")
+    finally:
+        dist.destroy_process_group()
+
+
+def _all_reduce(megabytes: int, rank: int, size: int, device: Any) -> tuple[float, bool]:
+    """(Seconds of one all-reduce, whether its sum is right)."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.empty(megabytes * 1_000_000 // 4, dtype=torch.float32, device=device)
+
+    def timed(times: int) -> float:
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(times):
+            dist.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begun) / times
+
+    tensor.fill_(rank + 1.0)
+    dist.all_reduce(tensor)
+    # Whole numbers below 2^24 are exact in fp32.
+    correct = bool((tensor == size * (size + 1) / 2).all())
+    tensor.zero_()
+    timed(2)
+    estimate = torch.tensor([timed(2)], dtype=torch.float64)
+    dist.all_reduce(estimate, op=dist.ReduceOp.MAX)
+    return timed(max(3, min(100, int(SECONDS / max(float(estimate), 1e-6))))), correct
+
+
+def publish(name: str, result: dict[str, Any]) -> None:
+    """Write the result into a ConfigMap of this pod's namespace, with the pod's own account."""
+    namespace = (ACCOUNT / "namespace").read_text().strip()
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    address = f"[{host}]" if ":" in host else host
+    content = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"result": json.dumps(result)},
+    }
+    request = urllib.request.Request(
+        f"https://{address}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager=gpu-check&force=true",
+        data=json.dumps(content).encode(),
+        method="PATCH",
+        headers={
+            "Content-Type": "application/apply-patch+yaml",
+            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
+        },
+    )
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        opener.open(request, timeout=30).close()
+    except urllib.error.HTTPError as error:
+        raise RuntimeError(f"ConfigMap {namespace}/{name} cannot be written: {error.code} {error.read()!r}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
