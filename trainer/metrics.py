@@ -29,41 +29,47 @@ class StepFigures:
     """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
 
     step: int
+    """Optimizer steps since the beginning of the run, however often it was interrupted."""
     loss: float
-    """Mean training loss of the step, in nats."""
+    """Mean training loss of this one step, in nats per token (per example for question answering)."""
     learning_rate: float
+    """That of this step."""
     gradient_norm: float
     """Norm of the whole gradient before clipping."""
     tokens_per_second: float
-    """Of training alone, without evaluations and checkpoints."""
+    """Of training alone, by all workers together: evaluations and checkpoints do not count."""
     tokens_per_second_per_device: float
+    """The same by one worker."""
     samples_per_second: float
-    """Windows (or examples) a second."""
+    """Windows (examples for question answering) a second, by all workers together."""
     eta_seconds: float
+    """Seconds to the last step at this speed."""
     epoch: float
     """Passes over the training data so far."""
     step_seconds: float
-    """One optimizer step: the sum of the next three and what is left over."""
+    """One optimizer step: the sum of the next three and of what is left over."""
     data_seconds: float
-    """Waiting for batches."""
+    """Of a step: waiting for batches."""
     compute_seconds: float
-    """Forward, backward, optimizer."""
+    """Of a step: forward, backward and optimizer."""
     communication_seconds: float
-    """Exchange with the other workers that computing does not hide."""
+    """Of a step: exchange with the other workers that computing does not hide."""
     checkpoint_seconds: float
-    """What checkpoints held training up, beside step_seconds."""
+    """By which checkpoints held training up, a step; beside step_seconds."""
     memory_bytes: int
-    """Most memory so far: the device's, or on a CPU the process's."""
+    """Most memory so far: the accelerator's, or on a processor the worker's resident memory."""
     bytes_sent_per_step: int
-    """Sent to other workers by this one."""
+    """Sent to other workers by this one, in a step."""
     skipped_steps: int = 0
-    """Steps since the run's start whose fp16 gradients overflowed."""
+    """Steps since the beginning of the run that changed nothing, because a gradient was not finite."""
     loss_scale: float | None = None
-    """The fp16 scaler's factor; None without one."""
+    """The fp16 scaler's factor; null without one."""
     mfu: float | None = None
-    """Model FLOPs utilisation, 0 to 1; None when the device's peak is unknown."""
+    """Model FLOPs utilisation, 0 to 1: FLOPs of the model's products (PaLM, appendix B) in relation to the device's own
+    peak; null when that is unknown."""
     activations: dict[str, float] = field(default_factory=dict)
-    """Such as layer0_attention_weight_max; empty when not measured."""
+    """Per-layer statistics, each under a name of its own: activations/layer0_attention_weight_max, the greatest
+    attention logit (scaled, before mask and softmax) of layer 0, and _min, the least. Only where they are measured."""
 
     def values(self) -> dict[str, float | int | None]:
         """By the names that metrics.jsonl and the exporters use; without `step`."""

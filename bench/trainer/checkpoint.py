@@ -1,0 +1,151 @@
+"""What a checkpoint of GPT-2 (124M) costs a training: `python -m bench.trainer.checkpoint [--storage FOLDER]`.
+
+Real training steps run before and beside real checkpoints (weights and AdamW's two moments, fp32). A checkpoint's cost
+is what it holds training up (the copy to host memory, or the whole write) and what the steps beside the writing thread
+take longer. Both in relation to checkpoint.every_minutes as it is by default; goal: under 2 %.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bench.machine import describe
+from trainer import config, model, optimizer
+from trainer.checkpoint import Snapshot, complete
+from trainer.language_model import LanguageModel
+from trainer.saver import Saver
+
+RESULTS = Path(__file__).parents[1] / "results" / "checkpoint.md"
+TOKENS = 512
+STEPS = 6
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    waiting: float
+    """Seconds in which training stood still."""
+    slower: float
+    """Seconds that the steps took longer while the thread wrote."""
+    writing: float
+    """Seconds until the checkpoint was complete."""
+
+    @property
+    def total(self) -> float:
+        return self.waiting + self.slower
+
+
+class Training:
+    """Steps of GPT-2 small on the processor, or the accelerator where there is one."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.net = model.build("small", 50257, 50256, seed=0)
+        self.module = LanguageModel(self.net).to(self.device)
+        self.optimizers = optimizer.build(self.net, config.Optimizer())
+        self.tokens = torch.randint(0, 50257, (1, TOKENS + 1), device=self.device)
+
+    def step(self) -> float:
+        """Its seconds."""
+        begin = time.perf_counter()
+        (self.module(self.tokens[:, :-1], self.tokens[:, 1:]) / TOKENS).backward()
+        for each in self.optimizers:
+            each.step()
+            each.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.net.state_dict(), optimizer.state(self.optimizers, self.net))
+
+    def write_model(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        self.net.save_pretrained(folder, state_dict=weights)
+
+
+def measure(training: Training, saver: Saver, number: int, usual: float) -> Cost:
+    """One checkpoint in the middle of training; `usual`: a step's seconds without one."""
+    begin = time.perf_counter()
+    path = saver.save(number, training.snapshot())
+    waiting = time.perf_counter() - begin
+    slower = 0.0
+    while saver.busy:
+        slower += training.step() - usual
+    saver.wait()
+    assert complete(path)
+    return Cost(waiting, max(0.0, slower), time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.checkpoint", description=__doc__)
+    parser.add_argument("--storage", type=Path, help="where checkpoints go; default: a folder in /tmp")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as folder:
+        text = run(Path(folder), print)
+    RESULTS.write_text(text, encoding="utf-8")
+    print(f"\n{text}\nwrote {RESULTS}")
+
+
+def run(folder: Path, say: Callable[[str], None]) -> str:
+    """The table, as Markdown."""
+    training = Training()
+    for _ in range(2):
+        training.step()
+    usual = statistics.median(training.step() for _ in range(STEPS))
+    say(f"a step without a checkpoint: {usual:.2f} s")
+    costs: dict[str, Cost] = {}
+    for asynchronous, name in ((True, "from a thread"), (False, "training waits")):
+        settings = config.Checkpoint(keep=1, asynchronous=asynchronous)
+        saver = Saver(folder / name.replace(" ", "-"), settings, training.write_model, "")
+        found = [measure(training, saver, number, usual) for number in range(1, ROUNDS + 1)]
+        say(f"{name}: {found}")
+        if asynchronous:
+            costs["from a thread, the first (its memory is new)"] = found[0]
+            costs["from a thread"] = _median(found[1:])
+        else:
+            costs["training waits (checkpoint.asynchronous=false)"] = _median(found)
+    size = sum(file.stat().st_size for file in (folder / "from-a-thread").rglob("*") if file.is_file())
+    return _table(costs, usual, size, training.device)
+
+
+def _median(found: list[Cost]) -> Cost:
+    return Cost(
+        *(statistics.median(getattr(cost, name) for cost in found) for name in ("waiting", "slower", "writing"))
+    )
+
+
+def _table(costs: dict[str, Cost], usual: float, size: int, device: torch.device) -> str:
+    minutes = config.Checkpoint().every_minutes
+    rows = [
+        f"| {name} | {cost.waiting:.2f} | {cost.slower:.2f} | {cost.writing:.2f} | {cost.total / (60 * minutes):.2%} |"
+        for name, cost in costs.items()
+    ]
+    place = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
+    return "\n".join(
+        [
+            "# What a checkpoint costs",
+            "",
+            "Written by `python -m bench.trainer.checkpoint`.",
+            "",
+            f"{describe('torch', 'safetensors')}",
+            "",
+            f"GPT-2 124M on {place}, weights and AdamW's moments in fp32: {size / 1e9:.2f} GB in a local folder; steps "
+            f"of {TOKENS} tokens take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and "
+            f"slower steps in the default interval of {minutes:g} minutes.",
+            "",
+            "| | training stands still | steps beside it take longer | written after | share of the run |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Writes the tables of docs/training.md and docs/metrics.md from docstrings: `python -m trainer.reference`.
+
+Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/trainer/test_docs.py fails when one is stale.
+"""
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from trainer import config, metrics
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def docstrings(cls: type) -> dict[str, str]:
+    """The sentence under each field of a class, on one line."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for item, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and isinstance(following, ast.Expr):
+            text = following.value.value if isinstance(following.value, ast.Constant) else None
+            if isinstance(text, str):
+                found[item.target.id] = " ".join(text.split())
+    return found
+
+
+def settings() -> str:
+    """A table for each section of the configuration."""
+    parts: list[str] = []
+    hints = get_type_hints(config.Config)
+    for section in fields(config.Config):
+        cls = hints[section.name]
+        texts = docstrings(cls)
+        rows = [
+            f"| `{section.name}.{item.name}` | {_shown(item.default)} | {_cell(texts.get(item.name, ''))} |"
+            for item in fields(cls)
+        ]
+        parts.append("\n".join([f"### {section.name}", "", "| setting | default | meaning |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def figures() -> str:
+    """A row for each figure of a log step."""
+    texts = docstrings(metrics.StepFigures)
+    rows = [f"| `{item.name}` | {_cell(texts.get(item.name, ''))} |" for item in fields(metrics.StepFigures)]
+    return "\n".join(["| figure | meaning |", "|---|---|", *rows])
+
+
+PARTS = {"training.md": {"settings": settings}, "metrics.md": {"figures": figures}}
+
+
+def refreshed(name: str, text: str) -> str:
+    """`text` of docs/`name` with its generated parts written anew. Raises LookupError when their marks are missing."""
+    for part, content in PARTS[name].items():
+        marks = re.compile(f"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
+        if not marks.search(text):
+            raise LookupError(f"no '<!-- {part} --> ... <!-- /{part} -->' in docs/{name} to write that part into")
+        text = marks.sub(lambda match, content=content: f"{match[1]}{content()}\n{match[2]}", text)
+    return text
+
+
+def main() -> int:
+    try:
+        for name in PARTS:
+            path = DOCS / name
+            path.write_text(refreshed(name, path.read_text("utf-8")), encoding="utf-8")
+    except (OSError, LookupError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _shown(default: Any) -> str:
+    if default == "":
+        return "empty"
+    return f"`{json.dumps(default)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
