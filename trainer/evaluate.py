@@ -151,7 +151,11 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     """The work that the checkpoint's own configuration describes, with its weights."""
     from trainer.train import TASKS
 
-    arguments = ["--config", str(path / "config.yaml")]
+    # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
+    # may no longer hand out. What distillation validates is the student's plain loss.
+    arguments = ["--config", str(path / "config.yaml"), f"model.weights={path / 'model'}"]
+    if configuration.load(arguments).task.name == "distillation":
+        arguments.append("task.name=language_model")
     if options.data is not None:
         arguments.append(f"data.directory={options.data}")
     if options.batches is not None:

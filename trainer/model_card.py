@@ -10,6 +10,11 @@ from trainer import metrics
 from trainer.model_source import Source
 
 SHOWN = (
+    "task.name",
+    "model.weights",
+    "distillation.teacher",
+    "distillation.temperature",
+    "distillation.alpha",
     "train.tokens_per_step",
     "train.sequence_length",
     "train.precision",
@@ -41,7 +46,9 @@ def text(source: Source, net: Any, dtype: str) -> str:
         "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
         "## Use\n\n```python\n" + (_GENERATE if language else _ANSWER) + "```",
     ]
-    settings = [(key, value) for key in SHOWN if (value := _lookup(configuration, key)) is not None]
+    settings = [(key, value) for key in SHOWN if (value := _lookup(configuration, key)) not in (None, "")]
+    if _lookup(configuration, "task.name") != "distillation":
+        settings = [(key, value) for key, value in settings if not key.startswith("distillation.")]
     if settings:
         table = "\n".join(f"| `{key}` | {value} |" for key, value in settings)
         parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
