@@ -14,8 +14,11 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from trainer import rules
+from trainer import deepspeed_json, rules
 from trainer.errors import UserError
+
+EXAMPLES = Path(__file__).parent / "examples"
+"""Files for --config that are installed with the package, usable by name."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,18 @@ class Task:
 @dataclass(frozen=True)
 class Model:
     preset: str = "small"
-    """A GPT-2 size by name: see presets.py."""
+    """A GPT-2 size by name: see presets.py. weights: whatever size model.weights has."""
+    weights: str = ""
+    """Where training begins: a Hugging Face folder or name, one of our run or checkpoint folders; preset is then only
+    checked. Empty: from scratch."""
 
 
 @dataclass(frozen=True)
 class Data:
     directory: str = ""
-    """Where `python -m trainer.prepare` wrote its shards and index.json. Required."""
+    """Where `python -m trainer.prepare` wrote its shards and index.json. Required, but for question answering."""
+    verify: str = "auto"
+    """auto | always | never: read every shard at the start and compare its checksum. auto: up to 1 GB."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +76,59 @@ class Train:
 class Optimizer:
     learning_rate: float = 6e-4
     """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
+    name: str = "adamw"
+    """adamw | muon: torch.optim.Muon for the hidden matrices, AdamW for the rest."""
     warmup_steps: int = 100
-    """Steps over which the rate rises linearly from 0 to its peak."""
+    """Updates over which the rate rises from 0 to its peak: linearly, but for warmup_decay_log."""
     schedule: str = "cosine"
-    """cosine | linear | constant, after the warm-up."""
+    """What follows the warm-up. cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
+    warmup_decay_linear (DeepSpeed's WarmupDecayLR with each of its warm-ups; both end at 0)."""
+    schedule_steps: int = 0
+    """Updates until the decay ends. 0: train.steps."""
     final_fraction: float = 0.1
-    """What cosine and linear end at, as a part of learning_rate."""
+    """What cosine, linear and wsd end at, as a part of learning_rate."""
+    decay_fraction: float = 0.2
+    """The part of the steps after the warm-up in which wsd decays."""
     weight_decay: float = 0.1
     """AdamW's, on matrices only; biases and norms have none."""
     beta1: float = 0.9
     """AdamW's decay of the gradient's mean."""
     beta2: float = 0.95
     """AdamW's decay of the gradient's square."""
+    epsilon: float = 1e-8
+    """AdamW's, added to the root of the gradient's square."""
     clip: float = 1.0
     """Greatest norm of the whole gradient. 0 switches clipping off."""
+    skipped_steps_limit: int = 20
+    """After this many steps in a row without a finite gradient the training ends, with the last good checkpoint kept.
+    fp16 begins with a few: its loss scale starts high and halves at each."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str = "ddp"
+    """ddp | deepspeed: who keeps the optimizer's state. ddp: every worker all of it; deepspeed: each worker a part."""
+    zero_stage: int = 1
+    """1 | 2: what DeepSpeed divides among the workers: the optimizer's state, or the gradients, too."""
+    deepspeed_config: str = ""
+    """A DeepSpeed JSON file. Its optimizer, scheduler and precision become ours; deepspeed_json.py lists what it may
+    hold. Empty: none."""
+
+
+@dataclass(frozen=True)
+class Communication:
+    sync: str = "step"
+    """step | diloco: workers exchange gradients at each step, or weights every inner_steps (see diloco.py)."""
+    compression: str = "none"
+    """none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel: half the bytes."""
+    bucket_megabytes: int = 25
+    """Gradients are exchanged in portions of this size, while the backward pass goes on."""
+    inner_steps: int = 50
+    """diloco: steps that each worker makes alone between two exchanges."""
+    outer_learning_rate: float = 0.7
+    """diloco: the rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
+    outer_momentum: float = 0.9
+    """diloco: the momentum of the outer step."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +161,46 @@ class Checkpoint:
 class Metrics:
     every: int = 10
     """Steps between two log lines; the only steps at which the host waits for the device."""
+    attention_statistics: bool = True
+    """At log steps, the greatest and least attention logit of each layer for one window: a sign of trouble before the
+    loss shows it. Costs one forward pass of a window."""
     tensorboard: bool = True
     """Write TensorBoard event files too."""
     wandb_project: str = ""
     """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: not."""
     prometheus_port: int = 0
     """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
+
+
+@dataclass(frozen=True)
+class Distillation:
+    teacher: str = ""
+    """The model to learn from: a Hugging Face folder or name, one of our runs or checkpoints. Same tokens as the
+    data's. Required by task.name=distillation."""
+    temperature: float = 2.0
+    """How much both distributions are softened before they are compared. 1: not at all."""
+    alpha: float = 0.5
+    """The teacher's part in the loss; the text's is 1 - alpha."""
+    student_from_teacher: bool = False
+    """Begin with layers of the teacher (of 12 the 0, 2, 4, 7, 9 and 11, as DistilGPT-2) instead of fresh weights."""
+
+
+@dataclass(frozen=True)
+class QuestionAnswering:
+    train: str = ""
+    """Questions to learn from: a SQuAD JSON file (v1.1 or v2) here or at any URL, or hf:squad."""
+    validation: str = ""
+    """Questions to be judged by, likewise; hf:squad means its validation split."""
+    validation_examples: int = 0
+    """How many of these are asked, evenly spread. 0: all."""
+    document_stride: int = 128
+    """Tokens by which the windows of a long text overlap."""
+    question_tokens: int = 64
+    """Longer questions are cut to this."""
+    answer_tokens: int = 30
+    """The longest answer that is given."""
+    null_threshold: float = 0.0
+    """v2: how much better than the best answer "no answer" must score to be given."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +211,13 @@ class Config:
     run: Run = field(default_factory=Run)
     train: Train = field(default_factory=Train)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    engine: Engine = field(default_factory=Engine)
+    communication: Communication = field(default_factory=Communication)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     metrics: Metrics = field(default_factory=Metrics)
+    distillation: Distillation = field(default_factory=Distillation)
+    question_answering: QuestionAnswering = field(default_factory=QuestionAnswering)
 
 
 def keys() -> dict[str, tuple[type, Any]]:
@@ -164,6 +249,15 @@ def load(arguments: list[str]) -> Config:
         else:
             problems.append(f"{argument}: not an argument; write --config FILE.yaml or section.key=value")
     parsed = _parse(values, problems)
+    if parsed.get("engine.deepspeed_config"):
+        from_json = deepspeed_json.read(parsed["engine.deepspeed_config"], problems).settings
+        for key, value in _parse(from_json, problems).items():
+            if key in parsed and parsed[key] != value:
+                problems.append(
+                    f"{key}: {parsed[key]} was given, but {parsed['engine.deepspeed_config']} says {value}; make them "
+                    "equal or give only one"
+                )
+            parsed[key] = value
     config = Config(
         **{
             section.name: section.type(
@@ -196,11 +290,15 @@ def _sections() -> list[_Section]:
 
 def _from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
     """The file's settings by dotted key."""
+    example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
+    shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(example if shipped else path, encoding="utf-8") as file:
             document = yaml.safe_load(file) or {}
     except OSError as error:
-        problems.append(f"--config {path or '(nothing)'}: cannot be read ({error.strerror}); give a YAML file")
+        names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
+        said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
+        problems.append(f"{said}; give a YAML file, or one of the examples: {names}")
         return {}
     except yaml.YAMLError as error:
         problems.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")

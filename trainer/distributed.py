@@ -1,6 +1,5 @@
 """This worker's place among the others, and the few exchanges that the training loop needs."""
 
-import contextlib
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,11 +7,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from trainer.errors import UserError
 from trainer.network import interface_towards
+from trainer.precision import TYPES, choose, hardware
 
 
 @dataclass(frozen=True)
@@ -23,6 +20,9 @@ class World:
     round: int
     """The rendezvous round that put these workers together, from 1."""
     device: torch.device
+    control: Any = None
+    """A process group of its own for votes: they may overtake gradients, whose exchanges differ in number while
+    workers have unequal shares. Always gloo, so that no accelerator is waited for."""
 
     @property
     def first(self) -> bool:
@@ -38,39 +38,28 @@ def join(timeout_seconds: int) -> World:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
+    control = None
     if world_size > 1:
         master = os.environ["MASTER_ADDR"]
         if "GLOO_SOCKET_IFNAME" not in os.environ and (name := interface_towards(master)):
             os.environ["GLOO_SOCKET_IFNAME"] = name
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+        timeout = timedelta(seconds=timeout_seconds)
+        dist.init_process_group(backend, timeout=timeout)
+        control = dist.new_group(backend="gloo", timeout=timeout)
     return World(
         rank=int(os.environ.get("RANK", "0")),
         size=world_size,
         local_rank=local_rank,
         round=int(os.environ.get("TRAINYARD_ROUND", "1")),
         device=device,
+        control=control,
     )
 
 
 def leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def parallel(model: nn.Module, world: World) -> nn.Module:
-    """The model with gradients averaged over the workers; itself when there is one."""
-    if world.size == 1:
-        return model
-    devices = [world.device] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, forward_sync_buffers=False, gradient_as_bucket_view=True)
-
-
-def without_sync(model: nn.Module, skip: bool) -> contextlib.AbstractContextManager[None]:
-    """While `skip`, gradients add up locally and are not exchanged."""
-    if skip and isinstance(model, DistributedDataParallel):
-        return model.no_sync()
-    return contextlib.nullcontext()
 
 
 def summed(world: World, *values: torch.Tensor) -> torch.Tensor:
@@ -81,12 +70,27 @@ def summed(world: World, *values: torch.Tensor) -> torch.Tensor:
     return stacked
 
 
+class Vote:
+    """Flags, each true everywhere when it is true on any worker. On the CPU, so that no accelerator is waited for.
+
+    Counted while the worker goes on: making one and asking for its result are apart.
+    """
+
+    def __init__(self, world: World, *flags: bool) -> None:
+        self._votes = torch.tensor(flags, dtype=torch.uint8)
+        self._work = None
+        if world.size > 1:
+            self._work = dist.all_reduce(self._votes, op=dist.ReduceOp.MAX, group=world.control, async_op=True)
+
+    def result(self) -> list[bool]:
+        if self._work is not None:
+            self._work.wait()
+        return [bool(vote) for vote in self._votes.tolist()]
+
+
 def any_of(world: World, *flags: bool) -> list[bool]:
-    """Each flag, true everywhere when it is true on any worker. On the CPU, so that no accelerator is waited for."""
-    votes = torch.tensor(flags, dtype=torch.uint8)
-    if world.size > 1:
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-    return [bool(vote) for vote in votes.tolist()]
+    """Each flag, true everywhere when it is true on any worker."""
+    return Vote(world, *flags).result()
 
 
 def from_first(world: World, value: Any) -> Any:
@@ -103,22 +107,5 @@ def barrier(world: World) -> None:
 
 
 def precision(name: str, device: torch.device) -> torch.dtype:
-    """The type of the matrix products for train.precision on this hardware. Weights stay fp32.
-
-    auto: bf16 where the processor multiplies it natively (AMX or AVX512-BF16; accelerators from sm80 on), because
-    it needs no loss scaling; fp16 on older accelerators, which have no bf16 units (T4, V100); else fp32.
-    """
-    if device.type == "cuda":
-        native = torch.cuda.get_device_capability(device) >= (8, 0)
-        if name == "bf16" and not native:
-            raise UserError(
-                f"train.precision: {torch.cuda.get_device_name(device)} has no bf16 units; use fp16 or auto"
-            )
-        name = ("bf16" if native else "fp16") if name == "auto" else name
-    else:
-        abilities = torch.cpu.get_capabilities()
-        native = bool(abilities.get("amx_bf16") or abilities.get("avx512_bf16"))
-        if name == "fp16":
-            raise UserError("train.precision: fp16 needs an accelerator; use fp32, bf16 or auto on a CPU")
-        name = ("bf16" if native else "fp32") if name == "auto" else name
-    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+    """The type of the matrix products for train.precision on this device; see precision.py."""
+    return TYPES[choose(name, hardware(device))[0]]

@@ -1,31 +1,37 @@
-"""The training loop: all of it, for every task and at any number of workers.
+"""The training loop: all of it, for every task, every engine and at any number of workers.
 
 A step is a fixed number of tokens; its micro-batches are numbered, dealt to the workers in turn, and the gradient is
 the sum of the losses divided by the items of the step. So one worker or seven compute the same step, and a run goes on
 from a checkpoint with whoever is there.
+
+The host waits for the device at log steps and checkpoints only.
 """
 
+import contextlib
 import dataclasses
+import gc
 import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from trainer import checkpoint, distributed, metrics, optimizer
+from trainer import checkpoint, distributed, engine, feed, metrics, precision, resume
 from trainer import config as configuration
 from trainer.checkpoint import Snapshot
 from trainer.config import Config
-from trainer.data import share
 from trainer.distributed import World
-from trainer.errors import EXIT_RESTART, Stopped, TrainingError, UserError
+from trainer.errors import EXIT_RESTART, Stopped, TrainingError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
+from trainer.progress import Progress, check_first_loss, check_weights
 from trainer.saver import Saver, scheduled
 from trainer.schedule import learning_rate
+from trainer.stopwatch import Stopwatch
 from trainer.work import Work
 
 
@@ -42,139 +48,30 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
 
     Raises Stopped after an agreed early end, UserError and TrainingError when trying again cannot help.
     """
-    settings, net, batches, validation = config.train, work.net, work.batches, work.validation
-    dtype = distributed.precision(settings.precision, world.device)
+    name, reason = precision.choose(config.train.precision, precision.hardware(world.device))
+    if world.first:
+        metrics.event("precision", precision=name, reason=repr(reason))
     torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for on an accelerator that has it
-
-    work.module.to(world.device)
-    adam = optimizer.build(net, config.optimizer)
-    scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
     reporter = metrics.Reporter(
-        run, settings.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
+        run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
-
-    step, figures = 0, dict[str, Any]()
-    found = distributed.from_first(world, checkpoint.newest(run) if world.first else None)
+    found = resume.find(run, world)
     if found is not None:
-        wait_for(found.path / checkpoint.MANIFEST)
-        work.load_model(found.path / "model")
-        optimizer.load_state(adam, net, checkpoint.load_optimizer(found.path))
-        if "scaler" in found.state:
-            scaler.load_state_dict(found.state["scaler"])
-        step, figures = found.step, dict(found.figures)
-        if world.first:
-            metrics.event("resume", step=step, checkpoint=found.path)
-    reporter.start(step, figures)
-
-    compiled = torch.compile(work.module) if settings.compile else work.module
-    parallel = distributed.parallel(compiled, world)  # pyright: ignore[reportArgumentType]
-    loss = gradient_norm = torch.zeros((), device=world.device)
-    saver = Saver(run, config.checkpoint, work.save_model, configuration.resolved(config))
-
-    def save() -> Path:
-        check(step, loss, gradient_norm)
-        if not world.first:
-            return checkpoint.folder(run, step)
-        state = {"scaler": scaler.state_dict()} if scaler.is_enabled() else {}
-        return saver.save(step, Snapshot(net.state_dict(), optimizer.state(adam, net), state, figures))
-
-    def written() -> None:
-        """Wait for the newest checkpoint; a TrainingError when it could not be written."""
-        try:
-            saver.wait()
-        except OSError as error:
-            raise TrainingError(
-                f"the last checkpoint cannot be written to {checkpoint.folder(run, step)} ({error.strerror}); free "
-                "some space and start the training again: it resumes from the checkpoint before"
-            ) from None
-
-    def evaluate() -> None:
-        value = validation.loss(parallel, world, dtype, lambda: notice.given)
-        figures.setdefault("initial_validation_loss", value)
-        figures["validation_loss"] = value
-        reporter.status(**figures)
-        reporter.validation(step, value)
-
-    def stop() -> None:
-        save()
-        saver.wait()
-        distributed.barrier(world)  # nobody leaves before the checkpoint is written
-        raise Stopped
-
+        resume.load_weights(found, work, config)
+    work.module.to(world.device)
+    if config.train.compile:
+        work.module.compile()
+    loop = Loop(work, config, run, world, notice, reporter, precision.TYPES[name])
+    if found is not None:
+        resume.load(found, loop.engine, loop.progress, config, world.first)
+        loop.step, loop.figures = found.step, dict(found.figures)
+    reporter.start(loop.step, loop.figures)
     notice.listen()
     try:
-        if "initial_validation_loss" not in figures:
-            evaluate()
-        reporter.status(state="training")
-        log_time, log_step = time.monotonic(), step
-        while step < settings.steps:
-            timed = world.first and saver.overdue()
-            stopping, saving = distributed.any_of(world, notice.given, timed)
-            if stopping:
-                stop()
-            if saving:
-                save()
-
-            optimizer.set_learning_rate(adam, learning_rate(step, settings.steps, config.optimizer))
-            # A worker without a micro-batch (more workers than micro-batches) takes part in the exchange with weight 0.
-            mine = list(share(batches.per_step, world.rank, world.size))
-            loss = torch.zeros((), device=world.device)
-            for number in mine or [0]:
-                batch = [torch.from_numpy(part).to(world.device) for part in batches.get(step, number)]
-                with distributed.without_sync(parallel, skip=number != (mine or [0])[-1]):
-                    with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                        total = parallel(*batch) * (1.0 if mine else 0.0)
-                    # DDP divides the sum over workers by their number; multiplying by it leaves the plain sum.
-                    scaler.scale(total * (world.size / work.items_per_step)).backward()
-                loss += total.detach() / work.items_per_step
-            scaler.unscale_(adam)
-            gradient_norm = torch.nn.utils.clip_grad_norm_(net.parameters(), config.optimizer.clip or float("inf"))
-            scaler.step(adam)
-            scaler.update()
-            adam.zero_grad(set_to_none=True)
-            step += 1
-
-            if step % config.metrics.every == 0 or step == settings.steps:
-                mean = float(distributed.summed(world, loss)[0])
-                check(step, torch.tensor(mean), gradient_norm if dtype != torch.float16 else torch.zeros(()))
-                seconds = (time.monotonic() - log_time) / (step - log_step)
-                rate = work.tokens_per_step / seconds
-                reporter.training(
-                    metrics.StepFigures(
-                        step=step,
-                        loss=mean,
-                        learning_rate=adam.param_groups[0]["lr"],
-                        gradient_norm=float(gradient_norm),
-                        tokens_per_second=rate,
-                        tokens_per_second_per_device=rate / world.size,
-                        samples_per_second=work.samples_per_step / seconds,
-                        eta_seconds=seconds * (settings.steps - step),
-                        epoch=batches.epoch(step),
-                        step_seconds=seconds,
-                        data_seconds=0.0,
-                        compute_seconds=seconds,
-                        communication_seconds=0.0,
-                        checkpoint_seconds=0.0,
-                        memory_bytes=0,
-                        bytes_sent_per_step=0,
-                    )
-                )
-                log_time, log_step = time.monotonic(), step
-            pause = time.monotonic()
-            if config.evaluation.every and step % config.evaluation.every == 0 and step < settings.steps:
-                evaluate()
-            if scheduled(step, config.checkpoint) and step < settings.steps:
-                save()
-            log_time += time.monotonic() - pause  # tokens per second are those of training alone
-        evaluate()
-        path = save()
-        written()
-        if world.first:
-            finish(work, run, step, figures, path)
-            reporter.status(state="done", step=step, eta_seconds=0)
-        distributed.barrier(world)
+        with contextlib.closing(feed.Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
+            loop.run(batches)
     except Interrupted:
-        stop()
+        loop.stop()
     except TrainingError as error:
         reporter.status(state="failed", message=str(error))
         raise
@@ -183,36 +80,184 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
             raise
         leave_lost_peers(world.rank, error)
     finally:
+        gc.enable()
         reporter.close()
 
 
-def check(step: int, loss: Any, gradient_norm: Any) -> None:
-    """Raise TrainingError when the step's loss or gradient is not a number. Waits for the device."""
-    import math
+class Loop:
+    """The state of a run between two steps, and what is done with it."""
 
-    for name, value in (("loss", float(loss)), ("gradient norm", float(gradient_norm))):
-        if not math.isfinite(value):
+    def __init__(
+        self,
+        work: Work,
+        config: Config,
+        run: Path,
+        world: World,
+        notice: Notice,
+        reporter: metrics.Reporter,
+        dtype: torch.dtype,
+    ) -> None:
+        self.work, self.config, self.folder, self.world, self.notice = work, config, run, world, notice
+        self.reporter, self.dtype = reporter, dtype
+        self.engine = engine.build(work, config, world, dtype)
+        self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
+        self.saver = Saver(run, config.checkpoint, work.save_model, configuration.resolved(config))
+        self.watch = Stopwatch(work, world)
+        self.step = 0
+        self.figures: dict[str, Any] = {}
+
+    def run(self, batches: feed.Feed) -> None:
+        settings = self.config
+        if "initial_validation_loss" not in self.figures:
+            self.evaluate()
+            check_first_loss(self.figures["validation_loss"], self.work.expected_loss, self.world.first)
+        self.reporter.status(state="training")
+        first, due = self.step, False
+        self.watch.start()
+        while self.step < settings.train.steps:
+            stopping, overdue = self.one_step(batches)
+            if stopping:
+                self.stop()
+            if self.step == first + 1:
+                gc.collect()
+                gc.freeze()  # what is there after one step stays: the collector need not look at it again and again,
+                gc.disable()  # and runs below, where all workers pause, instead of in one worker's step
+            last = self.step == settings.train.steps
+            if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
+                self.evaluate()
+            due = due or overdue or scheduled(self.step, settings.checkpoint)
+            if due and not last:
+                self.progress.settle()
+                if self.progress.in_a_row == 0:  # else after the next step that updates something
+                    self.save()
+                    due = False
+        self.finish()
+
+    def one_step(self, batches: feed.Feed) -> tuple[bool, bool]:
+        """Make one step, or stop in the middle of it; whether all workers are to stop, and to save.
+
+        A worker with a notice of its end is heard after each micro-batch: a step can take longer than the notice is
+        long. What was computed of the step is thrown away then; the next round computes it again.
+        """
+        work, world, plan = self.work, self.world, batches.plan
+        loss = torch.zeros((), device=world.device)
+        batch: feed.Batch = ()
+        stopping = overdue = False
+        turns = max(len(plan), feed.rounds(work.batches.per_step, world))
+        for turn in range(turns):
+            vote = distributed.Vote(world, self.notice.given, world.first and self.saver.overdue())
+            if turn < len(plan):
+                number, weight = plan[turn]
+                began = time.perf_counter()
+                batch = batches.next()
+                self.watch.data += time.perf_counter() - began
+                if work.draws:
+                    torch.manual_seed(draw_seed(self.config.run.seed, self.step, number))
+                loss += self.engine.accumulate(batch, weight, last=turn == len(plan) - 1)
+            if turn < turns - 1:
+                stopping, overdue = vote.result()
+                if stopping:
+                    return True, False
+        self.progress.settle()
+        rate = learning_rate(self.progress.updates, self.config.train.steps, self.config.optimizer)
+        outcome = self.engine.step(rate, self.step + 1)
+        self.step += 1
+        self.progress.note(self.step, outcome)
+        self.watch.stepped()
+        if self.step % self.config.metrics.every == 0 or self.step == self.config.train.steps:
+            self.report(loss / work.items_per_step, rate, outcome, batch)
+        stopping, overdue = vote.result()
+        return stopping, overdue
+
+    def report(self, loss: torch.Tensor, rate: float, outcome: engine.Outcome, batch: feed.Batch) -> None:
+        mean = float(distributed.summed(self.world, loss)[0])
+        self.progress.settle()
+        norm = float(outcome.gradient_norm)
+        activations: dict[str, float] = {}
+        if self.work.activations is not None and self.world.first:
+            with torch.no_grad():
+                activations = {name: float(value) for name, value in self.work.activations(batch).items()}
+        figures = self.watch.figures(
+            self.step,
+            self.config.train.steps,
+            mean,
+            rate,
+            norm,
+            self.engine,
+            self.progress.skipped,
+            activations,
+        )
+        if self.progress.in_a_row == 0:  # a skipped step has no figures; the event says so
+            self.reporter.training(figures)
+
+    def evaluate(self) -> None:
+        with self.paused():
+            value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.notice.given)
+            self.figures.setdefault("initial_validation_loss", value)
+            self.figures["validation_loss"] = value
+            self.reporter.status(**self.figures)
+            self.reporter.validation(self.step, value)
+
+    def save(self) -> Path:
+        """Have the state written, and go on. Raises TrainingError when the weights are not finite."""
+        with self.paused() as began:
+            self.progress.settle()
+            self.engine.synchronise()
+            state = self.engine.state()
+            check_weights(state.weights, self.step)
+            if self.world.first:
+                small = {**state.small, **self.progress.state()}
+                self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures))
+            self.watch.checkpoint += time.perf_counter() - began
+        return checkpoint.folder(self.folder, self.step)
+
+    def stop(self) -> None:
+        """Save and leave together. Raises Stopped."""
+        self.save()
+        with contextlib.suppress(OSError):  # told already; nothing more can be done for this attempt
+            self.written()
+        raise Stopped
+
+    def finish(self) -> None:
+        self.engine.synchronise()
+        self.evaluate()
+        path = self.save()
+        try:
+            self.written()
+        except OSError as error:
             raise TrainingError(
-                f"the {name} of step {step} is {value}: training diverged; lower optimizer.learning_rate, lengthen "
-                "optimizer.warmup_steps or use train.precision=fp32; the last good checkpoint is kept"
-            )
+                f"the last checkpoint cannot be written to {path} ({error.strerror}); free some space and start the "
+                "training again: it resumes from the checkpoint before"
+            ) from None
+        if self.world.first:
+            done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+            done["sample"] = self.work.sample() if self.work.sample is not None else ""
+            write_json(self.folder / metrics.DONE, done | self.work.results())
+            self.reporter.status(state="done", step=self.step, eta_seconds=0)
+        distributed.barrier(self.world)
+
+    def written(self) -> None:
+        """Return on every worker when the newest checkpoint is on the storage. Raises OSError on the first when not."""
+        while distributed.any_of(self.world, self.world.first and self.saver.busy)[0]:
+            time.sleep(0.1)  # not one long exchange: a slow storage must not look like a lost worker
+        try:
+            if self.world.first:
+                self.saver.wait()
+        finally:
+            distributed.barrier(self.world)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[float]:
+        """Tokens per second are those of training alone."""
+        began = time.perf_counter()
+        gc.collect()
+        yield began
+        self.watch.pause(time.perf_counter() - began)
 
 
-def finish(work: Work, run: Path, step: int, figures: dict[str, Any], path: Path) -> None:
-    """Write DONE, the last file of a run."""
-    content = {"step": step, **figures, "checkpoint": str(path), "sample": work.sample() if work.sample else ""}
-    write_json(run / metrics.DONE, content | work.results())
-
-
-def wait_for(path: Path, seconds: float = 60.0) -> None:
-    """Wait until a file that another machine wrote can be seen here: NFS keeps directory listings for up to 60 s."""
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{path} cannot be seen by every worker; put run.directory on storage that all of them mount"
-            )
-        time.sleep(0.5)
+def draw_seed(seed: int, step: int, number: int) -> int:
+    """A seed of its own for each micro-batch of each step (63 bits)."""
+    return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
 
 
 def leave_lost_peers(rank: int, error: RuntimeError) -> None:

@@ -7,9 +7,17 @@ from trainer.presets import PRESETS
 if TYPE_CHECKING:
     from trainer.config import Config
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-SCHEDULES = ("cosine", "linear", "constant")
-TASKS = ("language_model", "distillation", "question_answering")
+CHOICES = {
+    "data.verify": ("auto", "always", "never"),
+    "task.name": ("language_model", "distillation", "question_answering"),
+    "train.precision": ("auto", "fp32", "bf16", "fp16"),
+    "optimizer.name": ("adamw", "muon"),
+    "optimizer.schedule": ("cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"),
+    "engine.name": ("ddp", "deepspeed"),
+    "engine.zero_stage": (1, 2),
+    "communication.sync": ("step", "diloco"),
+    "communication.compression": ("none", "bf16", "fp16"),
+}
 
 
 def broken(config: "Config", failed: set[str]) -> list[str]:
@@ -25,26 +33,68 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         return getattr(getattr(config, section), name)
 
     preset = PRESETS.get(config.model.preset)
-    rule(preset is not None, "model.preset", f"{config.model.preset!r} is not one of {', '.join(PRESETS)}")
+    if config.model.preset == "weights":
+        rule(bool(config.model.weights), "model.preset", "weights takes the size of model.weights, which is empty")
+    else:
+        names = ", ".join(PRESETS)
+        rule(preset is not None, "model.preset", f"{config.model.preset!r} is not one of {names}, weights")
+    answering = config.task.name == "question_answering"
     for key in ("data.directory", "run.directory"):
-        rule(bool(value(key)), key, f"missing; give a folder, as in {key}=/data/...")
-    for key, allowed in (("train.precision", PRECISIONS), ("optimizer.schedule", SCHEDULES), ("task.name", TASKS)):
-        rule(value(key) in allowed, key, f"{value(key)!r} is not one of {', '.join(allowed)}")
+        rule(
+            bool(value(key)) or (answering and key == "data.directory"),
+            key,
+            f"missing; give a folder, as in {key}=/data/...",
+        )
+    if answering:
+        for key in ("question_answering.train", "question_answering.validation"):
+            rule(bool(value(key)), key, f"missing; give a SQuAD JSON file, a URL or hf:squad, as in {key}=hf:squad")
+        rule(
+            bool(config.model.weights),
+            "model.weights",
+            "missing; name an encoder, as in model.weights=bert-base-uncased",
+        )
+    if config.task.name == "distillation":
+        rule(
+            bool(config.distillation.teacher),
+            "distillation.teacher",
+            "missing; name a GPT-2 to learn from, as in distillation.teacher=gpt2",
+        )
+    rule(
+        0 <= config.distillation.alpha <= 1, "distillation.alpha", f"{config.distillation.alpha} is not between 0 and 1"
+    )
+    stride, question = config.question_answering.document_stride, config.question_answering.question_tokens
+    room = config.train.sequence_length - question - 4  # special tokens: two after the question, one at each end
+    rule(
+        not answering or stride < room,
+        "question_answering.document_stride",
+        f"{stride} leaves no room for text beside it: train.sequence_length - question_tokens - 4 = {room}",
+    )
+    for key, allowed in CHOICES.items():
+        rule(value(key) in allowed, key, f"{value(key)!r} is not one of {', '.join(map(str, allowed))}")
     for key in (
         "train.steps",
         "train.tokens_per_step",
         "train.sequence_length",
         "train.micro_batch",
         "optimizer.learning_rate",
+        "optimizer.epsilon",
+        "optimizer.skipped_steps_limit",
+        "communication.bucket_megabytes",
+        "communication.inner_steps",
+        "communication.outer_learning_rate",
         "evaluation.batches",
         "checkpoint.keep",
         "metrics.every",
+        "distillation.temperature",
+        "question_answering.question_tokens",
+        "question_answering.answer_tokens",
         "run.collective_timeout_seconds",
     ):
         rule(value(key) > 0, key, f"{value(key)} is not positive")
     for key in (
         "run.seed",
         "optimizer.warmup_steps",
+        "optimizer.schedule_steps",
         "optimizer.weight_decay",
         "optimizer.clip",
         "evaluation.every",
@@ -53,13 +103,24 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         "checkpoint.every_minutes",
         "checkpoint.keep_every",
         "metrics.prometheus_port",
+        "question_answering.validation_examples",
+        "question_answering.document_stride",
     ):
         rule(value(key) >= 0, key, f"{value(key)} is negative; 0 switches it off")
-    for key in ("optimizer.beta1", "optimizer.beta2"):
+    for key in ("optimizer.beta1", "optimizer.beta2", "communication.outer_momentum"):
         rule(0 <= value(key) < 1, key, f"{value(key)} is not in [0, 1)")
-    rule(0 <= config.optimizer.final_fraction <= 1, "optimizer.final_fraction", "not between 0 and 1")
+    for key in ("optimizer.final_fraction", "optimizer.decay_fraction"):
+        rule(0 <= value(key) <= 1, key, f"{value(key)} is not between 0 and 1")
+    deepspeed = config.engine.name == "deepspeed"
+    rule(not deepspeed or value("optimizer.name") == "adamw", "optimizer.name", "muon needs engine.name=ddp")
+    rule(not deepspeed or value("communication.sync") == "step", "communication.sync", "diloco needs engine.name=ddp")
+    rule(
+        deepspeed or not config.engine.deepspeed_config,
+        "engine.deepspeed_config",
+        "given, but engine.name is ddp; add engine.name=deepspeed or leave the file out",
+    )
     train = config.train
-    if preset is not None:
+    if preset is not None and not answering:
         rule(
             train.sequence_length <= preset.positions,
             "train.sequence_length",

@@ -1,0 +1,176 @@
+"""Reads a DeepSpeed JSON file as the tutorials have them, and says what it means in our settings.
+
+Optimizer, scheduler, clipping and precision become keys of config.py: so they are checked, stored in each checkpoint
+and kept when the engine changes. The section zero_optimization goes to DeepSpeed. Sizes of batches follow from
+train.tokens_per_step, train.micro_batch and the number of workers; the file may repeat them, not contradict them.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+AUTO = "auto"
+"""Hugging Face's word for: take it from the trainer."""
+PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_breakdown", "gradient_predivide_factor")
+"""Sections that go to DeepSpeed as they are: they change no result."""
+IGNORED = {
+    "steps_per_print": "metrics.every says when to log",
+    "zero_allow_untested_optimizer": "the optimizer is ours",
+    "gradient_accumulation_steps": "it follows from train.tokens_per_step and the number of workers",
+    "amp": "train.precision says it",
+}
+DEPRECATED = {
+    "cpu_offload": ("offload_optimizer", {"device": "cpu"}),
+    "cpu_offload_params": ("offload_param", {"device": "cpu"}),
+    "cpu_offload_use_pin_memory": ("offload_optimizer", {"device": "cpu", "pin_memory": True}),
+}
+"""Keys of zero_optimization that DeepSpeed has replaced: by which key, and its value for `true`."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By key of config.py."""
+    sections: dict[str, Any] = field(default_factory=dict)
+    """For deepspeed.initialize."""
+    sequences_per_step: int | None = None
+    """train_batch_size."""
+    accumulation: int | None = None
+    """gradient_accumulation_steps."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def read(path: str, problems: list[str]) -> Meaning:
+    """What the file at `path` means; each thing that is wrong with it is added to `problems`."""
+    name = f"engine.deepspeed_config: {path}"
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except OSError as error:
+        problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
+        return Meaning()
+    except ValueError as error:
+        problems.append(f"{name}: not JSON: {error}")
+        return Meaning()
+    if not isinstance(document, dict):
+        problems.append(f"{name}: holds a {type(document).__name__}; a DeepSpeed file is an object")
+        return Meaning()
+    reader = _Reader(name, problems)
+    return reader.meaning(document)
+
+
+class _Reader:
+    def __init__(self, name: str, problems: list[str]) -> None:
+        self._name, self._problems = name, problems
+        self._settings: dict[str, Any] = {}
+        self._warnings: list[str] = []
+
+    def meaning(self, document: dict[str, Any]) -> Meaning:
+        document = {key: value for key, value in document.items() if value not in (AUTO, None)}
+        self._optimizer(document.pop("optimizer", {}))
+        self._scheduler(document.pop("scheduler", {}))
+        sections = {"zero_optimization": self._zero(document.pop("zero_optimization", {}))}
+        self._precision(document)
+        self._set("optimizer.clip", document.pop("gradient_clipping", None))
+        self._set("train.micro_batch", document.pop("train_micro_batch_size_per_gpu", None))
+        sequences = document.pop("train_batch_size", None)
+        accumulation = document.get("gradient_accumulation_steps")
+        exchange = document.pop("communication_data_type", None)
+        if exchange is not None:
+            self._set("communication.compression", {"fp32": "none"}.get(exchange, exchange))
+        for key, value in document.items():
+            if key in PASSED:
+                sections[key] = value
+            elif key in IGNORED:
+                self._warnings.append(f"{key} is not used: {IGNORED[key]}")
+            else:
+                self._problem(f"{key} is not supported here; remove it")
+        return Meaning(self._settings, sections, sequences, accumulation, self._warnings)
+
+    def _optimizer(self, section: dict[str, Any]) -> None:
+        if not section:
+            return
+        if section.get("type") not in ("Adam", "AdamW"):
+            self._problem(f"optimizer.type is {section.get('type')!r}; AdamW is supported")
+        params = _given(section.get("params", {}))
+        self._set("optimizer.learning_rate", params.pop("lr", None))
+        beta1, beta2 = params.pop("betas", (None, None))
+        self._set("optimizer.beta1", beta1)
+        self._set("optimizer.beta2", beta2)
+        self._set("optimizer.epsilon", params.pop("eps", None))
+        self._set("optimizer.weight_decay", params.pop("weight_decay", None))
+        if params.pop("adam_w_mode", True) is False:
+            self._problem("optimizer.params.adam_w_mode is false; decoupled weight decay (true) is supported")
+        for key in ("torch_adam", "fused", "bias_correction"):
+            params.pop(key, None)
+        for key in params:
+            self._problem(f"optimizer.params.{key} is not supported; remove it")
+
+    def _scheduler(self, section: dict[str, Any]) -> None:
+        if not section:
+            return
+        if section.get("type") != "WarmupDecayLR":
+            self._problem(
+                f"scheduler.type is {section.get('type')!r}; WarmupDecayLR is supported, others through "
+                "optimizer.schedule"
+            )
+            return
+        params = _given(section.get("params", {}))
+        kind = params.pop("warmup_type", "log")
+        self._set("optimizer.schedule", f"warmup_decay_{kind}")
+        self._set("optimizer.schedule_steps", params.pop("total_num_steps", None))
+        self._set("optimizer.warmup_steps", params.pop("warmup_num_steps", 1000))
+        self._set("optimizer.learning_rate", params.pop("warmup_max_lr", None))
+        if params.pop("warmup_min_lr", 0) != 0:
+            self._problem("scheduler.params.warmup_min_lr is not 0; 0 is supported")
+        for key in params:
+            self._problem(f"scheduler.params.{key} is not supported; remove it")
+
+    def _zero(self, section: dict[str, Any]) -> dict[str, Any]:
+        zero = _given(section)
+        for old, (new, value) in DEPRECATED.items():
+            if old not in zero:
+                continue
+            wanted = zero.pop(old)
+            self._warnings.append(f"zero_optimization.{old} is deprecated: read as {new}={value if wanted else 'none'}")
+            if wanted:
+                zero[new] = {**zero.get(new, {}), **value}
+        for key in [key for key in zero if key.startswith("stage3_") or key == "offload_param"]:
+            self._warnings.append(f"zero_optimization.{key} is not used: it belongs to stage 3")
+            del zero[key]
+        stage = zero.pop("stage", None)
+        if stage not in (1, 2, None):
+            self._problem(
+                f"zero_optimization.stage is {stage}; 1 and 2 are supported, and engine.name=ddp for 0: models that "
+                "need 3 are larger than GPT-2"
+            )
+        else:
+            self._set("engine.zero_stage", stage)
+        return zero
+
+    def _precision(self, document: dict[str, Any]) -> None:
+        sections = {"fp16": ("fp16",), "bf16": ("bf16", "bfloat16")}
+        found = []
+        for name, keys in sections.items():
+            for key in keys:
+                if document.pop(key, {}).get("enabled") in (True, "true"):
+                    found.append(name)
+        if len(found) > 1:
+            self._problem("fp16 and bf16 are both enabled; enable one")
+        elif found:
+            self._set("train.precision", found[0])
+
+    def _set(self, key: str, value: Any) -> None:
+        if value in (None, AUTO):
+            return
+        if self._settings.get(key, value) != value:
+            self._problem(f"says {key} twice: {self._settings[key]} and {value}; make them equal")
+        self._settings[key] = value
+
+    def _problem(self, text: str) -> None:
+        self._problems.append(f"{self._name}: {text}")
+
+
+def _given(section: dict[str, Any]) -> dict[str, Any]:
+    """Without what is left to the trainer."""
+    return {key: value for key, value in section.items() if value not in (AUTO, None)}
