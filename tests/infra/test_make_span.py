@@ -1,0 +1,88 @@
+"""How long `up` and `destroy` take at least, from the recorded graph, and what may be slow without anybody waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.graph import creation, destruction, table
+from infra.recording import Recorded, Recording, record_anywhere, stacks
+
+CLOUDS = [name for name in stacks() if name != "local"]
+
+
+def item(name: str, type_: str, after: tuple[str, ...] = (), deleted_with: str = "") -> Recorded:
+    return Recorded(
+        type=type_,
+        name=name,
+        urn=name,
+        parent="",
+        inputs={},
+        dependencies=frozenset(after),
+        deleted_with=deleted_with,
+        delete_before_replace=False,
+        ignore_changes=(),
+        protect=False,
+        provider="",
+    )
+
+
+def by_hand() -> Recording:
+    """network 0.3 -> cluster 5 -> pool 1, and a disk 0.1 beside them that the cluster waits for."""
+    return Recording(
+        [
+            item("network", "gcp:compute/network:Network"),
+            item("disk", "gcp:compute/disk:Disk"),
+            item("cluster", "gcp:container/cluster:Cluster", ("network", "disk")),
+            item("pool", "gcp:container/nodePool:NodePool", ("cluster",), deleted_with="cluster"),
+        ],
+        {},
+    )
+
+
+def test_the_longest_chain_of_a_graph_drawn_by_hand() -> None:
+    chain = creation(by_hand())
+    assert chain.minutes == pytest.approx(0.3 + 5 + 1)
+    assert [part.name for part in chain.resources] == ["network", "cluster", "pool"]
+    assert chain.slack == {"network": 0, "cluster": 0, "pool": 0, "disk": pytest.approx(0.2)}
+
+
+def test_destroy_goes_backwards_and_what_goes_along_takes_no_time() -> None:
+    chain = destruction(by_hand())
+    assert chain.minutes == pytest.approx(4 + 0.5)
+    assert [part.name for part in chain.resources if part.name != "pool"] == ["cluster", "network"]
+
+
+@pytest.mark.parametrize("stack", CLOUDS)
+@pytest.mark.parametrize("kind", ["Image", "Disk"])
+def test_nobody_waits_for_the_image_or_the_storage(stack: str, kind: str) -> None:
+    recording = record_anywhere(stack)
+    chain = creation(recording)
+    found = [entry for entry in recording.resources if entry.kind == kind]
+    assert found
+    for entry in found:
+        assert chain.slack[entry.urn] > 0, f"{kind} {entry.name} is on the longest chain of `up`"
+
+
+@pytest.mark.parametrize("stack", CLOUDS)
+def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
+    recording = record_anywhere(stack)
+    cluster, image = recording.one("Cluster"), recording.one("Image", "trainer")
+    late = replace(image, dependencies=image.dependencies | {cluster.urn})
+    worse = Recording([late if entry is image else entry for entry in recording.resources], recording.outputs)
+    assert creation(worse).slack[image.urn] == 0
+    assert creation(worse).minutes > creation(recording).minutes
+
+
+@pytest.mark.parametrize("stack", CLOUDS)
+def test_destroying_the_cluster_is_most_of_a_destroy(stack: str) -> None:
+    recording = record_anywhere(stack)
+    chain = destruction(recording)
+    assert recording.one("Cluster") in chain.resources
+    assert not [part for part in chain.resources if part.kind == "NodePool" and not part.deleted_with]
+
+
+def test_the_table_names_every_stack() -> None:
+    text = table(CLOUDS)
+    assert all(f"\n| {name} | " in text for name in CLOUDS)
