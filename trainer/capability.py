@@ -21,8 +21,8 @@ def require(flag: str, cpuinfo: Path = CPUINFO) -> None:
     if flag not in flags:
         present = [name for name in KNOWN if name in flags]
         raise UserError(
-            f"train.require_capability: this node ({model}) has no {flag}, only "
-            f"{', '.join(present) or 'none of its kind'}; use a machine type that has it (amx_bf16: Sapphire Rapids, such as c3-highmem-8), or remove the setting"
+            f"train.require_capability: this node ({model}) has no {flag}, only {', '.join(present) or 'less'}; "
+            "use a machine type that has it (amx_bf16: Sapphire Rapids, such as c3-highmem-8), or remove the setting"
         )
 
 

@@ -1,6 +1,6 @@
 """An NFS server in the cluster: makes a disk, which one node has at a time, into a volume that all of them share.
 
-nfs-ganesha serves from user space, NFS 4.1 and newer only: one port, no port mapper, no lock daemon. Its address is its
+nfs-ganesha serves from user space, NFS 4 only: one port, no port mapper, no lock daemon. Its address is its
 Service's, handed on as an Output: the node that mounts the volume does not ask the cluster's DNS.
 """
 
@@ -145,7 +145,8 @@ def _disk_claim(
 
 
 def configuration(clients: tuple[str, ...], port: int = PORT) -> str:
-    """ganesha.conf: one export, every file the trainer's whoever writes it, for the clients' addresses alone."""
+    """ganesha.conf: one export, every file the trainer's whoever writes it, for the clients' addresses alone (and the
+    probe's)."""
     return f"""\
 NFS_CORE_PARAM {{
     Protocols = 4;
@@ -154,7 +155,6 @@ NFS_CORE_PARAM {{
     Enable_RQUOTA = false;
 }}
 NFSv4 {{
-    Minor_Versions = 1, 2;
     Lease_Lifetime = {GRACE_SECONDS};
     Grace_Period = {GRACE_SECONDS};
     # On the disk: a server that comes back on another node knows its clients.
@@ -174,7 +174,8 @@ EXPORT {{
     Anonymous_Uid = {TRAINER_ID};
     Anonymous_Gid = {TRAINER_ID};
     CLIENT {{
-        Clients = {", ".join(clients)};
+        Clients = {", ".join(("127.0.0.1", *clients))};
+        Protocols = 4;
         Access_Type = RW;
     }}
     FSAL {{
@@ -195,6 +196,13 @@ def _pod(image: pulumi.Output[str], claim: pulumi.Input[str], settings: pulumi.I
         image=image,
         env=environment({"OWNER": str(TRAINER_ID)}),
         ports=[core.ContainerPortArgs(name="nfs", container_port=PORT)],
+        # A client's own look: a server whose export has failed listens as well.
+        startup_probe=core.ProbeArgs(
+            exec_=core.ExecActionArgs(command=["nfs-ls", f"nfs://127.0.0.1{EXPORT}/?version=4"]),
+            period_seconds=2,
+            timeout_seconds=5,
+            failure_threshold=60,
+        ),
         readiness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=3),
         # Wide: a restart makes every client wait out the grace period.
         liveness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=20, failure_threshold=6),
