@@ -6,6 +6,7 @@ import shlex
 
 import pulumi
 
+from infra import cost
 from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import ContainerImage
@@ -43,6 +44,8 @@ def export(
         pulumi.export("storageAddress", cluster.storage.address)
     if check is not None:
         pulumi.export("gpuCheck", check.result)
+    if (hourly := cost.output(config)) is not None:
+        pulumi.export("costPerHour", hourly)
     pulumi.export("watchCommand", f"{kubectl} get pods,jobs --watch --output wide")
     pulumi.export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
