@@ -183,8 +183,9 @@ class OptimizerConfig(Section):
     """Peak learning rate of AdamW."""
     warmup_steps: int = Field(default=100, ge=0)
     """Steps of linear warm-up from 0."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Decay after the warm-up, to a tenth of the peak at the last step."""
+    schedule: Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"] = "cosine"
+    """After the warm-up: `cosine` and `linear` fall to a tenth of the peak at the last step, `wsd` stays and falls at
+    the end; `warmup_decay_log` and `warmup_decay_linear` are DeepSpeed's WarmupDecayLR with its two kinds of warm-up."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay of the matrices (not of biases and norms)."""
     clip: float = Field(default=1.0, gt=0)

@@ -14,8 +14,8 @@ import pulumi_gcp as gcp
 
 from infra.gke.scope import NETWORK, Scope
 
-#: 4,096 nodes' addresses; 110 pods a node take a /24 each, so 256 nodes' worth of pods; 4,096 services.
-NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/16", "10.32.0.0/20"
+#: Addresses of 4,096 nodes; of the pods of 1,024 (110 pods a node take a /24); of 4,096 services.
+NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/14", "10.32.0.0/20"
 
 
 @dataclass(frozen=True)
