@@ -54,6 +54,7 @@ class DeepSpeedEngine:
         [self._adam] = optimizer.build(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
+        _make_state(self._zero, self._adam)
         parameters = sum(value.numel() for value in self._trained().values())
         width = 4 if config.communication.compression == "none" else 2
         self._pass_bytes = ring_bytes(parameters * width, world.size)
@@ -112,7 +113,7 @@ class DeepSpeedEngine:
         return State(weights, tensors, small)
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
-        from deepspeed.utils import lazy_init_hp_params_optimizer_state, safe_set_full_optimizer_state
+        from deepspeed.utils import safe_set_full_optimizer_state
 
         if self._scaling and "scaler" in small:
             self._scale, self._good = small["scaler"]["scale"], small["scaler"]["_growth_tracker"]
@@ -120,13 +121,8 @@ class DeepSpeedEngine:
         if not found:
             return
         self._updates = round(max(float(tensors["step"]) for tensors in found.values()))
-        # AdamW makes its state at its first update; to take up a saved one it has to be there before.
-        for group, flat in zip(self._zero.bit16_groups, self._zero.single_partition_of_fp32_groups, strict=True):
-            state = self._adam.state[flat]
-            state["step"] = torch.tensor(float(self._updates), device=flat.device)
-            for key in KEYS:
-                state[key] = torch.zeros_like(flat)
-            lazy_init_hp_params_optimizer_state(group, flat, self._adam.state)
+        for flat in self._zero.single_partition_of_fp32_groups:
+            self._adam.state[flat]["step"].fill_(self._updates)
         for name, value in self._trained().items():
             for key in KEYS:
                 if name in found:
@@ -147,6 +143,21 @@ class DeepSpeedEngine:
 def _whole(value: torch.Tensor | None) -> torch.Tensor:
     assert value is not None
     return value
+
+
+def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
+    """Make AdamW's state now, not at its first update: a checkpoint has to find it to fill it.
+
+    DeepSpeed 0.19.8, too, looks for it once, after the update of the first group, and so never finds the second's.
+    """
+    from deepspeed.utils import lazy_init_hp_params_optimizer_state
+
+    for group, flat in zip(zero.bit16_groups, zero.single_partition_of_fp32_groups, strict=True):
+        adam.state[flat]["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
+        for key in KEYS:
+            adam.state[flat][key] = torch.zeros_like(flat)
+        lazy_init_hp_params_optimizer_state(group, flat, adam.state)
+    zero._hp_optimizer_states_linked = True
 
 
 def _settings(work: Work, config: Config, world: World) -> dict[str, Any]:
