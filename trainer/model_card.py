@@ -50,7 +50,7 @@ def text(source: Source, net: Any, dtype: str) -> str:
     if _lookup(configuration, "task.name") != "distillation":
         settings = [(key, value) for key, value in settings if not key.startswith("distillation.")]
     if settings:
-        table = "\n".join(f"| `{key}` | {value} |" for key, value in settings)
+        table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
         parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
     written = metrics.done(source.run) if source.run else None
     if written and written.get("step") == source.step and written.get("sample"):
@@ -76,6 +76,11 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
 def _configuration(source: Source) -> dict[str, Any]:
     path = source.checkpoint / "config.yaml" if source.checkpoint else None
     return (yaml.safe_load(path.read_text("utf-8")) or {}) if path and path.exists() else {}
+
+
+def _named(value: Any) -> Any:
+    """A folder of the machine it was trained on by its last part only."""
+    return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value
 
 
 def _lookup(configuration: dict[str, Any], key: str) -> Any:
