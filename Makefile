@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow status down destroy clean preview test e2e lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow status down destroy clean preview doctor cost snapshots test e2e chaos lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'

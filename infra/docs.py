@@ -1,4 +1,4 @@
-"""Writes the parts of the README that come from the code: `python -m infra.docs` (`make docs`).
+"""Writes the parts of the documentation that come from the code: `python -m infra.docs` (`make docs`).
 
 Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/infra/test_docs.py fails when one is stale.
 """
@@ -7,36 +7,44 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from infra.graph import draw
 from infra.recording import ROOT
 from infra.reference import table
 
+Parts = dict[str, Callable[[], str]]
+
 README = ROOT / "README.md"
+DOCUMENTS: dict[Path, Parts] = {
+    README: {"diagram local": lambda: f"```mermaid\n{draw('local')}\n```"},
+    ROOT / "docs" / "configuration.md": {"configuration": table},
+}
 
 
-def refreshed(text: str) -> str:
-    """`text` with every generated part written anew.
+def refreshed(text: str, parts: Parts) -> str:
+    """`text` with every one of these parts written anew.
 
     Raises:
         LookupError: when the marks of a part are missing.
     """
-    parts = {"diagram local": f"```mermaid\n{draw('local')}\n```", "configuration": table()}
     for name, content in parts.items():
         marks = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not marks.search(text):
-            raise LookupError(f"no '<!-- {name} --> ... <!-- /{name} -->' in the README to write that part into")
-        text = marks.sub(lambda match, content=content: f"{match[1]}{content}\n{match[2]}", text)
+            raise LookupError(f"no '<!-- {name} --> ... <!-- /{name} -->' to write that part into")
+        written = content()
+        text = marks.sub(lambda match, written=written: f"{match[1]}{written}\n{match[2]}", text)
     return text
 
 
-def main(readme: Path = README) -> int:
-    try:
-        readme.write_text(refreshed(readme.read_text()))
-    except (OSError, LookupError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+def main(documents: dict[Path, Parts] = DOCUMENTS) -> int:
+    for path, parts in documents.items():
+        try:
+            path.write_text(refreshed(path.read_text(), parts))
+        except (OSError, LookupError) as error:
+            print(f"error: {path.name}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 
