@@ -7,8 +7,8 @@ from infra.image import TRAINER, ContainerImage
 from infra.platform import cluster_for
 from infra.settings import stack_values
 from workloads.dataset import Dataset
-from workloads.namespace import Namespace
 from workloads.gpu_check import checked
+from workloads.namespace import Namespace
 from workloads.node_software import install
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
@@ -33,7 +33,7 @@ data = claim(cluster, namespace, bound_to=shared)
 secret = tokens(config.secrets, cluster, namespace)
 
 software = install(cluster)
-rendezvous = Rendezvous("etcd", cluster, namespace)
+rendezvous = Rendezvous("etcd", config.rendezvous, cluster, namespace, image)
 dataset = Dataset("dataset", config, cluster, namespace, image, data, secret)
 check = checked(config, cluster, namespace, image, data, after=software)
 first = [*software, check] if check else software

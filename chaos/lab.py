@@ -151,6 +151,9 @@ class Lab:
             dead = [pod for pod in self.pods if pod.code == 42]
             if dead and "42" not in what:
                 raise Expected(f"{what}: {dead[0].name} ended with 42: {dead[0].last_words.get('message')}")
+            if all(pod.code is not None for pod in self.pods) and not condition():
+                last = self.pods[0].log.strip().splitlines()[-1:]
+                raise Expected(f"{what}: every pod has ended, {[pod.code for pod in self.pods]}: {' '.join(last)}")
             time.sleep(0.1)
 
     def step(self, step: int, seconds: float = 180, job: str = "job") -> None:

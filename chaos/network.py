@@ -3,12 +3,14 @@ touched."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SUBNET = "10.77.0"
+_number = itertools.count()
 
 
 def run(*command: str) -> None:
@@ -19,9 +21,9 @@ def run(*command: str) -> None:
 
 @dataclass
 class Network:
-    """Machines that reach each other and nothing else. Their names carry this process's id: two may run at once."""
+    """Machines that reach each other and nothing else. Several networks may be there at once."""
 
-    prefix: str = field(default_factory=lambda: f"chaos{os.getpid()}")
+    prefix: str = field(default_factory=lambda: f"chaos{os.getpid()}-{next(_number)}")
     machines: dict[str, str] = field(default_factory=dict)
     """Machine -> address."""
 

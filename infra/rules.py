@@ -18,6 +18,7 @@ from infra.sections import (
     GkeConfig,
     ImageConfig,
     NodesConfig,
+    RendezvousConfig,
     StorageConfig,
     TrainingConfig,
     WorkersConfig,
@@ -179,7 +180,16 @@ def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[
         )
 
 
+def _rendezvous(rendezvous: RendezvousConfig) -> Iterator[str]:
+    if rendezvous.backend == "c10d":
+        if rendezvous.tls:
+            yield "rendezvous.tls: c10d has no encryption; set rendezvous.backend: etcd, or remove tls"
+        if rendezvous.image:
+            yield "rendezvous.image: only used with rendezvous.backend etcd; c10d runs in the trainer's image"
+
+
 RULES = (
+    _rendezvous,
     _cluster_kind,
     _worker_range,
     _machine,

@@ -100,6 +100,9 @@ class WorkersConfig(Section):
     """Pods of the training Job; one a node where the stack makes the nodes."""
     min: int = Field(default=1, ge=1)
     """The training goes on with this many pods when others are lost."""
+    spares: int = Field(default=0, ge=0, le=100)
+    """Pods beyond `count` that wait, ready, for the place of one that is lost. With them a change of `count` makes a
+    new Job; without, pods join and leave the one that trains."""
     processes: int = Field(default=1, ge=1, le=64)
     """Training processes per pod: 1 per accelerator, or per NUMA node on CPUs. Default with `nodes`: one an
     accelerator, or one."""
@@ -157,6 +160,12 @@ class ImageConfig(Section):
 class RendezvousConfig(Section):
     image: str | None = None
     """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
+    backend: Literal["etcd", "c10d"] = "etcd"
+    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, where no etcd shall run. Its restart costs
+    one new round."""
+    tls: bool = False
+    """Encrypted, and only for who has a certificate of this stack: for clusters whose network plug-in does not enforce
+    policies. With etcd."""
 
 
 class DatasetConfig(Section):

@@ -6,7 +6,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
-from workloads.pod import ETCD_PORT, component, labels
+from workloads.pod import ETCD_PORT, STORE_PORT, component, labels
 
 #: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
 #: its latest.
@@ -64,7 +64,8 @@ def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (_selector(name) for name in ("trainer", "rendezvous", "dataset"))
     dns = [net.NetworkPolicyPortArgs(port=53, protocol=protocol) for protocol in ("UDP", "TCP")]
-    client = [net.NetworkPolicyPortArgs(port=ETCD_PORT, protocol="TCP")]
+    # One of the two is there.
+    client = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in (ETCD_PORT, STORE_PORT)]
     web = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in (80, 443)]
     to_etcd = net.NetworkPolicyEgressRuleArgs(to=[net.NetworkPolicyPeerArgs(pod_selector=etcd)], ports=client)
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.

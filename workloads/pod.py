@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
@@ -15,6 +16,8 @@ from workloads.layout import DATA
 #: uid and gid of the trainer in its image, and of the files on the shared volume.
 TRAINER_ID = 1000
 ETCD_PORT = 2379
+#: Of the c10d store (trainer/store.py).
+STORE_PORT = 29400
 
 
 def component(name: str) -> dict[str, str]:
@@ -106,15 +109,19 @@ def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]
 
 
 def trainer_pod(
-    container: k8s.core.v1.ContainerArgs, claim: pulumi.Input[str], token: bool = False, **options: Any
+    container: k8s.core.v1.ContainerArgs,
+    claim: pulumi.Input[str],
+    token: bool = False,
+    volumes: Sequence[k8s.core.v1.VolumeArgs] = (),
+    **options: Any,
 ) -> k8s.core.v1.PodSpecArgs:
     """The frame of every pod of the trainer's image; `options` are what one kind of pod has beyond it.
 
-    Only a pod that has to speak to the cluster's API gets its account's `token`.
+    Only a pod that has to speak to the cluster's API gets its account's `token`; `volumes` are those beyond the usual.
     """
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
-        volumes=trainer_volumes(claim),
+        volumes=[*trainer_volumes(claim), *volumes],
         security_context=pod_security(),
         automount_service_account_token=token,
         enable_service_links=False,

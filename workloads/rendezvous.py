@@ -1,48 +1,100 @@
-"""etcd in the cluster: where the workers of a training find each other, round after round.
+"""Where the workers of a training find each other, round after round: an etcd in the cluster, or torch's own store.
 
 One member is enough: the state is about a kilobyte per training, and losing it costs one new round, not the run.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
+from infra.config import RendezvousConfig
+from infra.image import ContainerImage
+from workloads.certificates import RendezvousCertificates
 from workloads.namespace import Namespace
-from workloads.pod import ETCD_PORT, component, container_security, labels, pod_security, resources
+from workloads.pod import (
+    ETCD_PORT,
+    STORE_PORT,
+    TRAINER_ENVIRONMENT,
+    component,
+    container_security,
+    environment,
+    labels,
+    pod_security,
+    resources,
+)
+from workloads.priority import RENDEZVOUS, priority_class
 
-NAME = "etcd"
 #: Health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
 #: The data set of one training is about 1 kB; 64 MiB is far more than compaction ever lets it grow to.
 QUOTA_BYTES = 64 * 1024 * 1024
+#: Where certificates are mounted, in the server's pod and in the trainers'.
+CERTIFICATES = "/etc/rendezvous"
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """What a trainer's pod needs to be let in."""
+
+    secret: pulumi.Output[str]
+
+    @property
+    def volume(self) -> k8s.core.v1.VolumeArgs:
+        return _certificates(self.secret)
+
+    @property
+    def mount(self) -> k8s.core.v1.VolumeMountArgs:
+        return k8s.core.v1.VolumeMountArgs(name="certificates", mount_path=CERTIFICATES, read_only=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """etcdctl's variables, which the launcher reads as well."""
+        files = {"CACERT": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}
+        return {f"ETCDCTL_{name}": f"{CERTIFICATES}/{file}" for name, file in files.items()}
 
 
 class Rendezvous(pulumi.ComponentResource):
-    """An etcd with a stable address inside the cluster."""
+    """A pod with a stable address inside the cluster that keeps the rendezvous' state."""
 
+    backend: str
+    """The launcher's --rdzv-backend."""
     endpoint: pulumi.Output[str]
-    """host:port of the client API, resolvable in the cluster."""
+    """[https://]host:port for its --rdzv-endpoint, resolvable in the cluster."""
+    client: ClientCertificate | None = None
 
-    def __init__(self, name: str, cluster: Cluster, namespace: Namespace):
+    def __init__(
+        self, name: str, config: RendezvousConfig, cluster: Cluster, namespace: Namespace, image: ContainerImage
+    ):
         super().__init__(
             "trainyard:workloads:Rendezvous", name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
         opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
-        metadata = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels("rendezvous"))
+        priority = priority_class("rendezvous", RENDEZVOUS, True, cluster, namespace, self)
+        server: pulumi.Output[str] | None = None
+        if config.backend == "c10d":
+            self.backend, port, pod = "c10d", STORE_PORT, _store_pod(image.reference, priority)
+        else:
+            if config.tls:
+                server, client = self._secrets(name, namespace, opts)
+                self.client = ClientCertificate(client)
+            self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, cluster.etcd_image, priority, server)
+        metadata = k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace.name, labels=labels("rendezvous"))
         stateful_set = k8s.apps.v1.StatefulSet(
             name,
             metadata=metadata,
             spec=k8s.apps.v1.StatefulSetSpecArgs(
                 replicas=1,
-                service_name=NAME,
+                service_name=name,
                 # With the default (OrderedReady) a pod that never got ready, such as one with a wrong image, would not
                 # be updated either: somebody would have to delete it by hand.
                 pod_management_policy="Parallel",
                 selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("rendezvous")),
                 template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous")), spec=_pod(cluster.etcd_image)
+                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous")), spec=pod
                 ),
             ),
             opts=opts,
@@ -52,34 +104,78 @@ class Rendezvous(pulumi.ComponentResource):
             metadata=metadata,
             spec=k8s.core.v1.ServiceSpecArgs(
                 selector=component("rendezvous"),
-                ports=[k8s.core.v1.ServicePortArgs(name="client", port=ETCD_PORT, target_port=ETCD_PORT)],
+                ports=[k8s.core.v1.ServicePortArgs(name="client", port=port, target_port=port)],
             ),
             opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[stateful_set])),
         )
-        self.endpoint = pulumi.Output.concat(service.metadata.name, ".", namespace.name, f".svc:{ETCD_PORT}")
+        scheme = "https://" if server is not None else ""
+        self.endpoint = pulumi.Output.concat(scheme, service.metadata.name, ".", namespace.name, f".svc:{port}")
         self.register_outputs({"endpoint": self.endpoint})
 
+    def _secrets(
+        self, name: str, namespace: Namespace, opts: pulumi.ResourceOptions
+    ) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
+        """Names of the server's and of the clients' Secret."""
+        suffixes = ("", ".svc", ".svc.cluster.local")
+        names = [name, *(pulumi.Output.concat(name, ".", namespace.name, suffix) for suffix in suffixes)]
+        made = RendezvousCertificates(f"{name}-certificates", names, pulumi.ResourceOptions(parent=self))
 
-def _pod(image: str) -> k8s.core.v1.PodSpecArgs:
+        def secret(who: str, certificate: pulumi.Output[str], key: pulumi.Output[str]) -> pulumi.Output[str]:
+            # Named by Pulumi: a new certificate is a new Secret, and with it pods that mount it.
+            resource = k8s.core.v1.Secret(
+                f"{name}-{who}",
+                metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("rendezvous")),
+                type="kubernetes.io/tls",
+                string_data={"ca.crt": made.authority, "tls.crt": certificate, "tls.key": key},
+                opts=opts,
+            )
+            return resource.metadata.name.apply(str)
+
+        return (
+            secret("server", made.serverCertificate, made.serverKey),
+            secret("client", made.clientCertificate, made.clientKey),
+        )
+
+
+def _certificates(secret: pulumi.Output[str]) -> k8s.core.v1.VolumeArgs:
+    # The pod's group may read it, nobody else: the trainer's user is not root.
+    source = k8s.core.v1.SecretVolumeSourceArgs(secret_name=secret, default_mode=0o440)
+    return k8s.core.v1.VolumeArgs(name="certificates", secret=source)
+
+
+def _etcd_pod(
+    name: str, image: str, priority: pulumi.Output[str], server: pulumi.Output[str] | None
+) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
-    client = f"http://0.0.0.0:{ETCD_PORT}"
+    scheme = "https" if server is not None else "http"
     arguments = {
-        "name": NAME,
+        "name": name,
         "data-dir": "/var/lib/etcd/data",
-        "listen-client-urls": client,
-        "advertise-client-urls": f"http://{NAME}:{ETCD_PORT}",
+        "listen-client-urls": f"{scheme}://0.0.0.0:{ETCD_PORT}",
+        "advertise-client-urls": f"{scheme}://{name}:{ETCD_PORT}",
         # Alone: nobody else may connect as a peer.
         "listen-peer-urls": "http://127.0.0.1:2380",
         "initial-advertise-peer-urls": "http://127.0.0.1:2380",
-        "initial-cluster": f"{NAME}=http://127.0.0.1:2380",
+        "initial-cluster": f"{name}=http://127.0.0.1:2380",
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": "1h",
         "quota-backend-bytes": str(QUOTA_BYTES),
     }
+    volumes = [core.VolumeArgs(name="state", empty_dir=core.EmptyDirVolumeSourceArgs(size_limit="256Mi"))]
+    mounts = [core.VolumeMountArgs(name="state", mount_path="/var/lib/etcd")]
+    if server is not None:
+        arguments |= {
+            "cert-file": f"{CERTIFICATES}/tls.crt",
+            "key-file": f"{CERTIFICATES}/tls.key",
+            "trusted-ca-file": f"{CERTIFICATES}/ca.crt",
+            "client-cert-auth": "true",
+        }
+        volumes.append(_certificates(server))
+        mounts.append(core.VolumeMountArgs(name="certificates", mount_path=CERTIFICATES, read_only=True))
     health = core.HTTPGetActionArgs(path="/health", port=METRICS_PORT)
     container = core.ContainerArgs(
-        name=NAME,
+        name="etcd",
         image=image,
         # By name: upstream's image and the local node's keep the binary in different folders of the PATH.
         command=["etcd"],
@@ -91,12 +187,40 @@ def _pod(image: str) -> k8s.core.v1.PodSpecArgs:
         ),
         resources=resources(cpu=0.05, memory_gib=0.25),
         security_context=container_security(),
-        volume_mounts=[core.VolumeMountArgs(name="state", mount_path="/var/lib/etcd")],
+        volume_mounts=mounts,
     )
-    return core.PodSpecArgs(
+    # The state survives a restart of the container; a lost node costs one new rendezvous round.
+    return _pod(container, volumes, priority)
+
+
+def _store_pod(image: pulumi.Output[str], priority: pulumi.Output[str]) -> k8s.core.v1.PodSpecArgs:
+    core = k8s.core.v1
+    listens = core.TCPSocketActionArgs(port=STORE_PORT)
+    container = core.ContainerArgs(
+        name="store",
+        image=image,
+        args=["python", "-m", "trainer.store", "--port", str(STORE_PORT)],
+        env=environment(TRAINER_ENVIRONMENT),
+        ports=[core.ContainerPortArgs(name="client", container_port=STORE_PORT)],
+        readiness_probe=core.ProbeArgs(tcp_socket=listens, period_seconds=2, failure_threshold=3),
+        # torch takes seconds to load, more on a busy node.
+        liveness_probe=core.ProbeArgs(
+            tcp_socket=listens, initial_delay_seconds=60, period_seconds=10, failure_threshold=6
+        ),
+        resources=resources(cpu=0.05, memory_gib=0.75),
+        security_context=container_security(),
+        volume_mounts=[core.VolumeMountArgs(name="tmp", mount_path="/tmp")],
+    )
+    return _pod(container, [core.VolumeArgs(name="tmp", empty_dir=core.EmptyDirVolumeSourceArgs())], priority)
+
+
+def _pod(
+    container: k8s.core.v1.ContainerArgs, volumes: list[k8s.core.v1.VolumeArgs], priority: pulumi.Output[str]
+) -> k8s.core.v1.PodSpecArgs:
+    return k8s.core.v1.PodSpecArgs(
         containers=[container],
-        # Survives a restart of the container; a lost node costs one new rendezvous round.
-        volumes=[core.VolumeArgs(name="state", empty_dir=core.EmptyDirVolumeSourceArgs(size_limit="256Mi"))],
+        volumes=volumes,
+        priority_class_name=priority,
         security_context=pod_security(),
         automount_service_account_token=False,
         enable_service_links=False,

@@ -19,6 +19,7 @@ from infra.cluster import Cluster, WorkerPool
 from infra.config import DatasetConfig, StackConfig, TrainingConfig, WorkersConfig
 from infra.image import ContainerImage
 from workloads.dataset import Dataset
+from workloads.elastic import FIELDS, identity, is_elastic, node_range, resize, size
 from workloads.layout import run_folder, weights_folder
 from workloads.namespace import Namespace
 from workloads.pod import (
@@ -33,6 +34,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.priority import TRAINING, priority_class
 from workloads.provisioning import pod_annotations, request_nodes
 from workloads.rendezvous import Rendezvous
 from workloads.secrets import from_tokens
@@ -75,20 +77,23 @@ class Training(pulumi.ComponentResource):
         self.run_directory = run_folder(self.run_name)
         arguments = training_arguments(training, dataset.directory, self.run_directory, cluster.workers.capability)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
-        identity = hashlib.sha256(
-            json.dumps([image.version, arguments, workers.model_dump(), training.max_hours], sort_keys=True).encode()
+        digest = hashlib.sha256(
+            json.dumps(
+                [image.version, arguments, identity(workers, cluster.workers), training.max_hours], sort_keys=True
+            ).encode()
         ).hexdigest()[:8]
-        self.job_name = f"train-{self.run_name[:40]}-{identity}"
+        self.job_name = f"train-{self.run_name[:40]}-{digest}"
         self._service(namespace)
+        priority = priority_class("training", TRAINING, False, cluster, namespace, self)
         pod = _pod(
-            workers, cluster.workers, arguments, rendezvous.endpoint, image.reference, claim.metadata.name, tokens
+            workers, cluster.workers, arguments, rendezvous, image.reference, claim.metadata.name, tokens, priority
         )
         opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
         # A request that was granted is used up: each Job has its own.
         requested = request_nodes(
             self.job_name, cluster.workers, workers.count, pod, namespace.name, labels("trainer"), opts
         )
-        k8s.batch.v1.Job(
+        job = k8s.batch.v1.Job(
             name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=self.job_name,
@@ -105,9 +110,29 @@ class Training(pulumi.ComponentResource):
                 deleted_with=namespace.lifetime,
                 delete_before_replace=True,
                 depends_on=[dataset.job, rendezvous, *requested, *after],
+                ignore_changes=[f"spec.{field}" for field in FIELDS] if is_elastic(workers, cluster.workers) else None,
             ),
         )
+        if is_elastic(workers, cluster.workers):
+            resize(f"{name}-size", job, self.job_name, workers, namespace)
+        if workers.min < workers.count:
+            self._budget(namespace, workers.min)
         self.register_outputs({"jobName": self.job_name, "runDirectory": self.run_directory})
+
+    def _budget(self, namespace: Namespace, least: int) -> None:
+        """Whoever drains several nodes at once leaves as many workers as a round needs.
+
+        Only where some can be spared: a budget that allows no eviction would hold up the upgrade of nodes.
+        """
+        k8s.policy.v1.PodDisruptionBudget(
+            SERVICE,
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=SERVICE, namespace=namespace.name, labels=labels("trainer")),
+            # A number, not a share: a Job has no scale that a share could be taken of.
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(
+                min_available=least, selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("trainer"))
+            ),
+            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
+        )
 
     def _service(self, namespace: Namespace) -> k8s.core.v1.Service:
         """Names for the pods: <job>-<index>.trainer.<namespace>.svc."""
@@ -184,11 +209,9 @@ def _job(
     batch = k8s.batch.v1
     return batch.JobSpecArgs(
         completion_mode="Indexed",
-        completions=workers.count,
-        parallelism=workers.count,
+        **size(workers),
         # Per index: a Job-wide limit would add up the back-off of all workers, and never forget it.
         backoff_limit_per_index=RESTARTS_PER_WORKER,
-        max_failed_indexes=workers.count - workers.min,
         success_policy=batch.SuccessPolicyArgs(rules=[batch.SuccessPolicyRuleArgs(succeeded_count=1)]),
         pod_replacement_policy="Failed",
         pod_failure_policy=batch.PodFailurePolicyArgs(
@@ -231,17 +254,18 @@ def _pod(
     workers: WorkersConfig,
     pool: WorkerPool,
     arguments: list[str],
-    endpoint: pulumi.Output[str],
+    rendezvous: Rendezvous,
     image: pulumi.Output[str],
     claim: pulumi.Input[str],
     tokens: k8s.core.v1.Secret | None,
+    priority: pulumi.Output[str],
 ) -> k8s.core.v1.PodSpecArgs:
-    core = k8s.core.v1
+    core, client = k8s.core.v1, rendezvous.client
     launch: list[pulumi.Input[str]] = [
-        *("--nnodes", f"{workers.min}:{workers.count}"),
+        *("--nnodes", node_range(workers, pool)),
         *("--nproc-per-node", str(workers.processes)),
-        *("--rdzv-backend", "etcd-v3"),
-        *("--rdzv-endpoint", endpoint),
+        *("--rdzv-backend", rendezvous.backend),
+        *("--rdzv-endpoint", rendezvous.endpoint),
         # One id per Job: a finished or failed rendezvous stays closed for ever.
         *("--rdzv-id", "$(RDZV_ID)"),
         "--",
@@ -252,14 +276,16 @@ def _pod(
         # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
         args=["python", "-m", "trainer.launch", *launch, *arguments],
         env=[
-            *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
+            *environment(
+                TRAINER_ENVIRONMENT | node_environment(workers, pool) | (client.environment if client else {})
+            ),
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
         ],
         env_from=from_tokens(tokens),
         resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
         security_context=container_security(),
-        volume_mounts=trainer_mounts(),
+        volume_mounts=[*trainer_mounts(), *([client.mount] if client else [])],
     )
     silent = [
         core.TolerationArgs(
@@ -270,12 +296,22 @@ def _pod(
         )
         for taint in ("unreachable", "not-ready")
     ]
+    # A node that is lost takes as few workers with it as can be; where there is one node, all are on it.
+    spread = core.TopologySpreadConstraintArgs(
+        max_skew=1,
+        topology_key="kubernetes.io/hostname",
+        when_unsatisfiable="ScheduleAnyway",
+        label_selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("trainer")),
+    )
     return trainer_pod(
         container,
         claim,
+        volumes=[client.volume] if client else [],
         subdomain=SERVICE,
         restart_policy="Never",
         termination_grace_period_seconds=GRACE_SECONDS,
+        priority_class_name=priority,
+        topology_spread_constraints=[spread],
         node_selector=pool.node_selector or None,
         tolerations=[*pool.tolerations, *silent],
     )

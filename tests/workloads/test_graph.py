@@ -6,7 +6,7 @@ import pytest
 
 from infra.recording import Recorded, Recording, record, stack_file_values
 
-CLUSTER_SCOPED = {"Namespace", "PersistentVolume"}
+CLUSTER_SCOPED = {"Namespace", "PersistentVolume", "PriorityClass"}
 
 
 def before(stack: Recording, urn: str) -> set[str]:

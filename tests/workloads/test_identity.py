@@ -29,7 +29,9 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
     assert job_name({}, tensorboard={"enabled": False}) == same
     assert job_name({"steps": 300}) != same
     assert job_name({"metricsEvery": 7}) != same
-    assert job_name({}, workers={"count": 3}) != same
+    assert job_name({}, workers={"memoryGib": 5}) != same
+    assert job_name({}, workers={"count": 3}) == same, "pods come and go without a new Job"
+    assert job_name({}, workers={"spares": 1}) != same
 
 
 def test_a_run_folder_belongs_to_one_mathematics() -> None:

@@ -47,7 +47,7 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (into_etcd,) = policies["rendezvous"]["ingress"]
     assert into_etcd["from"] == [{"podSelector": policies["trainers"]["podSelector"]}]
-    assert [port["port"] for port in into_etcd["ports"]] == [2379]
+    assert [port["port"] for port in into_etcd["ports"]] == [2379, 29400]
     # Only the dataset Job leaves the cluster.
     leaving = [name for name, spec in policies.items() for rule in spec.get("egress", []) if "to" not in rule]
     assert sorted(leaving) == ["allow-dns", "dataset"]
@@ -63,7 +63,7 @@ def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
     assert "ttlSecondsAfterFinished" not in spec
     assert job["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
     arguments = pod(local_stack, "Job", "training")["containers"][0]["args"]
-    assert arguments[arguments.index("--nnodes") + 1] == "1:2"
+    assert arguments[arguments.index("--nnodes") + 1] == "1:1000"
     assert arguments[arguments.index("--rdzv-endpoint") + 1] == "etcd.trainyard.svc:2379"
     assert arguments[arguments.index("--rdzv-id") + 1] == "$(RDZV_ID)"
 

@@ -1,0 +1,143 @@
+"""Scaling, spares, priorities and the two kinds of rendezvous, as the stack declares them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.config import ConfigError, parse
+from infra.recording import Recording, record, stack_file_values
+from workloads.certificates import CertificateProvider, issue
+
+pytestmark = pytest.mark.usefixtures("local_kubeconfig")
+
+
+def stack(**sections: dict[str, Any]) -> Recording:
+    values = stack_file_values("local")
+    for name, change in sections.items():
+        values[name] = {**values.get(name, {}), **change}
+    return record("local", values)
+
+
+def arguments(made: Recording) -> list[str]:
+    return made.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def option(made: Recording, name: str) -> str:
+    found = arguments(made)
+    return found[found.index(name) + 1]
+
+
+def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
+    before, after = stack(workers={"count": 2}), stack(workers={"count": 4, "min": 2})
+    same = stack(workers={"count": 2, "min": 2})
+    assert after.outputs["jobName"] == same.outputs["jobName"] != before.outputs["jobName"]
+    patch = after.one("JobPatch", "training-size")
+    assert patch.inputs["metadata"]["name"] == after.outputs["jobName"]
+    assert patch.inputs["spec"] == {"completions": 4, "parallelism": 4, "maxFailedIndexes": 2}
+    job = after.one("Job", "training")
+    template, reference = (made.one("Job", "training").inputs["spec"]["template"] for made in (after, same))
+    assert template == reference, "a change in the template would replace the Job"
+    assert job.ignore_changes == ("spec.completions", "spec.parallelism", "spec.maxFailedIndexes")
+
+
+def test_the_patch_is_given_up_without_touching_the_job() -> None:
+    """Deleting it would release its fields, and the API server would then set them to one."""
+    patch = stack().one("JobPatch", "training-size")
+    assert patch.retain_on_delete
+    assert patch.inputs["metadata"]["annotations"]["pulumi.com/patchForce"] == "true"
+
+
+def test_spares_are_pods_beyond_the_number_that_trains() -> None:
+    made = stack(workers={"count": 3, "spares": 2})
+    spec = made.one("Job", "training").inputs["spec"]
+    assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (5, 5, 4)
+    assert option(made, "--nnodes") == "1:3"
+    assert not [item for item in made.resources if item.kind == "JobPatch"]
+
+
+def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_their_cost() -> None:
+    made = stack()
+    classes = {item.inputs["metadata"]["name"]: item.inputs for item in made.all("kubernetes:scheduling")}
+    rendezvous, training = classes["trainyard-rendezvous"], classes["trainyard-training"]
+    assert rendezvous["value"] > training["value"] > 0
+    assert training["preemptionPolicy"] == "Never"
+    for kind, name, expected in [("StatefulSet", "etcd", rendezvous), ("Job", "training", training)]:
+        pod = made.one(kind, name).inputs["spec"]["template"]["spec"]
+        assert pod["priorityClassName"] == expected["metadata"]["name"]
+
+
+def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever() -> None:
+    (budget,) = [item for item in stack(workers={"count": 4, "min": 2}).resources if item.kind == "PodDisruptionBudget"]
+    assert budget.inputs["spec"]["minAvailable"] == 2
+    fixed = stack(workers={"count": 2, "min": 2})
+    assert not [item for item in fixed.resources if item.kind == "PodDisruptionBudget"]
+
+
+def test_a_silent_node_is_given_up_after_half_a_minute_and_workers_spread_over_nodes() -> None:
+    pod = stack().one("Job", "training").inputs["spec"]["template"]["spec"]
+    seconds = {each["key"]: each.get("tolerationSeconds") for each in pod["tolerations"]}
+    assert seconds["node.kubernetes.io/unreachable"] == seconds["node.kubernetes.io/not-ready"] == 30
+    (spread,) = pod["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+
+
+def test_c10d_is_a_store_in_the_trainers_image_behind_the_same_service() -> None:
+    made = stack(rendezvous={"backend": "c10d"})
+    pod = made.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert pod["image"] == made.outputs["image"]
+    assert pod["args"][:3] == ["python", "-m", "trainer.store"]
+    assert option(made, "--rdzv-backend") == "c10d"
+    assert option(made, "--rdzv-endpoint") == "etcd.trainyard.svc:29400"
+
+
+def test_with_tls_etcd_lets_in_whoever_has_the_stacks_certificate() -> None:
+    made = stack(rendezvous={"tls": True})
+    server = made.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]
+    assert "--client-cert-auth=true" in server["containers"][0]["args"]
+    assert "--listen-client-urls=https://0.0.0.0:2379" in server["containers"][0]["args"]
+    assert option(made, "--rdzv-endpoint") == "https://etcd.trainyard.svc:2379"
+    trainer = made.one("Job", "training").inputs["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in trainer["containers"][0]["volumeMounts"]}
+    variables = {each["name"]: each.get("value") for each in trainer["containers"][0]["env"]}
+    for name in ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY"):
+        assert str(variables[name]).startswith(f"{mounts['certificates']}/")
+    secrets = {
+        volume["name"]: volume["secret"]["secretName"]
+        for pod in (server, trainer)
+        for volume in pod["volumes"]
+        if "secret" in volume
+    }
+    assert len(secrets) == 1
+    assert "certificates" not in {
+        volume["name"] for volume in stack().one("Job", "training").inputs["spec"]["template"]["spec"]["volumes"]
+    }
+
+
+def test_certificates_are_kept_until_their_names_change_or_their_end_is_near() -> None:
+    provider = CertificateProvider()
+    made = provider.create({"names": ["etcd", "etcd.trainyard.svc"]}).outs
+    assert made is not None
+    assert not provider.diff("etcd", made, {"names": ["etcd", "etcd.trainyard.svc"]}).changes
+    assert provider.diff("etcd", made, {"names": ["etcd", "etcd.other.svc"]}).replaces
+    old = {**made, "until": "2020-01-01T00:00:00+00:00"}
+    assert provider.diff("etcd", old, {"names": ["etcd", "etcd.trainyard.svc"]}).replaces
+
+
+def test_a_certificate_serves_its_names_and_no_other() -> None:
+    from cryptography import x509
+
+    made = issue(["etcd", "etcd.trainyard.svc"])
+    server = x509.load_pem_x509_certificate(made["serverCertificate"].encode())
+    authority = x509.load_pem_x509_certificate(made["authority"].encode())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["etcd", "etcd.trainyard.svc", "localhost"]
+    assert made["clientKey"] != made["serverKey"]
+
+
+def test_c10d_with_tls_is_refused() -> None:
+    values = {**stack_file_values("local"), "rendezvous": {"backend": "c10d", "tls": True}}
+    with pytest.raises(ConfigError, match=r"rendezvous\.tls: c10d has no encryption; set rendezvous\.backend: etcd"):
+        parse(values, "local")

@@ -1,0 +1,73 @@
+"""How many pods a training has, and how that number changes while it trains.
+
+Pulumi replaces a Job whose `parallelism` or `completions` change, and with it a training that runs. So the Job's own
+values count only when it is made; a JobPatch, which owns those fields alone, changes them in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import WorkerPool
+from infra.config import WorkersConfig
+from workloads.namespace import Namespace
+from workloads.pod import labels
+
+#: The most pods that a Job may be scaled to: the limit of workers.count. A round takes whoever came within the last
+#: call, so a limit that is never reached costs 5 s a round.
+MOST = 1000
+#: Fields of the Job that follow workers.count.
+FIELDS = ("completions", "parallelism", "maxFailedIndexes")
+
+
+def is_elastic(workers: WorkersConfig, pool: WorkerPool) -> bool:
+    """Whether pods may come and go without a new Job.
+
+    Not with spares, who are those beyond a number that the launcher knows; nor with nodes that come all together.
+    """
+    return workers.spares == 0 and pool.queue_hours is None
+
+
+def node_range(workers: WorkersConfig, pool: WorkerPool) -> str:
+    """The launcher's --nnodes."""
+    return f"{workers.min}:{MOST if is_elastic(workers, pool) else workers.count}"
+
+
+def identity(workers: WorkersConfig, pool: WorkerPool) -> dict[str, Any]:
+    """What of the workers makes a new Job when it changes."""
+    return workers.model_dump(exclude={"count"} if is_elastic(workers, pool) else set())
+
+
+def size(workers: WorkersConfig) -> dict[str, Any]:
+    """FIELDS and their values."""
+    pods = workers.count + workers.spares
+    # An index that failed too often stays empty; with fewer than `min` left nothing could train.
+    return {"completions": pods, "parallelism": pods, "max_failed_indexes": pods - workers.min}
+
+
+def resize(
+    name: str, job: k8s.batch.v1.Job, job_name: str, workers: WorkersConfig, namespace: Namespace
+) -> k8s.batch.v1.JobPatch:
+    """Give the Job the size that is configured now."""
+    return k8s.batch.v1.JobPatch(
+        name,
+        metadata=k8s.meta.v1.ObjectMetaPatchArgs(
+            name=job_name,
+            namespace=namespace.name,
+            labels=labels("trainer"),
+            annotations={"pulumi.com/patchForce": "true", "pulumi.com/skipAwait": "true"},
+        ),
+        spec=k8s.batch.v1.JobSpecPatchArgs(**size(workers)),
+        opts=pulumi.ResourceOptions(
+            parent=job,
+            depends_on=[job],
+            deleted_with=namespace.lifetime,
+            # Deleting it would give the fields up, and the API server would set them to one: two pods would end.
+            retain_on_delete=True,
+            # A patch of another Job is another resource, which leaves the old Job alone.
+            replace_on_changes=["metadata.name"],
+        ),
+    )
