@@ -1,0 +1,120 @@
+"""A stack of the repository, run by the real Pulumi engine in a cloud that is a file (local/cloud_plugin)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from local import environment, paths
+from local.cloud_plugin.__main__ import VARIABLE
+from local.cloud_plugin.cloud import Cloud
+
+PACKAGES = ("gcp", "docker-build", "kubernetes")
+#: What a project of its own has of the repository, so that no test writes into a stack file of it.
+SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
+
+
+@dataclass
+class CloudStack:
+    """One stack with a cloud, a state and a configuration of its own."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    @property
+    def cloud(self) -> Cloud:
+        return Cloud(self.folder / "cloud.json")
+
+    def configure(self, **changes: dict[str, Any]) -> None:
+        """Write the stack's file: the repository's, with keys of sections changed for good."""
+        for section, change in changes.items():
+            key = f"trainyard:{section}"
+            self.values[key] = {**self.values.get(key, {}), **change}
+        (self.folder / f"Pulumi.{self.name}.yaml").write_text(
+            yaml.safe_dump({"config": self.values, "encryptionsalt": self._salt()})
+        )
+
+    def _salt(self) -> str:
+        path = self.folder / f"Pulumi.{self.name}.yaml"
+        return (yaml.safe_load(path.read_text()) or {}).get("encryptionsalt", "") if path.exists() else ""
+
+    def pulumi(self, *arguments: str, fails: bool = False) -> str:
+        """What the CLI prints."""
+        done = subprocess.run(
+            ["pulumi", *arguments, "--non-interactive", "--color", "never"],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        self.text = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, self.text
+        assert "Traceback" not in self.text
+        return done.stdout
+
+    def up(self, fails: bool = False) -> str:
+        self.pulumi("up", "--yes", "--skip-preview", fails=fails)
+        return self.text
+
+    def destroy(self, fails: bool = False) -> str:
+        self.pulumi("destroy", "--yes", "--skip-preview", fails=fails)
+        return self.text
+
+    def preview(self) -> dict[str, set[str]]:
+        """What `pulumi up` would do: operation -> "TYPE NAME"; what stays as it is is left out."""
+        steps = json.loads(self.pulumi("preview", "--json"))["steps"]
+        planned: dict[str, set[str]] = {}
+        for step in steps:
+            parts = step["urn"].split("::")
+            if step["op"] not in ("same", "read"):
+                planned.setdefault(step["op"], set()).add(f"{parts[2].split('$')[-1]} {parts[3]}")
+        return planned
+
+    def state(self) -> str:
+        """The state as it is stored."""
+        return self.pulumi("stack", "export")
+
+
+def make(name: str, folder: Path) -> CloudStack:
+    """A stack of the repository that nothing was created of yet."""
+    for entry in SHARED:
+        if (paths.ROOT / entry).exists():
+            (folder / entry).symlink_to(paths.ROOT / entry)
+    (folder / "Pulumi.yaml").write_text((paths.ROOT / "Pulumi.yaml").read_text())
+    programs, home, state = folder / "bin", folder / "home", folder / "state"
+    for made in (programs, home, state):
+        made.mkdir()
+    for package in PACKAGES:
+        launcher = programs / f"pulumi-resource-{package}"
+        python = shlex.quote(sys.executable)
+        root = shlex.quote(str(paths.ROOT))
+        launcher.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m local.cloud_plugin {package} "$@"\n')
+        launcher.chmod(0o755)
+    variables = {
+        **os.environ,
+        **environment.settings(),
+        # No plugin but ours is found: neither one of the user's nor the local node's.
+        "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), environment.path()]),
+        "PULUMI_HOME": str(home),
+        "PULUMI_BACKEND_URL": state.as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE": "",
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        VARIABLE: str(folder / "cloud.json"),
+    }
+    stack = CloudStack(name, folder, variables)
+    stack.pulumi("stack", "init", name)
+    stack.values = yaml.safe_load((paths.ROOT / f"Pulumi.{name}.yaml").read_text())["config"]
+    stack.configure()
+    return stack

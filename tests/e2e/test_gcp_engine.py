@@ -1,0 +1,225 @@
+"""What the real Pulumi engine decides about the GCP stacks: what a change updates, replaces or deletes, in which order
+everything goes. The cloud is a file that refuses what Google Cloud refuses (local/cloud_plugin)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import cloud_stack
+from tests.e2e.cloud_stack import CloudStack
+
+pytestmark = pytest.mark.engine
+POOL, DISK, CLUSTER = (
+    "gcp:container/nodePool:NodePool workers",
+    "gcp:compute/disk:Disk data",
+    "gcp:container/cluster:Cluster cluster",
+)
+JOB = "kubernetes:batch/v1:Job training"
+CANARY = "hf_canaryCanaryCANARYcanary"
+
+
+@pytest.fixture(scope="module")
+def a100_up(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
+    """gcp-a100, created."""
+    stack = cloud_stack.make("gcp-a100", tmp_path_factory.mktemp("a100"))
+    stack.up()
+    return stack
+
+
+@pytest.fixture(scope="module")
+def c3_up(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
+    """gcp-c3, created."""
+    stack = cloud_stack.make("gcp-c3", tmp_path_factory.mktemp("c3"))
+    stack.up()
+    return stack
+
+
+def restored(stack: CloudStack) -> Iterator[CloudStack]:
+    before = dict(stack.values)
+    yield stack
+    stack.values = before
+    stack.configure()
+
+
+@pytest.fixture
+def a100(a100_up: CloudStack) -> Iterator[CloudStack]:
+    """The configuration is as before after the test."""
+    yield from restored(a100_up)
+
+
+@pytest.fixture
+def c3(c3_up: CloudStack) -> Iterator[CloudStack]:
+    yield from restored(c3_up)
+
+
+@pytest.fixture
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
+    """gcp-c3, not created: for tests that destroy."""
+    return cloud_stack.make("gcp-c3", tmp_path_factory.mktemp("fresh"))
+
+
+def replaced(plan: dict[str, set[str]]) -> set[str]:
+    return set().union(*(things for operation, things in plan.items() if "replac" in operation))
+
+
+def of_cloud(things: set[str]) -> set[str]:
+    """Those that are billed or hold data, without Kubernetes objects."""
+    return {thing for thing in things if thing.startswith(("gcp:", "docker-build:"))}
+
+
+def existing(stack: CloudStack) -> set[str]:
+    """What exists and is not an enabled API, which stays for good."""
+    things = stack.cloud.things().values()
+    return {f"{thing.type} {thing.name}" for thing in things if thing.type != "gcp:projects/service:Service"}
+
+
+def test_a_second_up_changes_nothing(a100: CloudStack) -> None:
+    assert a100.preview() == {}
+
+
+def test_resizing_a_pool_updates_it(a100: CloudStack) -> None:
+    a100.configure(nodes={"max": 8})
+    plan = a100.preview()
+    assert plan.get("update") == {POOL}
+    assert replaced(plan) == set()
+
+
+def test_other_accelerators_replace_the_pool_and_the_job_alone(a100: CloudStack) -> None:
+    a100.configure(nodes={"machineType": "a2-highgpu-4g", "localSsds": 4})
+    plan = a100.preview()
+    assert replaced(plan) == {POOL, JOB}
+    assert of_cloud(plan.get("update", set())) == set()
+
+
+def test_spot_replaces_the_pool_alone(a100: CloudStack) -> None:
+    a100.configure(nodes={"consumption": "spot"})
+    plan = a100.preview()
+    assert of_cloud(replaced(plan) | plan.get("update", set())) == {POOL}
+
+
+def test_another_training_replaces_the_job_alone(a100: CloudStack) -> None:
+    a100.configure(training={"steps": 30_000})
+    plan = a100.preview()
+    assert replaced(plan) == {JOB}
+    assert set().union(*plan.values()) == {JOB}
+
+
+def test_a_larger_disk_grows_in_place(a100: CloudStack) -> None:
+    a100.configure(storage={"sizeGib": 2000})
+    plan = a100.preview()
+    assert DISK in plan["update"]
+    assert replaced(plan) == set()
+    assert "delete" not in plan
+
+
+@pytest.mark.parametrize("change", [{"sizeGib": 500}, {"diskType": "pd-balanced"}])
+def test_a_disk_that_would_have_to_be_replaced_is_refused_and_kept(a100: CloudStack, change: dict[str, object]) -> None:
+    before = a100.cloud.journal()
+    a100.configure(storage=change)
+    a100.up(fails=True)
+    assert "Disk data: 409 already exists" in a100.text
+    assert DISK in existing(a100)
+    assert not [entry for entry in a100.cloud.journal()[len(before) :] if entry[0] != "update"]
+
+
+def test_after_a_refused_change_the_old_configuration_works_again(a100: CloudStack) -> None:
+    a100.up()
+    assert a100.preview() == {}
+
+
+def test_no_secret_and_no_token_is_in_state_or_output(a100: CloudStack) -> None:
+    a100.pulumi("config", "set", "--secret", "--path", "secrets.huggingFaceToken", CANARY)
+    assert CANARY not in (a100.folder / "Pulumi.gcp-a100.yaml").read_text()
+    shown = a100.pulumi("preview", "--diff")
+    shown += a100.up() + a100.state() + a100.pulumi("stack", "output", "--json")
+    assert CANARY not in shown
+    assert "gke-gcloud-auth-plugin" in shown  # credentials are asked for when they are used
+    resources = json.loads(a100.state())["deployment"]["resources"]
+    (held,) = [item for item in resources if item["type"] == "kubernetes:core/v1:Secret"]
+    assert CANARY not in json.dumps(held)
+    # It reached the cluster all the same.
+    assert CANARY in str([thing.inputs for thing in a100.cloud.things().values() if thing.type.endswith(":Secret")])
+
+
+def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> None:
+    """The token of the test before is gone from the configuration, and so is its Secret."""
+    a100.up()
+    assert a100.preview() == {}
+    assert not [thing for thing in existing(a100) if thing.startswith("kubernetes:core/v1:Secret")]
+
+
+def test_another_c3_machine_changes_the_pool_in_place(c3: CloudStack) -> None:
+    """GKE moves a pool to another machine type node by node; the pods ask for more, so the Job is another one."""
+    c3.configure(nodes={"machineType": "c3-standard-22"})
+    plan = c3.preview()
+    assert of_cloud(plan["update"]) == {POOL}
+    assert replaced(plan) == {JOB}
+
+
+def test_hyperthreads_off_replaces_the_pool_and_the_job(c3: CloudStack) -> None:
+    c3.configure(nodes={"threadsPerCore": 1})
+    plan = c3.preview()
+    assert replaced(plan) == {POOL, JOB}
+
+
+def test_destroy_leaves_nothing_that_costs(c3_up: CloudStack) -> None:
+    """The cluster takes pools and objects with it; what it used goes after it; the network last. The stand-in refuses
+    any other order."""
+    before = len(c3_up.cloud.journal())
+    c3_up.destroy()
+    assert existing(c3_up) == set()
+    journal = c3_up.cloud.journal()[before:]
+    order = [name for operation, name in journal if operation == "delete"]
+    assert order.index(CLUSTER) < order.index(DISK)
+    assert order[-1] == "gcp:compute/network:Network network"
+    one_by_one = [name for name in order if name.startswith("kubernetes:") or "NodePool" in name]
+    assert one_by_one == [], "these go with their cluster, in one operation"
+    kept = {name for operation, name in journal if operation == "keep"}
+    assert kept
+    assert {name.split()[0] for name in kept} == {"gcp:projects/service:Service"}
+    assert "resources" not in json.loads(c3_up.state())["deployment"]
+
+
+def test_a_retained_disk_stays_and_comes_back(fresh: CloudStack) -> None:
+    fresh.configure(storage={"retain": True})
+    fresh.up()
+    fresh.destroy()
+    assert existing(fresh) == {DISK}
+    (disk,) = [thing for thing in fresh.cloud.things().values() if thing.type == "gcp:compute/disk:Disk"]
+    fresh.configure(storage={"retain": False, "disk": disk.outputs["name"]})
+    fresh.up()
+    volumes = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":PersistentVolume")]
+    assert [volume for volume in volumes if disk.id in str(volume.inputs)]
+    fresh.destroy()
+    assert existing(fresh) == {DISK}
+
+
+def test_deletion_protection_holds_until_it_is_switched_off(fresh: CloudStack) -> None:
+    fresh.configure(cluster={"deletionProtection": True})
+    fresh.up()
+    fresh.destroy(fails=True)
+    assert "deletion protection is on" in fresh.text
+    assert CLUSTER in existing(fresh)
+    fresh.configure(cluster={"deletionProtection": False})
+    fresh.up()
+    fresh.destroy()
+    assert existing(fresh) == set()
+
+
+def test_filestore_and_a_prebuilt_image_come_and_go_too(fresh: CloudStack) -> None:
+    fresh.configure(
+        storage={"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"},
+        image={"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
+    )
+    fresh.up()
+    assert "gcp:filestore/instance:Instance data" in existing(fresh)
+    assert not [thing for thing in existing(fresh) if "Disk" in thing or "docker-build" in thing]
+    fresh.configure(storage={"sizeGib": 2048})
+    plan = fresh.preview()
+    assert replaced(plan) == set()
+    assert "gcp:filestore/instance:Instance data" in plan["update"]
+    fresh.destroy()
+    assert existing(fresh) == set()

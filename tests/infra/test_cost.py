@@ -1,0 +1,186 @@
+"""What a stack costs: figures worked out by hand, and on the bill exactly what the program declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import cost, prices
+from infra.config import StackConfig, parse
+from infra.recording import Recorded, record_anywhere, stack_file_values
+
+STACKS = ["gcp-a100", "gcp-c3"]
+
+
+def config(**changes: dict[str, Any]) -> StackConfig:
+    values: dict[str, Any] = {
+        "cluster": {"kind": "gke"},
+        "gke": {"project": "my-project", "zone": "us-central1-a"},
+        "nodes": {"machineType": "a2-highgpu-8g", "max": 2, "localSsds": 8},
+        "storage": {"kind": "nfs", "sizeGib": 1000},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change}
+    return parse(values, "test")
+
+
+def bill(**changes: dict[str, Any]) -> cost.Estimate:
+    found = cost.estimate(config(**changes))
+    assert found
+    return found
+
+
+def line(estimate: cost.Estimate, what: str) -> cost.Line:
+    (found,) = [entry for entry in estimate.lines if what in entry.what]
+    return found
+
+
+def test_two_nodes_of_eight_a100s_by_hand() -> None:
+    """us-central1: an A100 with its share of the host 3.673385 an hour, so 58.77 for 16; e2-standard-4 0.13402284."""
+    estimate = bill()
+    assert line(estimate, "a2-highgpu-8g").at_full == pytest.approx(58.774160)
+    assert line(estimate, "a2-highgpu-8g").at_rest == 0
+    assert line(estimate, "e2-standard-4").at_rest == pytest.approx(0.13402284)
+    assert line(estimate, "e2-standard-4").at_full == pytest.approx(0.40206852)
+    assert line(estimate, "data disk").at_rest == pytest.approx(170 / 730)  # 1000 GiB pd-ssd at 0.17 a month
+    assert line(estimate, "local SSDs").at_full == pytest.approx(2 * 8 * 375 * 0.08 / 730)
+    # 0.10 control plane + 0.1340 node + 0.0137 its disk + 0.0064 NAT + 0.2329 data + 0.0014 images
+    assert estimate.at_rest == pytest.approx(0.4884, abs=1e-4)
+    # 0.10 + 0.4021 + 0.0411 + 58.7742 + 0.0548 boot disks + 0.6575 local SSDs + 0.0120 NAT + 0.2329 + 0.0014
+    assert estimate.at_full == pytest.approx(60.2759, abs=1e-4)
+
+
+def test_three_c3_by_hand() -> None:
+    """us-central1: c3-highmem-8 0.529232 on demand, 0.164848 as Spot; hyperthreads off cost the same."""
+    nodes = {"machineType": "c3-highmem-8", "max": 3, "localSsds": 0}
+    assert line(bill(nodes=nodes), "c3-highmem-8").at_full == pytest.approx(3 * 0.529232)
+    assert line(bill(nodes={**nodes, "threadsPerCore": 1}), "c3-highmem-8").at_full == pytest.approx(3 * 0.529232)
+    assert line(bill(nodes={**nodes, "consumption": "spot"}), "c3-highmem-8").at_full == pytest.approx(3 * 0.164848)
+
+
+def test_families_that_are_worked_out_from_others() -> None:
+    """c3-standard-8 is 0.403216 and c3-highmem-8 0.529232, 64 GiB against 32; c3-highcpu-8 has 16."""
+    gib = (0.529232 - 0.403216) / 32
+    highcpu = prices.vcpu("us-central1", "c3-highcpu")
+    assert highcpu
+    assert highcpu.on_demand * 8 == pytest.approx(0.403216 - 16 * gib)
+    highmem = prices.vcpu("us-central1", "e2-highmem")
+    assert highmem
+    assert highmem.on_demand * 4 == pytest.approx(4 * 0.02181159 + 32 * 0.00292353)  # e2-highmem-4
+
+
+def test_spot_is_cheaper_everywhere() -> None:
+    for region in prices.REGIONS:
+        for family in ("e2-standard", "c3-standard", "c3-highmem", "c3-highcpu", "a2-highgpu"):
+            if rate := prices.vcpu(region, family):
+                assert 0 < rate.spot < rate.on_demand, (region, family)
+
+
+def test_filestore_instead_of_a_disk() -> None:
+    estimate = bill(storage={"kind": "filestore", "sizeGib": 1024})
+    assert line(estimate, "Filestore ZONAL").at_rest == pytest.approx(1024 * 0.25 / 730)
+    assert not [entry for entry in estimate.lines if "data disk" in entry.what]
+    assert any("Filestore is counted" in note for note in estimate.notes)
+
+
+def test_a_prebuilt_image_needs_no_room_in_a_registry() -> None:
+    image = {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}
+    assert not [
+        entry for entry in bill(image=image, storage={"serverImage": image["ref"]}).lines if "images" in entry.what
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ({"consumption": "spot"}, "Spot prices change"),
+        ({"consumption": "queued"}, "up to 53 % cheaper"),
+        ({"consumption": "reservation", "reservation": "mine"}, "billed around the clock"),
+    ],
+)
+def test_what_the_figures_do_not_say_is_said(nodes: dict[str, Any], said: str) -> None:
+    assert any(said in note for note in bill(nodes=nodes).notes)
+
+
+def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    stack = config(gke={"zone": "us-east5-a"}, nodes={"machineType": "a2-ultragpu-8g", "localSsds": 8})
+    estimate = cost.estimate(stack)
+    assert estimate
+    assert estimate.at_full is None
+    assert cost.output(stack) == {
+        "atRest": "unknown",
+        "atFullSize": "unknown",
+        "unit": "USD per hour",
+        "prices": f"list prices of {prices.DATE} in us-east5, {prices.SOURCE}, {cost.LEFT_OUT}",
+        "unknown": f"no list price for {'; '.join(estimate.unknown)}",
+    }
+    cost.show("test", estimate)
+    assert "No list price is known for" in " ".join(capsys.readouterr().out.split())
+
+
+def test_whose_cluster_it_is_pays() -> None:
+    assert cost.estimate(parse(stack_file_values("local"), "local")) is None
+
+
+#: Types that are billed as long as they exist; the rest is free, or billed through these.
+BILLED = {
+    "gcp:container/cluster:Cluster": "control plane",
+    "gcp:container/nodePool:NodePool": "",
+    "gcp:compute/routerNat:RouterNat": "Cloud NAT",
+    "gcp:compute/disk:Disk": "data disk",
+    "gcp:filestore/instance:Instance": "Filestore",
+    "gcp:artifactregistry/repository:Repository": "images",
+}
+FREE = (
+    "gcp:projects/",
+    "gcp:serviceaccount/",
+    "gcp:compute/network:",
+    "gcp:compute/subnetwork:",
+    "gcp:compute/router:",
+    "gcp:artifactregistry/repositoryIamMember:",
+    "gcp:storage/bucketIAMMember:",
+)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_bill_has_exactly_what_the_program_declares(stack: str) -> None:
+    recording = record_anywhere(stack)
+    estimate = cost.estimate(parse(stack_file_values(stack), stack))
+    assert estimate
+    declared = recording.all("gcp:")
+    for item in declared:
+        assert item.type in BILLED or item.type.startswith(FREE), f"what does {item.type} cost? (infra/cost.py)"
+        if what := BILLED.get(item.type):
+            line(estimate, what)
+    for pool in (item for item in declared if item.kind == "NodePool"):
+        _is_on_the_bill(pool, estimate)
+    assert len([item for item in declared if item.kind == "NodePool"]) == 2
+
+
+def _is_on_the_bill(pool: Recorded, estimate: cost.Estimate) -> None:
+    scaling, node = pool.inputs["autoscaling"], pool.inputs["nodeConfig"]
+    count = f"{scaling['totalMinNodeCount']:g} to {scaling['totalMaxNodeCount']:g} x "
+    assert [entry for entry in estimate.lines if entry.what.startswith(f"{count}{node['machineType']}, ")]
+    disk = f"boot disks, {node['diskSizeGb']:g} GiB {node['diskType']}"
+    assert [entry for entry in estimate.lines if entry.what.startswith(count) and entry.what.endswith(disk)]
+    if ssds := (node.get("ephemeralStorageLocalSsdConfig") or {}).get("localSsdCount"):
+        line(estimate, f"{ssds:g} local SSDs")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_at_rest_a_stack_costs_less_than_a_dollar_an_hour(stack: str) -> None:
+    output = record_anywhere(stack).outputs["costPerHour"]
+    assert 0.2 < output["atRest"] < 1 < output["atFullSize"]
+    assert prices.DATE in output["prices"]
+
+
+def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost.main(["gcp-a100", "--hours", "10"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 x a2-highgpu-8g, workers, on demand" in shown
+    assert "10 hours at full size" in shown
+    assert prices.DATE in shown
+    assert cost.main(["local"]) == 0
+    assert "makes no cluster" in capsys.readouterr().out
+    assert cost.main(["nowhere"]) == 2
