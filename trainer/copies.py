@@ -24,8 +24,8 @@ class Copies:
         self._fresh = True
 
     def begin(self, first: torch.Tensor) -> None:
-        """Call before each pass, with a parameter that gets a gradient."""
-        self._fresh = first.grad is None
+        """Call before each pass, with a parameter that gets a gradient; frozen ones (a teacher's) are copied once."""
+        self._fresh = first.requires_grad and first.grad is None
 
     def of(self, parameters: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         """Their copies, through which the gradient reaches them; themselves where they have the type already."""

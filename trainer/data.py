@@ -65,8 +65,8 @@ class Dataset:
 def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
     """Open a prepared dataset.
 
-    verify: read every shard and compare its checksum; "auto" does so up to VERIFIED_BYTES. Raises UserError when the
-    dataset is missing, incomplete or damaged.
+    verify (always or True): read every shard and compare its checksum; "auto" does so up to VERIFIED_BYTES. Raises
+    UserError when the dataset is missing, incomplete or damaged.
     """
     path = Path(directory)
     index = read_json(path / INDEX)
@@ -87,7 +87,7 @@ def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
             have = "is missing" if size < 0 else f"has {size} bytes, not {width * shard['tokens']}"
             raise UserError(f"data.directory: {file} {have}; {again}")
     total = width * sum(shard["tokens"] for shard in shards)
-    if verify is True or (verify == "auto" and total <= VERIFIED_BYTES):
+    if verify in (True, "always") or (verify == "auto" and total <= VERIFIED_BYTES):
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
             sums = pool.map(lambda shard: sha256(path / shard["file"]), shards)
             for shard, found in zip(shards, sums, strict=True):

@@ -74,12 +74,20 @@ class LanguageModel(nn.Module):
             return token_loss(hidden, head, targets, self._vocabulary, self._kernels, chunk, tied)
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """All logits [batch, length, vocabulary], in the type of the products: for a teacher, and for tests."""
+        """All logits [batch, length, vocabulary], in the type of the products."""
+        hidden, head = self.hidden_and_head(inputs)
+        with torch.autocast(inputs.device.type, enabled=False):
+            return (hidden @ head.t())[..., : self._vocabulary]
+
+    def hidden_and_head(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The factors of the logits, for a loss that never makes all of them: [batch, length, width], [rows, width].
+
+        Rows from the vocabulary on are zeros.
+        """
         dtype = self._product_type(inputs.device)
         with torch.autocast(inputs.device.type, enabled=False):
             hidden = self._hidden(inputs, dtype, tied=None)
-            head = self._copies.padded(self.net.lm_head.weight, dtype, detached=False)
-            return (hidden @ head.t())[..., : self._vocabulary]
+            return hidden, self._copies.padded(self.net.lm_head.weight, dtype, detached=False)
 
     @torch.no_grad()
     def attention_statistics(self, batch: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
