@@ -22,8 +22,8 @@ from trainer.language_model import LanguageModel
 from trainer.saver import Saver
 
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoint.md"
-TOKENS = 512
-STEPS = 6
+TOKENS = 128
+STEPS = 12
 ROUNDS = 3
 
 

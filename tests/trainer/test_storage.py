@@ -1,0 +1,98 @@
+"""Training on a storage that fails: full, read-only, damaged. It goes on where it can, and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.conftest import Workers, losses, reached, wait_until
+from trainer import checkpoint
+
+Start = Callable[[int, list[str]], Workers]
+Settings = Callable[..., list[str]]
+
+
+def fill(folder: Path) -> Path:
+    """Take all space that is left."""
+    filler = folder / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return filler
+
+
+def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
+    start_workers: Start, settings: Settings, small_disk: Path
+) -> None:
+    run = small_disk / "run"
+    workers = start_workers(1, settings(run, train__steps=100_000, checkpoint__every_steps=20, checkpoint__keep=1))
+    wait_until(lambda: "event=checkpoint step=" in workers.output, 60, "a checkpoint")
+    filler = fill(small_disk)
+    wait_until(lambda: "event=checkpoint_failed" in workers.output, 60, "a failed checkpoint")
+    failed = workers.output
+    assert "No space left on device" in failed
+    assert checkpoint.newest(run) is not None, "the one before"
+    filler.unlink()
+    wait_until(lambda: "event=checkpoint step=" in workers.output[len(failed) :], 60, "a checkpoint again")
+
+    # Full once more, and a notice: what cannot be saved does not hold up the end.
+    fill(small_disk)
+    before = workers.output.count("event=checkpoint_failed")
+    wait_until(lambda: workers.output.count("event=checkpoint_failed") > before, 60, "another failed checkpoint")
+    workers.kill(signal.SIGTERM)
+    assert workers.wait(20) == [143], workers.output
+    assert "Traceback" not in workers.output
+    found = checkpoint.newest(run)
+    assert found is not None
+    assert found.step >= 40
+    steps = list(losses(run))
+    assert steps == list(range(1, len(steps) + 1)), "no figure is lost, also of the time without space"
+
+
+def test_a_read_only_run_directory_is_told_before_anything_is_computed(
+    start_workers: Start, settings: Settings, small_disk: Path
+) -> None:
+    (small_disk / "run" / "checkpoints").mkdir(parents=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for run in (small_disk / "run", small_disk / "new"):
+        workers = start_workers(1, settings(run))
+        assert workers.wait() == [42]
+        lines = workers.output.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith(f"run.directory: {run} cannot be ")
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_and_loses_nothing(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    changes: dict[str, Any] = {"train__steps": 40, "checkpoint__every_steps": 10, "optimizer__schedule": "constant"}
+    first = start_workers(1, settings(straight, **changes))
+    second = start_workers(1, settings(broken, **{**changes, "train__steps": 100_000}))
+    wait_until(lambda: reached(broken, 35), 60, "step 35")
+    second.kill()
+    second.wait()
+    newest = checkpoint.newest(broken)
+    assert newest is not None
+    file = newest.path / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert first.wait() == [0], first.output
+    third = start_workers(1, settings(broken, **changes))
+    assert third.wait() == [0], third.output
+    assert f"event=checkpoint_damaged path={newest.path} action=skipped" in third.output
+    assert f"event=resume step={newest.step - 10} " in third.output
+    assert losses(broken) == losses(straight)
+
+
+def test_a_tensor_of_another_size_is_named(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    assert start_workers(1, settings(tmp_path, train__steps=2)).wait() == [0]
+    workers = start_workers(1, settings(tmp_path, train__steps=4, model__preset="micro", train__sequence_length=32))
+    assert workers.wait() == [42]
+    assert "is the checkpoint of another model" in workers.output
+    assert "Traceback" not in workers.output
+    assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"], "it is still there"
