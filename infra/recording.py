@@ -49,6 +49,8 @@ class Recorded:
     custom: bool = True
     """False: a component, which no provider makes."""
     retain_on_delete: bool = False
+    create_before_delete: bool = False
+    """Said explicitly, whatever the provider thinks: the replacement first, or nothing."""
     replace_on_changes: tuple[str, ...] = ()
     secret_outputs: tuple[str, ...] = ()
     timeouts: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class _Recorder(mocks.MockMonitor):
                 dependencies=frozenset(request.dependencies),
                 deleted_with=request.deletedWith,
                 delete_before_replace=request.deleteBeforeReplace,
+                create_before_delete=request.deleteBeforeReplaceDefined and not request.deleteBeforeReplace,
                 ignore_changes=tuple(request.ignoreChanges),
                 protect=request.protect,
                 provider=request.provider,
