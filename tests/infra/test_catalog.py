@@ -1,8 +1,49 @@
 """The catalog agrees with what it describes."""
 
-from infra.catalog import POSITIONS
+from __future__ import annotations
+
+import pytest
+
+from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES, allocatable, for_pods
 from trainer.presets import PRESETS
 
 
 def test_models_are_the_trainers_presets() -> None:
     assert {name: preset.positions for name, preset in PRESETS.items()} == POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpu", "gib"),
+    [
+        # As `kubectl describe node` shows them: GKE's documentation (plan-node-sizes) prints this one.
+        ("e2-standard-4", 3.92, 13498416 / 2**20),
+    ],
+)
+def test_what_pods_get_is_what_gke_leaves(machine: str, cpu: float, gib: float) -> None:
+    found_cpu, found_gib = allocatable(MACHINES[machine])
+    assert found_cpu == cpu
+    assert found_gib == pytest.approx(gib, rel=0.01)
+
+
+def test_a_pod_never_gets_more_than_is_left_on_a_node() -> None:
+    for machine in MACHINES.values():
+        for threads in (1, 2):
+            cpu, gib = for_pods(machine, threads)
+            left_cpu, left_gib = allocatable(machine, threads)
+            assert cpu < left_cpu < machine.threads(threads)
+            assert gib < left_gib < machine.memory_gib
+
+
+def test_every_worker_can_be_used() -> None:
+    for name in WORKER_MACHINES:
+        machine = MACHINES[name]
+        assert machine.zones is None or machine.zones
+        assert (machine.accelerator is None) == (machine.accelerators == 0)
+        assert machine.bundled_ssds in machine.local_ssds
+        assert for_pods(machine)[0] >= 1
+    assert not set(SYSTEM_MACHINES) & set(WORKER_MACHINES)
+
+
+def test_accelerators_without_bf16_units_are_known_as_such() -> None:
+    assert "bf16" not in MACHINES["n1-standard-8"].precisions
+    assert "bf16" in MACHINES["a2-highgpu-8g"].precisions

@@ -1,0 +1,336 @@
+"""The resources of the GCP stacks: what is made when, what the nodes are, and what of it costs at rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.recording import Recorded, Recording, record
+from tests.infra.recorded import changed, earlier, plain, recorded
+
+STACKS = ["gcp-a100", "gcp-c3"]
+
+
+def pool(stack: Recording, name: str = "workers") -> Recorded:
+    return stack.one("NodePool", name)
+
+
+def node(stack: Recording, name: str = "workers") -> dict[str, Any]:
+    return pool(stack, name).inputs["nodeConfig"]
+
+
+def nodes(stack: str, **changes: Any) -> Recording:
+    return record(stack, changed(stack, nodes=changes))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_nothing_with_a_price_per_accelerator_exists_at_rest(name: str) -> None:
+    workers = pool(recorded(name)).inputs
+    assert workers["initialNodeCount"] == 0
+    assert workers["autoscaling"]["totalMinNodeCount"] == 0
+    assert workers["autoscaling"]["locationPolicy"] == "ANY"
+    assert not {"minNodeCount", "maxNodeCount"} & workers["autoscaling"].keys(), "limits are the pool's, not a zone's"
+    system = pool(recorded(name), "system").inputs
+    assert "guestAccelerators" not in system["nodeConfig"]
+    assert system["nodeConfig"].get("spot") in (None, False)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_pods_go_where_they_belong(name: str) -> None:
+    stack = recorded(name)
+    taints = {(taint["key"], taint["value"]) for taint in node(stack)["taints"]}
+    training = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
+    assert {(item["key"], item.get("value")) for item in training["tolerations"]} >= taints
+    assert training["nodeSelector"].items() <= node(stack)["labels"].items()
+    # Everything else stays off the nodes that are dear.
+    for kind, which in [("Job", "dataset"), ("StatefulSet", "etcd"), ("Deployment", "nfs-server")]:
+        spec = stack.one(kind, which).inputs["spec"]["template"]["spec"]
+        assert not spec.get("tolerations")
+
+
+def test_an_a100_node_has_all_that_a_training_needs() -> None:
+    stack = recorded("gcp-a100")
+    found = node(stack)
+    (accelerator,) = found["guestAccelerators"]
+    assert (accelerator["type"], accelerator["count"]) == ("nvidia-tesla-a100", 8)
+    assert accelerator["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "LATEST"}
+    assert found["gvnic"] == found["gcfsConfig"] == {"enabled": True}
+    assert found["ephemeralStorageLocalSsdConfig"] == {"localSsdCount": 8}
+    assert found["workloadMetadataConfig"] == {"mode": "GKE_METADATA"}
+    assert found["imageType"] == "COS_CONTAINERD"
+    assert found["maxRunDuration"] == "86400s"
+    assert "reservationAffinity" not in found
+    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert container["args"][container["args"].index("--nproc-per-node") + 1] == "8"
+    assert {"engine.name=deepspeed", "engine.zero_stage=1", "train.precision=bf16"} <= set(container["args"])
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    assert environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64", "the driver's libraries are in no default path"
+
+
+def test_a_c3_pod_has_whole_cores_to_itself() -> None:
+    stack = recorded("gcp-c3")
+    assert node(stack)["kubeletConfig"]["cpuManagerPolicy"] == "static"
+    assert node(stack)["diskType"] == "pd-balanced"
+    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+    # Guaranteed: whole CPUs, and requests that are the limits. 7 of 8, as GKE keeps a part of one for itself.
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert container["resources"]["requests"]["cpu"] == "7000m"
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    # A thread a core, of which the machine has four.
+    assert environment["OMP_NUM_THREADS"] == "4"
+    assert environment["TRAINYARD_BIND_CORES"] == "1"
+    assert environment["LD_PRELOAD"].endswith("libtcmalloc.so")
+    assert "train.require_capability=amx_bf16" in container["args"]
+    assert "model.weights=/data/models/gpt2" in container["args"]
+
+
+def test_without_hyperthreads_the_pod_asks_for_half() -> None:
+    stack = nodes("gcp-c3", threadsPerCore=1)
+    assert node(stack)["advancedMachineFeatures"] == {"threadsPerCore": 1}
+    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["requests"]["cpu"] == "3000m"
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    assert environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_zero_stage_two_is_one_key() -> None:
+    stack = record("gcp-a100", changed("gcp-a100", training={"zeroStage": 2}))
+    assert (
+        "engine.zero_stage=2"
+        in stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("consumption", "expected", "repaired"),
+    [
+        ("on_demand", {"spot": False}, True),
+        ("spot", {"spot": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}, True),
+        (
+            "flex_start",
+            {
+                "spot": False,
+                "flexStart": True,
+                "maxRunDuration": "86400s",
+                "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+            },
+            False,
+        ),
+        (
+            "queued",
+            {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},
+            False,
+        ),
+        (
+            "reservation",
+            {
+                "reservationAffinity": {
+                    "consumeReservationType": "SPECIFIC_RESERVATION",
+                    "key": "compute.googleapis.com/reservation-name",
+                    "values": ["mine"],
+                }
+            },
+            True,
+        ),
+    ],
+)
+def test_each_way_to_have_nodes_is_what_gke_calls_it(
+    consumption: str, expected: dict[str, Any], repaired: bool
+) -> None:
+    reservation = {"reservation": "mine"} if consumption == "reservation" else {}
+    stack = nodes("gcp-a100", consumption=consumption, **reservation)
+    assert expected.items() <= node(stack).items()
+    assert pool(stack).inputs["management"]["autoRepair"] is repaired
+    assert ("queuedProvisioning" in pool(stack).inputs) == (consumption == "queued")
+    grace = node(stack)["kubeletConfig"].get("shutdownGracePeriodSeconds")
+    assert grace == (30 if consumption == "spot" else None), "GKE takes it for Spot nodes only"
+
+
+def test_flexible_nodes_are_had_for_a_week_at_most_when_nothing_else_is_said() -> None:
+    assert node(nodes("gcp-a100", consumption="flex_start", maxRunHours=None))["maxRunDuration"] == "604800s"
+    assert "maxRunDuration" not in node(nodes("gcp-a100", maxRunHours=None))
+
+
+def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> None:
+    stack = nodes("gcp-a100", consumption="queued")
+    request = stack.one("ProvisioningRequest").inputs
+    job = stack.one("Job", "training").inputs
+    assert request["spec"]["podSets"] == [{"count": 2, "podTemplateRef": {"name": request["metadata"]["name"]}}]
+    assert request["spec"]["parameters"] == {"maxRunDurationSeconds": "86400"}
+    template = stack.one("PodTemplate").inputs["template"]["spec"]
+    assert template["containers"] == job["spec"]["template"]["spec"]["containers"], "the nodes have to fit the pods"
+    annotations = job["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
+    assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == request["spec"]["provisioningClassName"]
+    assert not [item for item in recorded("gcp-a100").resources if item.kind == "ProvisioningRequest"]
+
+
+def test_compact_placement_is_an_option() -> None:
+    assert "placementPolicy" not in pool(recorded("gcp-a100")).inputs
+    assert pool(nodes("gcp-a100", compactPlacement=True)).inputs["placementPolicy"] == {"type": "COMPACT"}
+
+
+def test_the_cluster_is_closed_watched_and_quiet_during_a_run() -> None:
+    cluster = recorded("gcp-a100").one("Cluster").inputs
+    assert cluster["location"] == "us-central1-a"
+    assert cluster["privateClusterConfig"] == {"enablePrivateNodes": True}
+    assert cluster["controlPlaneEndpointsConfig"] == {
+        "dnsEndpointConfig": {"allowExternalTraffic": True},
+        "ipEndpointsConfig": {"enabled": False},
+    }
+    assert cluster["datapathProvider"] == "ADVANCED_DATAPATH"
+    assert cluster["workloadIdentityConfig"] == {"workloadPool": "your-project.svc.id.goog"}
+    assert cluster["monitoringConfig"]["managedPrometheus"] == {"enabled": True}
+    assert "DCGM" in cluster["monitoringConfig"]["enableComponents"]
+    assert cluster["costManagementConfig"] == {"enabled": True}
+    assert cluster["addonsConfig"]["httpLoadBalancing"] == {"disabled": True}
+    (exclusion,) = cluster["maintenancePolicy"]["maintenanceExclusions"]
+    assert exclusion["exclusionOptions"]["scope"] == "NO_MINOR_OR_NODE_UPGRADES"
+    assert cluster["removeDefaultNodePool"] is True
+    assert "DCGM" not in recorded("gcp-c3").one("Cluster").inputs["monitoringConfig"]["enableComponents"]
+
+
+def test_upgrades_come_when_they_are_wanted() -> None:
+    stack = record("gcp-c3", changed("gcp-c3", gke={"noUpgradesSince": None}))
+    assert "maintenanceExclusions" not in stack.one("Cluster").inputs["maintenancePolicy"]
+
+
+def test_nodes_have_no_rights_but_their_own() -> None:
+    stack = recorded("gcp-a100")
+    (role,) = [item.inputs["role"] for item in stack.all("gcp:projects/iAMMember")]
+    assert role == "roles/container.defaultNodeServiceAccount"
+    account = stack.one("Account", "nodes")
+    for name in ("system", "workers"):
+        assert node(stack, name)["serviceAccount"].startswith(f"{account.inputs['accountId']}@")
+    # Images: this repository's, not the project's.
+    (reader,) = stack.all("gcp:artifactregistry/repositoryIamMember")
+    assert reader.inputs["role"] == "roles/artifactregistry.reader"
+    assert reader.inputs["repository"] == stack.one("Repository").inputs["repositoryId"]
+
+
+def test_the_repository_does_not_fill_up() -> None:
+    policies = {item["id"]: item for item in recorded("gcp-a100").one("Repository").inputs["cleanupPolicies"]}
+    assert policies["keep-newest"]["action"] == "KEEP"
+    assert policies["drop-untagged"]["condition"] == {"tagState": "UNTAGGED", "olderThan": "604800s"}
+    assert recorded("gcp-a100").one("Repository").inputs["cleanupPolicyDryRun"] is False
+
+
+def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
+    values = changed("gcp-a100", dataset={"input": ["gs://my-texts/books", "gs://my-texts/more", "sample"]})
+    stack = record("gcp-a100", values)
+    (grant,) = [item for item in stack.resources if item.type.endswith(":BucketIAMMember")]
+    assert (grant.inputs["bucket"], grant.inputs["role"]) == ("my-texts", "roles/storage.objectViewer")
+    account = stack.one("ServiceAccount", "dataset").inputs["metadata"]
+    assert account["annotations"]["iam.gke.io/gcp-service-account"].startswith("trainyard-gcp-a100-data@")
+    (identity,) = [item for item in stack.all("gcp:serviceaccount/iAMMember")]
+    assert identity.inputs["member"] == "serviceAccount:your-project.svc.id.goog[trainyard/dataset]"
+    dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    assert dataset["serviceAccountName"] == "dataset"
+    assert "serviceAccountName" not in stack.one("Job", "training").inputs["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_image_and_storage_are_off_the_critical_path(name: str) -> None:
+    stack = recorded(name)
+    cluster = stack.one("Cluster").urn
+    for kind in ("Image", "Disk", "Repository"):
+        for item in (other for other in stack.resources if other.kind == kind):
+            assert cluster not in earlier(stack, item), f"{kind} {item.name} waits for the cluster"
+    # A disk takes seconds and hangs on the APIs alone; the cluster hangs on the network anyway.
+    assert earlier(stack, stack.one("Disk")) <= earlier(stack, stack.one("Network")) | {
+        item.urn for item in stack.all("gcp:projects/service")
+    }
+
+
+def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None:
+    stack = record("gcp-a100", changed("gcp-a100", storage={"kind": "filestore", "sizeGib": 1024}))
+    share = stack.one("Instance")
+    cluster = stack.one("Cluster")
+    assert cluster.urn not in earlier(stack, share)
+    assert share.urn not in earlier(stack, cluster), "a Filestore instance takes minutes"
+    assert share.inputs["fileShares"]["nfsExportOptions"][0]["ipRanges"] == ["10.0.0.0/20"]
+    volume = stack.one("PersistentVolume", "trainyard-trainyard")
+    assert volume.inputs["spec"]["nfs"]["path"] == "/data"
+    owner = stack.one("Job", "volume-owner")
+    assert owner.inputs["spec"]["template"]["spec"]["containers"][0]["args"] == ["chown", "1000:1000", "/data"]
+    assert owner.urn in earlier(stack, volume)
+    assert "file" in {item.name for item in stack.all("gcp:projects/service")}
+    assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]
+
+
+def test_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
+    managed = recorded("gcp-a100")
+    assert not [item for item in managed.resources if item.kind == "DaemonSet"]
+    ours = nodes("gcp-a100", gpuDriver="daemonset")
+    (accelerator,) = node(ours)["guestAccelerators"]
+    assert accelerator["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "INSTALLATION_DISABLED"}
+    daemon_set = ours.one("DaemonSet").inputs["spec"]["template"]["spec"]
+    (term,) = daemon_set["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [
+        {"key": "cloud.google.com/gke-accelerator", "operator": "Exists"},
+        {"key": "cloud.google.com/gke-gpu-driver-version", "operator": "DoesNotExist"},
+    ]
+    paths = {item["hostPath"]["path"] for item in daemon_set["volumes"]}
+    assert {"/home/kubernetes/bin/nvidia", "/dev", "/"} <= paths
+    assert daemon_set["tolerations"] == [{"operator": "Exists"}]
+    assert ours.one("DaemonSet").urn in earlier(ours, ours.one("Job", "training"))
+
+
+def test_the_check_of_the_nodes_ends_in_an_output() -> None:
+    assert "gpuCheck" not in recorded("gcp-a100").outputs
+    stack = record("gcp-a100", changed("gcp-a100", check={"enabled": True}))
+    assert "gpuCheck" in stack.outputs
+    job = stack.one("Job", "gpu-check")
+    pod = job.inputs["spec"]["template"]["spec"]
+    training = stack.one("Job", "training")
+    assert (
+        pod["containers"][0]["resources"] == training.inputs["spec"]["template"]["spec"]["containers"][0]["resources"]
+    )
+    assert job.inputs["spec"]["completions"] == 2
+    assert job.urn in earlier(stack, training)
+    assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2700"
+    # It may write its own result and nothing else.
+    create, patch = stack.one("Role").inputs["rules"]
+    assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])
+    assert patch["resourceNames"] == [job.inputs["metadata"]["name"]]
+    others = [item for item in stack.resources if item.kind in ("Job", "Deployment") and item.name != "gpu-check"]
+    for item in others:
+        assert item.inputs["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_no_secret_is_in_plain_text() -> None:
+    values = changed("gcp-a100", secrets={"huggingFaceToken": "hf_verysecret", "wandbApiKey": "alsosecret"})
+    stack = record("gcp-a100", values)
+    for item in stack.resources:
+        for word in ("hf_verysecret", "alsosecret"):
+            assert word not in plain(item.inputs), f"{item.kind} {item.name}"
+    assert "verysecret" not in json.dumps(stack.outputs)
+    secret = stack.one("Secret", "tokens")
+    assert "hf_verysecret" in json.dumps(secret.inputs), "and it gets to where it is used"
+    for name in ("dataset", "training"):
+        container = stack.one("Job", name).inputs["spec"]["template"]["spec"]["containers"][0]
+        assert container["envFrom"]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
+    outputs = recorded(name).outputs
+    assert outputs["cluster"] == f"trainyard-{name}"
+    assert "@sha256:" in outputs["image"]
+    assert outputs["storageAddress"].endswith(":/data")
+    assert outputs["credentialsCommand"].endswith("--dns-endpoint")
+    bill = outputs["estimatedHourlyCost"]
+    assert bill["atRest"] < 1 < bill["atFullSize"]
+    context = outputs["context"]
+    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "fetchCommand", "sampleCommand"):
+        assert f"--context {context} " in outputs[command]
+
+
+def test_all_that_is_billed_is_labelled() -> None:
+    provider = recorded("gcp-a100").one("gcp", "gcp")
+    assert json.loads(provider.inputs["defaultLabels"]) == {"app": "trainyard", "stack": "gcp-a100"}
