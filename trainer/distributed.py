@@ -102,6 +102,15 @@ def from_first(world: World, value: Any) -> Any:
     return box[0]
 
 
+def gathered(world: World, value: Any) -> list[Any]:
+    """Every worker's `value`, in order of rank, on each worker. Raises what pickle raises."""
+    if world.size == 1:
+        return [value]
+    box: list[Any] = [None] * world.size
+    dist.all_gather_object(box, value, group=world.control)
+    return box
+
+
 def barrier(world: World) -> None:
     any_of(world, False)
 

@@ -78,6 +78,7 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     except RuntimeError as error:
         if world.size == 1:
             raise
+        loop.saver.finish()
         leave_lost_peers(world.rank, error)
     finally:
         gc.enable()
@@ -194,9 +195,10 @@ class Loop:
         with self.paused():
             value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.notice.given)
             self.figures.setdefault("initial_validation_loss", value)
-            self.figures["validation_loss"] = value
+            further = self.work.validation_figures()
+            self.figures |= {"validation_loss": value, **further}
             self.reporter.status(**self.figures)
-            self.reporter.validation(self.step, value)
+            self.reporter.validation(self.step, value, further)
 
     def save(self) -> Path:
         """Have the state written, and go on. Raises TrainingError when the weights are not finite."""

@@ -170,11 +170,12 @@ class Reporter:
             )
             say(text)
 
-    def validation(self, step: int, loss: float) -> None:
-        self._append(step, {"validation_loss": loss})
-        self.status(step=step, validation_loss=loss)
+    def validation(self, step: int, loss: float, further: dict[str, float] | None = None) -> None:
+        """The loss on held-out items, and a task's further figures such as f1."""
+        self._append(step, {"validation_loss": loss, **(further or {})})
+        self.status(step=step, validation_loss=loss, **(further or {}))
         if self._first:
-            say(line(step=step, validation_loss=f"{loss:.4f}"))
+            say(line(step=step, validation_loss=f"{loss:.4f}", **(further or {})))
 
     def close(self) -> None:
         if self._pending:

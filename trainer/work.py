@@ -86,8 +86,10 @@ class Work:
     depend on (seed, step, micro-batch) and not on who computes it."""
     sample: Callable[[], str] | None = None
     """A text for DONE, from `net` as it is. First worker, at the end."""
+    validation_figures: Callable[[], dict[str, float]] = field(default=dict)
+    """Further figures of the latest validation (exact match, F1), beside its loss; the same on every worker."""
     results: Callable[[], dict[str, Any]] = field(default=dict)
-    """Further figures for DONE (exact match, F1), from `net` as it is. First worker, at the end."""
+    """Further entries for DONE, from `net` as it is. First worker, at the end."""
     activations: Callable[[tuple[torch.Tensor, ...]], dict[str, torch.Tensor]] | None = None
     """Statistics such as layer0_attention_weight_max of one micro-batch, as scalars on the device. Called under
     no_grad on the first worker at log steps only."""
