@@ -232,8 +232,9 @@ def _step_time(runs: list[Run]) -> bytes:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, longest * factor * 1.14 or 1)
-    handles = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in PARTS.values()]
-    figure.legend(handles, [name for name, _ in PARTS.values()], loc="outside lower center", ncols=len(PARTS))
+    shown = [part for name, part in PARTS.items() if name != "other" or any(p and p[name] > 0 for p in splits)]
+    handles = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in shown]
+    figure.legend(handles, [name for name, _ in shown], loc="outside lower center", ncols=len(shown))
     if longest == 0:
         axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", color="#888888")
     return _png(figure)

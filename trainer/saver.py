@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 30.0
 """After a failed write, until the next attempt; doubled with each failure in a row."""
 LONGEST_RETRY_SECONDS = 600.0
+LAST_SECONDS = 60.0
+"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work."""
 
 
 def scheduled(step: int, settings: Settings) -> bool:
@@ -95,6 +97,11 @@ class Saver:
         self.blocked_seconds += self._clock() - begin
         if self._error is not None:
             raise self._error
+
+    def finish(self, seconds: float = LAST_SECONDS) -> None:
+        """Give the checkpoint that is being written this long: before an end that waits for no thread (os._exit)."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _join(self) -> None:
         if self._thread is not None:

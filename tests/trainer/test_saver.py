@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits(r
     saver.wait()
     assert newest(run).step == 20
     assert saver.blocked_seconds >= 0.2
+
+
+def test_an_end_without_clean_up_lets_the_checkpoint_be_completed(run: Path) -> None:
+    """As when the other workers are lost: the process then leaves by os._exit, which waits for no thread."""
+    training = Training(1).step()
+    begun = threading.Event()
+
+    def slow(weights: dict[str, torch.Tensor], folder: Path) -> None:
+        begun.set()
+        time.sleep(0.3)
+        training.write_model(weights, folder)
+
+    child = os.fork()
+    if child == 0:
+        saver = Saver(run, Settings(), slow, "")
+        saver.save(10, training.snapshot())
+        begun.wait()
+        saver.finish()
+        os._exit(75)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
+    assert newest(run).step == 10
 
 
 def test_waiting_or_not_writes_the_same_bytes(run: Path) -> None:
