@@ -34,6 +34,8 @@ hypothesis_settings.load_profile("shared-cores")
 
 ROOT = Path(__file__).parents[2]
 Metrics = list[dict[str, Any]]
+PRELOAD = ["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "trainer.model", "trainer.loop"]
+"""What worker processes have loaded when they are forked."""
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +134,7 @@ class Workers:
 def start_workers(tmp_path: Path) -> Iterator[Callable[[int, list[str]], Workers]]:
     """Start a round of workers: start_workers(world_size, arguments)."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "trainer.model"])
+    context.set_forkserver_preload(PRELOAD)
     started: list[Workers] = []
 
     def start(world: int, arguments: list[str]) -> Workers:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.conftest import Workers, losses, metrics
+from tests.trainer import toy
+from tests.trainer.conftest import Workers, losses, metrics, wait_until
 from trainer import checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
 
-SMALL = {"train__micro_batch": 4, "evaluation__sample_tokens": 0, "evaluation__batches": 1, "optimizer__warmup_steps": 2}
+SMALL = {
+    "train__micro_batch": 4,
+    "evaluation__sample_tokens": 0,
+    "evaluation__batches": 1,
+    "optimizer__warmup_steps": 2,
+}
 
 
 def curve(run: Path) -> list[float]:
@@ -64,3 +72,142 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_and_engines(
     assert curve(tmp_path) == pytest.approx(straight, abs=2e-5)
     if stage == 1:
         assert max(line.get("bytes_sent_per_step", 0) for line in metrics(tmp_path)) > 0
+
+
+def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
+    from trainer import engine
+
+    config = toy.configuration(**engine_settings)
+    return toy.steps(engine.build(toy.work(), config, world, torch.float16), world, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"engine__name": "deepspeed"}, {"communication__sync": "diloco", "communication__inner_steps": 2}],
+    ids=["ddp", "deepspeed", "diloco"],
+)
+def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tmp_path: Path) -> None:
+    """fp16 on two workers; the third step overflows on the second worker alone, which a lone scaler would not tell."""
+    first, second = toy.drive(2, half_precision, changes, folder=tmp_path)
+    assert [step["skipped"] for step in first] == [0, 0, 1, 0]
+    assert [step["skipped"] for step in second] == [0, 0, 1, 0]
+    assert [step["scale"] for step in first] == [step["scale"] for step in second] == [65536, 65536, 32768, 32768]
+    assert torch.equal(first[2]["weights"], first[1]["weights"]), "a skipped step changes nothing, not even by decay"
+    assert not torch.equal(first[3]["weights"], first[2]["weights"])
+    assert torch.equal(first[3]["weights"], second[3]["weights"])
+
+
+def fp32_steps(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
+    from trainer import engine
+
+    config = toy.configuration(**engine_settings)
+    return toy.steps(engine.build(toy.work(), config, world, torch.float32), world, 0, 2)
+
+
+def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -> None:
+    """Against plain autograd over all examples at once; three workers have two, one and one micro-batches."""
+    net = toy.Net()
+    parts = [toy.Batches().get(0, number) for number in range(toy.PER_STEP)]
+    values, targets = (torch.from_numpy(np.concatenate([part[index] for part in parts])) for index in (0, 1))
+    (net(values, targets) / (2 * toy.PER_STEP)).backward()
+    norm = torch.stack([value.grad.norm() for value in net.parameters() if value.grad is not None]).norm()
+    for changes in ({}, {"engine__name": "deepspeed", "engine__zero_stage": 2}):
+        for world in (1, 3):
+            for found in toy.drive(world, fp32_steps, changes, folder=tmp_path):
+                assert found[0]["norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, tmp_path: Path) -> None:
+    plain = toy.drive(2, sent_and_weights, "none", folder=tmp_path)
+    small = toy.drive(2, sent_and_weights, compression, folder=tmp_path)
+    assert small[0]["bytes"] * 2 == plain[0]["bytes"] > 0
+    assert torch.equal(small[0]["weights"], small[1]["weights"])
+    assert not torch.equal(small[0]["weights"], plain[0]["weights"]), "nothing was compressed"
+    assert torch.allclose(small[0]["weights"], plain[0]["weights"], atol=2e-3)
+
+
+def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
+    from trainer import engine
+
+    config = toy.configuration(communication__compression=compression)
+    built = engine.build(toy.work(), config, world, torch.float32)
+    weights = toy.steps(built, world, 0, 2)[-1]["weights"]
+    return {"bytes": built.take_communication()[1], "weights": weights}
+
+
+def test_diloco_learns_sends_less_and_resumes_exactly(
+    start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float]
+) -> None:
+    """Two workers that exchange weights every fourth step; then killed in the middle and resumed; then by three."""
+    changes = {**SMALL, "communication__sync": "diloco", "communication__inner_steps": 4}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    workers = start_workers(2, settings(whole, train__steps=16, checkpoint__every_steps=6, **changes))
+    assert workers.wait() == [0, 0], workers.output
+    found = list(losses(whole).values())
+    assert found[0] == pytest.approx(straight[0], abs=1e-5)
+    assert found[-1] < straight[9] + 0.2, "no worse than six steps behind a run that exchanges each step"
+    parameters = sum(value.numel() for value in weights(whole).values())
+    by_step = [line["bytes_sent_per_step"] for line in metrics(whole) if "loss" in line]
+    assert [step for step, sent in enumerate(by_step, 1) if sent > 4 * parameters] == [4, 7, 8, 12, 13, 16]
+
+    again = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
+    wait_until(lambda: len(checkpoint.listed(broken)) > 0, 60, "a checkpoint")
+    again.kill()
+    again.wait()
+    resumed = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
+    assert resumed.wait() == [0, 0], resumed.output
+    assert "event=resume" in resumed.output
+    assert losses(broken) == losses(whole)
+
+    longer = start_workers(3, settings(broken, train__steps=18, **changes))
+    assert longer.wait() == [0, 0, 0], longer.output
+    assert losses(broken)[18] < losses(broken)[1] - 0.3
+
+
+def test_diloco_refuses_more_workers_than_micro_batches(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    changes = {**SMALL, "train__micro_batch": 16, "communication__sync": "diloco"}
+    workers = start_workers(2, settings(tmp_path, **changes))
+    assert workers.wait() == [42, 42], workers.output
+    assert "communication.sync=diloco: 2 workers, but a step has 1 micro-batches" in workers.output
+
+
+def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    changes = {**SMALL, "optimizer__name": "muon"}
+    assert start_workers(1, settings(whole, train__steps=10, **changes)).wait() == [0]
+    first = start_workers(2, [*settings(broken, train__steps=5, **changes), "optimizer.schedule_steps=10"])
+    assert first.wait() == [0, 0], first.output
+    (broken / "DONE").unlink()
+    second = start_workers(1, [*settings(broken, train__steps=10, **changes), "optimizer.schedule_steps=10"])
+    assert second.wait() == [0], second.output
+    assert list(losses(broken).values()) == pytest.approx(list(losses(whole).values()), abs=1e-4)
+    assert losses(whole)[10] < losses(whole)[1] - 0.25
+    found = checkpoint.newest(whole)
+    assert found is not None
+    state = checkpoint.load_optimizer(found.path)
+    assert set(state["transformer.h.0.attn.c_attn.weight"]) == {"momentum_buffer"}
+    assert set(state["transformer.wte.weight"]) == {"exp_avg", "exp_avg_sq", "step"}
+
+
+def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
+    """What a model cannot do with one batch, it can never do: wrong gradients, masks or targets show here."""
+    from trainer import engine, model
+    from trainer.distributed import World
+    from trainer.language_model import LanguageModel
+
+    net = model.build("tiny", 100, 0, seed=1)
+    module = LanguageModel(net)
+    tokens = torch.randint(100, (4, 17), generator=torch.Generator().manual_seed(1))
+    batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    work = dataclasses.replace(toy.work(), net=net, module=module, items_per_step=64)
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
+    built = engine.build(work, toy.configuration(optimizer__weight_decay=0.0), world, torch.float32)
+    found = []
+    for number in range(1, 151):
+        found.append(float(built.accumulate(batch, 1.0, last=True)) / 64)
+        built.step(1e-2, number)
+    assert found[0] == pytest.approx(math.log(100), abs=0.1)
+    assert found[-1] < 0.05

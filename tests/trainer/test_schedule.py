@@ -1,8 +1,9 @@
-"""The learning rate at the points that a person would check by hand."""
+"""The learning rate at the points that a person would check by hand, and DeepSpeed's to the last digit."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from trainer.config import Optimizer
 from trainer.schedule import learning_rate
@@ -13,14 +14,14 @@ def rates(schedule: str, steps: int = 100) -> list[float]:
     return [learning_rate(step, steps, settings) for step in range(steps + 1)]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "wsd"])
 def test_the_warm_up_rises_linearly_to_the_peak(schedule: str) -> None:
     assert rates(schedule)[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert max(rates(schedule)) == 1.0
 
 
 @pytest.mark.parametrize(
-    ("schedule", "middle", "end"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("constant", 1, 1)]
+    ("schedule", "middle", "end"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("constant", 1, 1), ("wsd", 1, 0.1)]
 )
 def test_the_decay_passes_its_middle_and_ends_where_it_should(schedule: str, middle: float, end: float) -> None:
     values = rates(schedule)
@@ -33,3 +34,29 @@ def test_cosine_is_flat_at_both_ends_and_linear_is_not() -> None:
     cosine, linear = rates("cosine"), rates("linear")
     assert cosine[10] - cosine[14] < (linear[10] - linear[14]) / 4
     assert cosine[96] - cosine[100] < (linear[96] - linear[100]) / 4
+
+
+def test_wsd_is_constant_until_its_last_fifth() -> None:
+    values = rates("wsd")
+    assert set(values[10:82]) == {1.0}, "90 steps after the warm-up, of which 18 decay"
+    assert values[91] == pytest.approx(0.55)
+
+
+def test_mistrals_log_line_is_reproduced_to_the_last_digit() -> None:
+    """`step=150, skipped=17, lr=[0.0003537728376673855]`: skipped steps do not advance the schedule."""
+    settings = Optimizer(learning_rate=6e-4, warmup_steps=4000, schedule="warmup_decay_log", schedule_steps=400_000)
+    assert learning_rate(150 - 17, 400_000, settings) == 0.0003537728376673855
+
+
+@pytest.mark.parametrize("kind", ["log", "linear"])
+def test_every_rate_is_that_of_deepspeeds_own_scheduler(kind: str) -> None:
+    from deepspeed.runtime.lr_schedules import WarmupDecayLR
+
+    settings = Optimizer(
+        learning_rate=6e-4, warmup_steps=30, schedule=f"warmup_decay_{kind}", schedule_steps=90, final_fraction=0.1
+    )
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = WarmupDecayLR(sgd, 90, warmup_max_lr=6e-4, warmup_num_steps=30, warmup_type=kind)
+    for update in range(100):
+        assert learning_rate(update, 1000, settings) == sgd.param_groups[0]["lr"]
+        theirs.step()

@@ -232,3 +232,30 @@ def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(settings: Settings
     again = subprocess.run([sys.executable, "-m", "trainer.train", *arguments], capture_output=True, check=False)
     assert again.returncode == 0, again.stderr
     assert Path(done(tmp_path)["checkpoint"]).is_dir()
+
+
+def test_a_notice_is_heard_in_the_middle_of_a_long_step(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """A step of 8,000 micro-batches takes far longer than the notice: it is given up, and computed again at resume."""
+    changes = {"train__tokens_per_step": 512_000, "evaluation__batches": 1}
+    workers = start_workers(2, settings(tmp_path, **changes))
+    wait_until(lambda: "step=0 validation_loss" in workers.output, 60, "the first step began")
+    workers.kill(signal.SIGTERM, only=0)
+    assert workers.wait(20) == [143, 75], workers.output
+    found = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert found.step == 0
+
+
+def test_accumulation_equals_a_big_batch(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    """One micro-batch of 16 windows a step, or sixteen of one."""
+    found = {}
+    for size in (16, 1):
+        run = tmp_path / str(size)
+        workers = start_workers(1, settings(run, train__micro_batch=size, train__steps=6, evaluation__every=0))
+        assert workers.wait() == [0], workers.output
+        found[size] = [(line["loss"], line["gradient_norm"]) for line in metrics(run) if "loss" in line]
+    assert [value for pair in found[1] for value in pair] == pytest.approx(
+        [value for pair in found[16] for value in pair], abs=1e-5
+    )

@@ -1,0 +1,104 @@
+"""The tutorials' files as they are, Hugging Face's with "auto", and files that cannot be followed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import config, deepspeed_json
+from trainer.errors import UserError
+
+Z1: dict[str, Any] = {
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.0006, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {"total_num_steps": 400000, "warmup_max_lr": 0.0006, "warmup_num_steps": 4000},
+    },
+    "zero_optimization": {
+        "stage": 1,
+        "allgather_partitions": True,
+        "allgather_bucket_size": 2e8,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 2e8,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "cpu_offload": False,
+    },
+}
+"""Mistral's conf/deepspeed/z1-conf.json."""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    """The configuration with this file and further arguments."""
+
+    def load(document: Any, *arguments: str) -> config.Config:
+        path = tmp_path / "deepspeed.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        common = ["data.directory=/data", "run.directory=/run", "engine.name=deepspeed"]
+        return config.load([*common, f"engine.deepspeed_config={path}", *arguments])
+
+    return load
+
+
+def test_mistrals_z1_file_becomes_our_settings(load: Any, tmp_path: Path) -> None:
+    found = load(Z1)
+    assert (found.engine.zero_stage, found.optimizer.schedule) == (1, "warmup_decay_log")
+    assert (found.optimizer.learning_rate, found.optimizer.warmup_steps) == (6e-4, 4000)
+    assert (found.optimizer.schedule_steps, found.optimizer.weight_decay) == (400_000, 0.1)
+    assert (found.optimizer.beta1, found.optimizer.beta2, found.optimizer.epsilon) == (0.9, 0.95, 1e-8)
+    meaning = deepspeed_json.read(str(tmp_path / "deepspeed.json"), [])
+    assert meaning.sections["zero_optimization"]["reduce_bucket_size"] == 2e8
+    assert "cpu_offload" not in meaning.sections["zero_optimization"]
+    assert meaning.warnings == ["zero_optimization.cpu_offload is deprecated: read as offload_optimizer=none"]
+
+
+def test_z2_with_offload_fp16_and_clipping(load: Any, tmp_path: Path) -> None:
+    zero = {**Z1["zero_optimization"], "stage": 2, "cpu_offload": True}
+    found = load({**Z1, "zero_optimization": zero, "fp16": {"enabled": True}, "gradient_clipping": 0.5})
+    assert (found.engine.zero_stage, found.train.precision, found.optimizer.clip) == (2, "fp16", 0.5)
+    meaning = deepspeed_json.read(str(tmp_path / "deepspeed.json"), [])
+    assert meaning.sections["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+
+
+def test_auto_leaves_it_to_our_settings(load: Any) -> None:
+    document = {
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": "auto"}},
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+        "steps_per_print": 100,
+    }
+    found = load(document, "optimizer.learning_rate=0.001")
+    assert (found.engine.zero_stage, found.optimizer.learning_rate, found.optimizer.clip) == (2, 0.001, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("document", "arguments", "said"),
+    [
+        (Z1, ["optimizer.learning_rate=0.001"], "optimizer.learning_rate: 0.001 was given, but"),
+        ({"train_micro_batch_size_per_gpu": 4}, ["train.micro_batch=8"], "train.micro_batch: 8 was given, but"),
+        ({"zero_optimization": {"stage": 3}}, [], "zero_optimization.stage is 3; 1 and 2 are supported"),
+        ({"optimizer": {"type": "OneBitAdam"}}, [], "optimizer.type is 'OneBitAdam'; AdamW is supported"),
+        ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; WarmupDecayLR is supported"),
+        ({"curriculum_learning": {"enabled": True}}, [], "curriculum_learning is not supported here; remove it"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, [], "fp16 and bf16 are both enabled"),
+        ("{", [], "not JSON"),
+        ([1], [], "holds a list; a DeepSpeed file is an object"),
+    ],
+)
+def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=r"deepspeed\.json") as error:
+        load(document, *arguments)
+    assert said in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_file_without_its_engine_is_refused(load: Any) -> None:
+    with pytest.raises(UserError, match=r"given, but engine\.name is ddp; add engine\.name=deepspeed"):
+        load(Z1, "engine.name=ddp")

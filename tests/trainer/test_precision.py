@@ -1,0 +1,62 @@
+"""What is chosen on machines that are not here: the choice is a function of what they can do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.errors import UserError
+from trainer.peaks import PEAKS
+from trainer.precision import Hardware, choose, hardware
+
+T4 = Hardware("Tesla T4", (7, 5))
+
+
+@pytest.mark.parametrize(
+    ("machine", "chosen"),
+    [
+        (Hardware("NVIDIA A100-SXM4-40GB", (8, 0)), "bf16"),
+        (Hardware("NVIDIA H200", (9, 0)), "bf16"),
+        (T4, "fp16"),
+        (Hardware("Tesla V100-SXM2-16GB", (7, 0)), "fp16"),
+        (Hardware("Tesla P100", (6, 0)), "fp32"),
+        (Hardware("CPU", None, bf16_instructions=True), "bf16"),
+        (Hardware("CPU", None, bf16_instructions=False), "fp32"),
+    ],
+)
+def test_auto_takes_the_fastest_type_that_the_hardware_has(machine: Hardware, chosen: str) -> None:
+    assert choose("auto", machine)[0] == chosen
+
+
+def test_bf16_on_a_t4_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UserError, match=r"Tesla T4 \(compute capability 7.5\) has no bf16 units.*use fp16 or auto"):
+        choose("bf16", T4)
+
+
+def test_fp16_on_a_cpu_is_refused() -> None:
+    with pytest.raises(UserError, match="fp16 needs an accelerator"):
+        choose("fp16", Hardware("CPU", None, True))
+
+
+def test_bf16_on_a_cpu_without_its_instructions_is_allowed_and_called_slow() -> None:
+    precision, reason = choose("bf16", Hardware("CPU"))
+    assert precision == "bf16"
+    assert "slower" in reason
+
+
+def test_what_is_asked_for_is_given_where_it_can_be() -> None:
+    assert choose("fp32", T4)[0] == "fp32"
+    assert choose("fp16", Hardware("NVIDIA A100", (8, 0)))[0] == "fp16"
+
+
+def test_this_machine_is_described_as_torch_sees_it() -> None:
+    found = hardware(torch.device("cpu"))
+    assert found.capability is None
+    abilities = torch.cpu.get_capabilities()
+    assert found.bf16_instructions == bool(abilities.get("amx_bf16") or abilities.get("avx512_bf16"))
+
+
+def test_a_device_name_finds_its_own_peak_first() -> None:
+    """The names are searched in order: a general one must not hide a special one after it."""
+    for number, (name, _) in enumerate(PEAKS):
+        assert not any(earlier in name for earlier, _ in PEAKS[:number]), name

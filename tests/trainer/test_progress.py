@@ -1,0 +1,69 @@
+"""Skipped steps, divergence, and what has changed since the checkpoint: counted exactly, told clearly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer import config, resume
+from trainer.engine import Outcome
+from trainer.errors import TrainingError
+from trainer.progress import Progress, check_first_loss, check_weights
+
+
+def outcomes(progress: Progress, flags: list[int], first: int = 0) -> None:
+    for step, flag in enumerate(flags, first + 1):
+        progress.note(step, Outcome(torch.tensor(1.0), torch.tensor(float(flag))))
+    progress.settle()
+
+
+def test_updates_and_skips_are_counted_apart_and_survive_a_resume() -> None:
+    progress = Progress(limit=5, first=False)
+    outcomes(progress, [1, 1, 0, 0, 1, 0])
+    assert (progress.updates, progress.skipped, progress.in_a_row) == (3, 3, 0)
+    again = Progress(limit=5, first=False)
+    again.load(progress.state(), 6)
+    outcomes(again, [0, 1], first=6)
+    assert (again.updates, again.skipped, again.in_a_row) == (4, 4, 1)
+
+
+def test_too_many_skips_in_a_row_end_the_training_with_the_step_and_advice() -> None:
+    progress = Progress(limit=3, first=False)
+    outcomes(progress, [1, 1, 0, 1, 1])
+    with pytest.raises(TrainingError, match=r"the 3 steps up to 6 were not finite.*lower optimizer\.learning_rate"):
+        outcomes(progress, [1], first=5)
+
+
+def test_an_unexpected_first_loss_is_told_and_an_expected_one_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    check_first_loss(10.98, 10.82, first=True)
+    check_first_loss(3.1, None, first=True)
+    assert capsys.readouterr().out == ""
+    check_first_loss(float("nan"), 10.82, first=True)
+    check_first_loss(12.4, 10.82, first=True)
+    assert capsys.readouterr().out.count("event=first_loss_unexpected") == 2
+
+
+def test_weights_that_are_no_numbers_are_never_saved() -> None:
+    good = torch.ones(3)
+    check_weights({"a": good, "b": torch.ones(2, dtype=torch.int64)}, 5)
+    with pytest.raises(TrainingError, match=r"after step 5 are not finite \(wte\)"):
+        check_weights({"a": good, "wte": torch.tensor([1.0, float("nan")])}, 5)
+
+
+def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
+    common = ["data.directory=/data", "run.directory=/run"]
+    path = tmp_path / "config.yaml"
+    path.write_text(config.resolved(config.load([*common, "train.micro_batch=4"])))
+    same = config.load([*common, "metrics.every=3"])
+    assert resume.changes(path, same) == [], "micro-batches and log lines change no result"
+    other = config.load([*common, "optimizer.learning_rate=0.001", "train.tokens_per_step=65536"])
+    assert resume.changes(path, other) == [
+        ("train.tokens_per_step", 524_288, 65_536),
+        ("optimizer.learning_rate", 6e-4, 0.001),
+    ]
+
+
+def test_every_setting_that_is_said_to_matter_exists() -> None:
+    assert not set(resume.EFFECTS) - set(config.keys())

@@ -1,0 +1,121 @@
+"""A network of two small matrices as a Work, and real worker processes that drive an engine with it step by step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.trainer.conftest import PRELOAD, free_port
+
+PER_STEP = 4
+"""Micro-batches in a step, of 2 examples each."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.outer = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found = self.outer(torch.tanh(self.inner(values)))[:, 0]
+        return ((found.float() - targets) ** 2).sum()
+
+
+class Batches:
+    per_step = PER_STEP
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        """Micro-batch 1 of step 2 is too large for fp16."""
+        source = np.random.default_rng([step, number])
+        values = source.normal(size=(2, 6)).astype(np.float32) / 10
+        targets = values.sum(1)
+        return values, targets * (1e7 if (step, number) == (2, 1) else 1)
+
+    def epoch(self, step: int) -> float:
+        return 0.0
+
+
+def work() -> Any:
+    from trainer.work import Work
+
+    net = Net()
+    return Work(
+        net=net,  # pyright: ignore[reportArgumentType]
+        module=net,
+        batches=Batches(),
+        validation=None,  # pyright: ignore[reportArgumentType]
+        items_per_step=2 * PER_STEP,
+        tokens_per_step=2 * PER_STEP,
+        samples_per_step=2 * PER_STEP,
+        flops_per_token=0.0,
+        save_model=lambda weights, folder: None,
+        load_model=lambda folder: None,
+    )
+
+
+def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]]:
+    """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
+    from trainer.feed import Feed
+
+    feed = Feed(Batches(), world, first, engine.equal_turns)
+    found = []
+    for number in range(first, last):
+        for turn, (_, weight) in enumerate(feed.plan):
+            engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
+        outcome = engine.step(0.01, number + 1)
+        state = engine.state()
+        found.append(
+            {
+                "norm": float(outcome.gradient_norm),
+                "skipped": float(outcome.skipped),
+                "scale": engine.loss_scale,
+                "weights": torch.cat([value.detach().flatten().clone() for value in state.weights.values()]),
+            }
+        )
+    feed.close()
+    return found
+
+
+def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -> list[Any]:
+    """task(world, *arguments) in each of `world` processes that form a group; their results by rank."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    port = free_port()
+    processes = [
+        context.Process(target=_run, args=(rank, world, port, task, arguments, str(folder / f"rank-{rank}.pt")))
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(90)
+    assert [process.exitcode for process in processes] == [0] * world
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    from trainer import distributed
+
+    torch.set_num_threads(1)
+    joined = distributed.join(30)
+    torch.save(task(joined, *arguments), path)
+    distributed.barrier(joined)
+    distributed.leave()
+
+
+def configuration(**changes: Any) -> Any:
+    from trainer import config
+
+    values = {"data.directory": "/none", "run.directory": "/none", "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1}
+    values |= {key.replace("__", "."): value for key, value in changes.items()}
+    return config.load([f"{key}={value}" for key, value in values.items()])
