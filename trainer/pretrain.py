@@ -2,22 +2,27 @@
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer import checkpoint, model
 from trainer.config import Config
-from trainer.data import Batches, open_dataset
+from trainer.data import Batches, Dataset, open_dataset
 from trainer.evaluate import Validation
 from trainer.folder import save_tokenizer
 from trainer.language_model import LanguageModel
 from trainer.work import Weights, Work
 
+if TYPE_CHECKING:
+    from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+
 
 def build(config: Config) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     settings = config.train
-    dataset = open_dataset(config.data.directory)
+    dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
-    net = model.build(config.model.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+    net = network(config, dataset, tokenizer)
+    language_model = LanguageModel(net)
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)
@@ -44,7 +49,7 @@ def build(config: Config) -> Work:
 
     return Work(
         net=net,
-        module=LanguageModel(net),
+        module=language_model,
         batches=Batches(
             dataset.train, settings.sequence_length, settings.micro_batch, settings.tokens_per_step, config.run.seed
         ),
@@ -54,9 +59,25 @@ def build(config: Config) -> Work:
         items_per_step=settings.tokens_per_step,
         tokens_per_step=settings.tokens_per_step,
         samples_per_step=settings.tokens_per_step // settings.sequence_length,
-        flops_per_token=0.0,
+        flops_per_token=model.flops_per_token(net, settings.sequence_length),
         save_model=save_model,
         load_model=load_model,
-        expected_loss=math.log(dataset.vocabulary),
+        expected_loss=None if config.model.weights else math.log(dataset.vocabulary),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
+        activations=language_model.attention_statistics if config.metrics.attention_statistics else None,
     )
+
+
+def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadModel":
+    """The model to train: fresh, or with the weights that are asked for.
+
+    A run that has a checkpoint reads its weights from there. It takes no more than the shape then, from the checkpoint
+    as well: the folder or the hub that it began with may be gone by now.
+    """
+    settings = config.model
+    if not settings.weights:
+        return model.build(settings.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+    for path in reversed(checkpoint.listed(Path(config.run.directory))):
+        if (path / "model" / "config.json").is_file():
+            return model.shaped_as(path / "model")
+    return model.load(settings.weights, settings.preset, dataset.vocabulary, config.train.sequence_length, tokenizer)

@@ -1,0 +1,233 @@
+"""Our way through GPT-2 against transformers' own: losses, logits and every gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+
+from trainer import attention, language_model, model
+from trainer.head import FP16_SCALE, Kernels, TiedGradient, token_loss
+from trainer.language_model import LanguageModel
+
+VOCABULARY = 300
+"""No multiple of 128: the copy that the head multiplies has 384 rows."""
+
+
+@pytest.fixture(autouse=True)
+def inductor_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.getbasetemp() / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def windows(count: int = 2, length: int = 48, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.randint(0, VOCABULARY, (count, length + 1), generator=torch.Generator().manual_seed(seed))
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def network(preset: str = "tiny", sharp: float = 1.0, **changes: Any) -> Any:
+    """sharp > 1 makes the weights larger, so that the model is sure of some words."""
+    net = model.build(preset, VOCABULARY, 0, seed=1)
+    if changes:
+        net.config.update(changes)
+        torch.manual_seed(1)
+        net = GPT2LMHeadModel(net.config)
+    with torch.no_grad():
+        for value in net.parameters():
+            value.mul_(sharp)
+    return net
+
+
+def gradients(net: Any, loss: Callable[[], torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
+    net.zero_grad(set_to_none=True)
+    value = loss()
+    (value / 96).backward()
+    return value.item(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        error = (ours[name] - value).norm() / value.norm().clamp_min(1e-12)
+        assert error < tolerance, f"{name}: {error:.2e}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie_word_embeddings": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"activation_function": "relu", "n_inner": 48},
+        {"layer_norm_epsilon": 1e-2},
+    ],
+    ids=["plain", "untied", "inverse-layer-scale", "relu", "epsilon"],
+)
+def test_loss_and_every_gradient_equal_those_of_transformers(changes: dict[str, Any]) -> None:
+    net = network(sharp=3.0, **changes)
+    inputs, targets = windows()
+    loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
+    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    assert loss == pytest.approx(reference, rel=1e-6)
+    assert_same(ours, theirs, 1e-5)
+    assert torch.allclose(LanguageModel(net).logits(inputs), net(input_ids=inputs).logits, atol=1e-5)
+
+
+def test_padded_rows_get_no_probability_and_no_gradient() -> None:
+    """A model whose logits are far below zero would give padding, with its logit of 0, all the probability."""
+    net = network()
+    with torch.no_grad():
+        net.transformer.ln_f.bias.fill_(3.0)
+        net.transformer.wte.weight.fill_(-1.0)
+    inputs, targets = windows()
+    loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
+    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    assert loss == pytest.approx(reference, rel=1e-5)
+    assert ours["transformer.wte.weight"].shape == (VOCABULARY, 32)
+    assert_same({"w": ours["transformer.wte.weight"]}, {"w": theirs["transformer.wte.weight"]}, 1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(50, 16, requires_grad=True)
+    weight = torch.randn(VOCABULARY, 16, requires_grad=True)
+    targets = torch.randint(0, VOCABULARY, (50,))
+    reference = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    expected = torch.autograd.grad(reference * 0.37, (hidden, weight))
+    padded = F.pad(weight, (0, 0, 0, 84))
+    holder = TiedGradient() if tied else None
+    loss = token_loss(hidden, padded, targets, VOCABULARY, Kernels(compile=False), chunk=16, tied=holder)
+    if holder is None:
+        found = torch.autograd.grad(loss * 0.37, (hidden, weight))
+    else:
+        matrix = torch.autograd.grad(loss * 0.37, hidden)[0]
+        part = holder.take()
+        assert part is not None
+        assert part[VOCABULARY:].count_nonzero() == 0
+        found = (matrix, part[:VOCABULARY])
+    torch.testing.assert_close(loss, reference, rtol=1e-6, atol=0)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        again = token_loss(hidden, padded, targets, VOCABULARY, Kernels(compile=False), chunk=16)
+    torch.testing.assert_close(again, reference, rtol=1e-6, atol=0)
+
+
+def test_gradients_in_fp16_keep_what_it_cannot_hold() -> None:
+    """Probabilities down to 1e-8: in fp16 without a scale their gradients would be 0."""
+    hidden = torch.zeros(1, 4, dtype=torch.float16)
+    hidden[0, 0] = 1
+    weight = torch.zeros(256, 4, dtype=torch.float16)
+    weight[1:, 0] = -16.0  # probability of the others: exp(-16) = 1.1e-7
+    hidden.requires_grad_(), weight.requires_grad_()
+    loss = token_loss(hidden, weight, torch.tensor([0]), 256, Kernels(compile=False), chunk=8)
+    loss.backward()
+    assert weight.grad is not None
+    assert FP16_SCALE > 1
+    assert weight.grad[1, 0] == pytest.approx(1.1e-7, rel=0.6)
+
+
+def test_the_copies_follow_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when they change in ways that torch's version counter does not see, and made once a step, not more often."""
+    net = network(sharp=2.0)
+    ours = LanguageModel(net)
+    inputs, targets = windows()
+
+    def loss() -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            return ours(inputs, targets).item()
+
+    first = loss()
+    with torch.no_grad():
+        net.transformer.h[0].mlp.c_fc.weight.mul_(-1)
+    second = loss()
+    assert second != first
+    net.transformer.h[0].mlp.c_fc.weight.data.mul_(-1)
+    assert loss() == first
+    with torch.autocast("cpu", torch.bfloat16):
+        ours(inputs, targets).backward()
+    made = []
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda own, *rest: made.append(own) or own)
+    loss()
+    assert made == []  # a gradient is there: the next micro-batch of the same step
+
+
+def test_attention_in_blocks_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "ROWS", 16)
+    torch.manual_seed(0)
+    query, key, value = three = [torch.randn(6, 56, 8, requires_grad=True) for _ in range(3)]
+    outer = torch.randn(6, 56, 8)
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3)
+    theirs = torch.autograd.grad(expected, three, outer)
+    found = attention.causal_attention(query, key, value, 0.3)
+    ours = torch.autograd.grad(found, three, outer)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
+    monkeypatch.setattr(attention, "ROWS", 32)
+    monkeypatch.setattr(language_model, "_tiles", lambda: False)
+    net = network(sharp=2.0)
+    inputs, targets = windows()
+    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    ours = LanguageModel(net)
+    ours.compile()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, rounded = gradients(net, lambda: ours(inputs, targets))
+    assert loss == pytest.approx(reference, rel=2e-3)
+    assert_same(rounded, theirs, 0.06)
+
+
+def test_the_loss_curve_in_bf16_is_that_of_fp32() -> None:
+    """A hundred steps of a small model on a text that can be learned: the curves differ by less than their noise."""
+
+    def curve(dtype: torch.dtype) -> torch.Tensor:
+        net = model.build("tiny", VOCABULARY, 0, seed=1)
+        ours, adam = LanguageModel(net), torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.1)
+        values = []
+        for step in range(100):
+            start = torch.randint(0, 7, (8, 1), generator=torch.Generator().manual_seed(step))
+            ids = (start + torch.arange(49)) ** 2 % 41
+            with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+                loss = ours(ids[:, :-1], ids[:, 1:]) / (8 * 48)
+            loss.backward()
+            adam.step(), adam.zero_grad()
+            values.append(loss.item())
+        return torch.tensor(values)
+
+    exact, rounded = curve(torch.float32), curve(torch.bfloat16)
+    assert exact[0] > 5.6
+    assert exact[-10:].mean() < 1.0
+    assert (exact - rounded).abs().max() < 0.08
+    assert abs((exact - rounded).mean()) < 0.01
+
+
+def test_attention_statistics_are_the_extremes_of_the_scores_before_the_mask() -> None:
+    net = network("micro", sharp=4.0)
+    inputs, _ = windows(count=3)
+    net.config._attn_implementation = "eager"
+    seen: list[torch.Tensor] = []
+
+    def scores(module: Any, arguments: tuple[Any, ...], output: torch.Tensor) -> None:
+        query, key, _ = output.split(128, dim=2)
+        heads = [part[0].view(48, 4, 32).transpose(0, 1) for part in (query, key)]
+        seen.append(heads[0] @ heads[1].transpose(1, 2) / 32**0.5)
+
+    for layer in net.transformer.h:
+        layer.attn.c_attn.register_forward_hook(scores)
+    with torch.no_grad():
+        net(input_ids=inputs)
+    found = LanguageModel(net).attention_statistics((inputs,))
+    assert list(found) == [f"layer{n}_attention_weight_{end}" for n in range(4) for end in ("max", "min")]
+    for number, values in enumerate(seen):
+        assert found[f"layer{number}_attention_weight_max"] == pytest.approx(float(values.max()), rel=1e-4)
+        assert found[f"layer{number}_attention_weight_min"] == pytest.approx(float(values.min()), rel=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = LanguageModel(net).attention_statistics((inputs,))
+    assert near["layer0_attention_weight_max"] == pytest.approx(float(seen[0].max()), rel=0.05)

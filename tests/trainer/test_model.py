@@ -1,0 +1,188 @@
+"""Where weights come from and what is saved: Hugging Face folders both ways, runs, checkpoints; what does not fit."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertModel
+
+from tests.trainer.conftest import Workers
+from trainer import checkpoint, model
+from trainer.data import open_dataset
+from trainer.errors import UserError
+from trainer.language_model import LanguageModel
+from trainer.presets import PRESETS
+
+Start = Callable[[int, list[str]], Workers]
+Settings = Callable[..., list[str]]
+INPUTS = torch.arange(40).reshape(2, 20)
+
+
+def done(run: Path) -> dict[str, Any]:
+    return json.loads((run / "DONE").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder with a GPT-2 of 500 words, made by transformers alone, dropout as in OpenAI's."""
+    path = tmp_path_factory.mktemp("weights") / "hf"
+    net = model.build("tiny", 500, 0, seed=5)
+    net.config.update({"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})
+    net.save_pretrained(path)
+    return path
+
+
+def load(weights: Path | str, **changes: Any) -> Any:
+    return model.load(**{"weights": str(weights), "preset": "tiny", "vocabulary": 500, "length": 32} | changes)
+
+
+def test_weights_from_hugging_face_give_their_logits(folder: Path) -> None:
+    reference = AutoModelForCausalLM.from_pretrained(folder).eval()
+    net = load(folder, tokenizer=None)
+    assert net.config.resid_pdrop == 0
+    with torch.no_grad():
+        expected = reference(input_ids=INPUTS).logits
+        torch.testing.assert_close(LanguageModel(net).logits(INPUTS), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_run_saves_loads_in_transformers_with_our_logits(
+    start_workers: Start, settings: Settings, folder: Path, tmp_path: Path
+) -> None:
+    """From a Hugging Face folder through a training into a Hugging Face folder, tokenizer and all."""
+    first = start_workers(1, settings(tmp_path / "run", model__weights=folder, train__steps=2, train__precision="bf16"))
+    assert first.wait() == [0], first.output
+    saved = Path(done(tmp_path / "run")["checkpoint"]) / "model"
+    net: Any = AutoModelForCausalLM.from_pretrained(saved).eval()
+    assert net.config.vocab_size == 500
+    assert load_file(saved / "model.safetensors")["transformer.wte.weight"].shape == (500, 32)
+    ours = LanguageModel(load(saved, tokenizer=None))
+    with torch.no_grad():
+        torch.testing.assert_close(ours.logits(INPUTS), net(input_ids=INPUTS).logits, rtol=1e-5, atol=1e-5)
+    tokenizer = AutoTokenizer.from_pretrained(saved)
+    assert tokenizer.decode(tokenizer("light and colours")["input_ids"]) == "light and colours"
+    # It began with the given weights and not with fresh ones: they have hardly moved.
+    begin = load_file(folder / "model.safetensors")["transformer.wte.weight"]
+    assert (net.transformer.wte.weight - begin).abs().max() < 0.02
+    assert done(tmp_path / "run")["initial_validation_loss"] > 0
+
+
+def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
+    start_workers: Start, settings: Settings, folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    run = tmp_path / "run"
+    assert start_workers(1, settings(run, model__weights=copy, train__steps=2)).wait() == [0]
+    path = checkpoint.listed(run)[-1]
+    expected = load_file(path / "model" / "model.safetensors")["transformer.wpe.weight"]
+    for source in (run, path, path / "model"):
+        assert torch.equal(load(source, tokenizer=None).transformer.wpe.weight, expected)
+    # The folder is gone by the time the run goes on: its own checkpoint is enough.
+    shutil.rmtree(copy)
+    (run / "DONE").unlink()
+    again = start_workers(1, settings(run, model__weights=copy, train__steps=4))
+    assert again.wait() == [0], again.output
+    assert "event=resume step=2" in again.output
+    assert done(run)["step"] == 4
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: Path, tmp_path: Path) -> None:
+    bert = tmp_path / "bert"
+    BertModel(
+        BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    ).save_pretrained(bert)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(folder / "config.json", bare)
+    (tmp_path / "empty").mkdir()
+    partial = tmp_path / "partial"
+    shutil.copytree(folder, partial)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["transformer.h.1.mlp.c_fc.weight"]
+    save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    renamed = tmp_path / "renamed"
+    shutil.copytree(folder, renamed)
+    tokenizer = dataset / "tokenizer.json"
+    words = json.loads(tokenizer.read_text("utf-8"))
+    vocabulary = words["model"]["vocab"]
+    one, other = "a", "b"
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    (renamed / "tokenizer.json").write_text(json.dumps(words), "utf-8")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    cases: list[tuple[Path | str, dict[str, Any], str]] = [
+        (tmp_path / "nowhere", {}, "is no folder; give a folder or a name on the hub"),
+        ("./nowhere", {}, "is no folder"),
+        ("nobody/no-such-model", {}, "cannot be read, here or on the hub"),
+        (tmp_path / "empty", {}, "holds no config.json"),
+        (bare, {}, "holds a config.json but no weights"),
+        (bert, {}, "is a bert model; this task trains GPT-2"),
+        (partial, {}, "lacks 1 of the model's tensors, such as transformer.h.1.mlp.c_fc.weight"),
+        (broken, {}, "cannot be read"),
+        (tmp_path / "run", {}, "holds no checkpoint that verifies"),
+        (folder, {"vocabulary": 501}, "has a vocabulary of 500, the data of 501"),
+        (folder, {"length": 129}, "has 128 positions, train.sequence_length is 129"),
+        (folder, {"preset": "micro"}, "set model.preset=tiny"),
+        (renamed, {"tokenizer": tokenizer}, "has another tokenizer than the data, of the same size"),
+    ]
+    for weights, changes, said in cases:
+        with pytest.raises(UserError) as caught:
+            load(weights, **{"tokenizer": None} | changes)
+        assert said in str(caught.value), weights
+        assert str(caught.value).startswith("model.weights: ")
+        assert "\n" not in str(caught.value)
+    assert load(folder, preset="weights", tokenizer=None).config.n_layer == 2
+
+
+def test_bad_weights_end_a_training_with_42_and_one_line(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    for changes, said in (
+        ({"model__weights": tmp_path / "nowhere"}, "model.weights: "),
+        ({"model__preset": "weights"}, "model.preset: weights takes the size of model.weights, which is empty"),
+    ):
+        workers = start_workers(1, settings(tmp_path / "run", **changes))
+        assert workers.wait() == [42], workers.output
+        lines = [line for line in workers.output.splitlines() if not line.startswith("event=")]
+        assert len(lines) == 1
+        assert lines[0].startswith(said)
+
+
+def test_fresh_weights_are_drawn_as_the_paper_says() -> None:
+    net: Any = model.build("micro", 500, 0, seed=1)
+    layer = net.transformer.h[1]
+    assert float(layer.mlp.c_fc.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+    for projection in (layer.attn.c_proj, layer.mlp.c_proj):
+        assert float(projection.weight.detach().std()) == pytest.approx(0.02 / (2 * 4) ** 0.5, rel=0.05)
+    assert net.lm_head.weight is net.transformer.wte.weight
+    assert not torch.equal(model.build("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("preset", "millions"), [("distil", 82), ("small", 124), ("medium", 355), ("large", 774), ("xl", 1558)]
+)
+def test_presets_have_the_parameters_of_openais_models(preset: str, millions: int) -> None:
+    with torch.device("meta"):
+        net = model.build(preset, 50257, 50256, seed=1)
+    assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6) == millions
+    assert PRESETS[preset].positions == 1024
+
+
+def test_flops_per_token_of_gpt2() -> None:
+    """855 million at length 1024: 6 x 123.65M parameters and 12 x 12 x 768 x 1024 for attention."""
+    with torch.device("meta"):
+        net = model.build("small", 50257, 50256, seed=1)
+    assert model.flops_per_token(net, 1024) == pytest.approx(855e6, rel=1e-3)
+
+
+def test_the_dataset_of_the_tests_has_the_vocabulary_of_the_tests(dataset: Path) -> None:
+    assert open_dataset(str(dataset)).vocabulary == 500
