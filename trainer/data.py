@@ -123,7 +123,7 @@ class Batches:
     def indices(self, step: int, number: int) -> np.ndarray:
         """The windows of micro-batch `number` of `step`."""
         first = (step * self.per_step + number) * self.micro_batch
-        return self._order(np.arange(first, first + self.micro_batch, dtype=np.uint64))
+        return order(np.arange(first, first + self.micro_batch, dtype=np.uint64), self.windows, self.seed)
 
     def get(self, step: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of one micro-batch, each int64 [micro_batch, length]."""
@@ -133,14 +133,15 @@ class Batches:
         """Passes over the training windows before `step`."""
         return step * self.per_step * self.micro_batch / self.windows
 
-    def _order(self, positions: np.ndarray) -> np.ndarray:
-        """Window numbers at `positions` of the endless stream of epochs."""
-        epochs, places = np.divmod(positions, np.uint64(self.windows))
-        result = np.empty(len(positions), dtype=np.int64)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            result[chosen] = permute(places[chosen], self.windows, self.seed, int(epoch))
-        return result
+
+def order(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Which of `size` items stand at `positions` (uint64) of the endless stream of epochs."""
+    epochs, places = np.divmod(positions, np.uint64(size))
+    result = np.empty(len(positions), dtype=np.int64)
+    for epoch in np.unique(epochs):
+        chosen = epochs == epoch
+        result[chosen] = permute(places[chosen], size, seed, int(epoch))
+    return result
 
 
 def share(per_step: int, rank: int, world: int) -> range:

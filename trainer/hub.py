@@ -66,6 +66,16 @@ def rows(spec: str, part: int, field: str) -> Iterator[Any]:
         ) from None
 
 
+def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
+    """Whole rows, for tasks that need more than a text. `key`: the setting, for messages; `split`: its default."""
+    try:
+        yield from _open(spec if ":" in spec.removeprefix(PREFIX) else f"{spec}:{split}")
+    except UserError as error:
+        raise UserError(str(error).replace("--input", f"{key}:")) from None
+    except Exception as error:
+        raise UserError(f"{key}: {spec}: reading failed ({_cause(error)})") from None
+
+
 def offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
