@@ -171,6 +171,31 @@ def _cents(value: float | None) -> float | str:
     return "unknown" if value is None else round(value, 2)
 
 
+def comparison() -> str:
+    """Every stack that makes its cluster, on demand and as Spot, as a Markdown table for docs/costs.md."""
+    from infra.recording import stack_file_values, stacks
+
+    rows = [
+        f"USD by list prices of {prices.DATE}, {prices.SOURCE}, {LEFT_OUT}:",
+        "",
+        "| stack | workers | region | an hour at rest | a month at rest | an hour at full size |",
+        "|---|---|---|---|---|---|",
+    ]
+    for stack in stacks():
+        values = stack_file_values(stack)
+        for mode in ("on_demand", "spot") if "nodes" in values else ():
+            config = parse({**values, "nodes": {**values["nodes"], "consumption": mode}}, stack)
+            bill = estimate(config)
+            if config.nodes is None or bill is None or bill.at_rest is None:
+                continue
+            workers = f"{config.nodes.max} x {config.nodes.machine_type}, {mode.replace('_', ' ')}"
+            month = f"{bill.at_rest * prices.HOURS_PER_MONTH:,.0f}"
+            rows.append(
+                f"| {stack} | {workers} | {bill.region} | {bill.at_rest:.2f} | {month} | {_shown(bill.at_full)} |"
+            )
+    return "\n".join(rows)
+
+
 def show(stack: str, bill: Estimate, hours: float | None = None) -> None:
     from rich import box
     from rich.console import Console

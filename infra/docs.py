@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.cost import comparison
 from infra.graph import draw
 from infra.recording import ROOT
 from infra.reference import table
@@ -20,6 +21,8 @@ README = ROOT / "README.md"
 DOCUMENTS: dict[Path, Parts] = {
     README: {"diagram local": lambda: f"```mermaid\n{draw('local')}\n```"},
     ROOT / "docs" / "configuration.md": {"configuration": table},
+    ROOT / "docs" / "costs.md": {"costs": comparison},
+    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: f"```mermaid\n{draw('gcp-a100')}\n```"},
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 from infra.recording import Recorded, Recording, record_anywhere
 
@@ -17,7 +18,12 @@ SHOWN_OF_A_KIND = 2
 
 def mermaid(stack: Recording) -> str:
     """The flowchart's text; the same graph gives the same text."""
-    resources = {item.urn: item for item in stack.resources if not item.type.startswith("pulumi:")}
+    providers = {item.urn: item for item in stack.resources if item.type.startswith("pulumi:providers:")}
+    resources = {
+        item.urn: _with_the_providers(item, providers)
+        for item in stack.resources
+        if not item.type.startswith("pulumi:")
+    }
     components = {urn for urn in resources if resources[urn].type.startswith("trainyard:")}
     boxes = _boxes({urn: item for urn, item in resources.items() if urn not in components})
     grouped: dict[str, list[str]] = defaultdict(list)
@@ -37,6 +43,12 @@ def mermaid(stack: Recording) -> str:
             lines.append("  end")
     lines += [f"  {_identifier(before)} --> {_identifier(after)}" for before, after in _arrows(resources, boxes)]
     return "\n".join(lines)
+
+
+def _with_the_providers(item: Recorded, providers: dict[str, Recorded]) -> Recorded:
+    """A resource that also depends on what its provider waits for: the nodes of a cluster, for a Kubernetes object."""
+    provider = providers.get(item.provider.rsplit("::", 1)[0])
+    return replace(item, dependencies=item.dependencies | provider.dependencies) if provider else item
 
 
 def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
