@@ -213,6 +213,7 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     if world.device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # it insists, where one process has no launcher
     with contextlib.redirect_stdout(None):  # it prints; stdout is for our lines
         import deepspeed
         import deepspeed.ops

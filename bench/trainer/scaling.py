@@ -1,0 +1,289 @@
+"""How much two workers on a slow link gain over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
+
+Each worker is `trainer.train` in a network namespace of its own, pinned to one core; the link between them is shaped at
+both ends with tc (a token bucket; this kernel has no netem, so its latency is that of a veth pair). Speeds are those of
+one run: nothing else may use the two cores.
+
+The rate of the link stands for a real one when exchange and computing have the same ratio as there:
+
+    rate here = rate there x (seconds of computing there / here) x (bytes here / there)
+
+- C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s. 3,600
+  is 25 % of the AMX peak of 4 cores at 3.0 GHz (12.3 TFLOP/s at 855 MFLOP a token): an optimistic node, so a hard
+  test; at the tutorial's own 811 tokens/s the exchange is a quarter of that. It exchanges 4 bytes x 124.4 M parameters.
+- g4dn: 5 Gbit/s (its base rate). 524,288 tokens a step on 4 nodes at 20,000 tokens/s (T4, fp16) take 6.6 s. A ring of 4
+  sends 2 x 3/4 of the same 498 MB, a ring of two 2 x 1/2.
+
+Here: 6 layers of width 768 and a vocabulary of 500 (43.7 M parameters), windows of 256, 2,048 tokens a micro-batch,
+8,192 tokens a step. What computing takes is measured first, with one worker.
+
+Efficiency is the tokens/s of two workers over twice those of one. Two neighbours who do not talk at all already slow
+each other down here (they share caches and memory, which nodes do not): the second efficiency is against two of those.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.machine import describe
+from chaos.network import Network
+from trainer import prepare
+
+RESULTS = Path(__file__).parents[1] / "results" / "scaling.md"
+STEPS = 4
+"""Measured ones, after a first that is not."""
+TOKENS_PER_STEP = 8192
+BYTES_THERE = 4 * 124.4e6
+PATIENCE_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    gigabits: float
+    compute_seconds: float
+    """Of one step, on one node."""
+    ring: float
+    """What a node sends in a step, in sizes of the gradient."""
+
+
+C3 = Node("C3, 16 Gbit/s", 16, 32_768 / 3_600, 1.0)
+G4DN = Node("g4dn, 5 Gbit/s", 5, 524_288 / 4 / 20_000, 1.5)
+DILOCO_STEPS = 2
+"""Inner steps of the DiLoCo rows: few, so that the short run has exchanges; the default is 50."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    tokens_per_second: float
+    step_seconds: float
+    waited_seconds: float
+    """For the exchange, in a step."""
+    said_bytes: float
+    """bytes_sent_per_step as the trainer's metrics have it."""
+    sent_bytes: float
+    """What the network interface counted in a step, headers included."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.scaling", description="Two workers on a slow link.")
+    parser.add_argument("--node", choices=("c3", "g4dn", "all"), default="all", help="which link; all: both")
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if os.geteuid() != 0 or len(cores) < 2:
+        print("needs root (network namespaces) and two cores", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="scaling-") as name:
+        folder = Path(name)
+        data = dataset(folder)
+        rows: list[tuple[str, Measured]] = []
+        alone = run(folder / "alone", data, cores[:1], rate=None)[0]
+        rows.append(("1 worker", alone))
+        strangers = together(folder, data, cores)
+        rows.append(("2 workers that do not talk (each 1 of 1)", strangers))
+        for node in [C3] * (options.node != "g4dn") + [G4DN] * (options.node != "c3"):
+            rate = link(node, alone.step_seconds / 2)
+            for label, changes in variants():
+                found = run(folder / f"{node.gigabits:g}-{label}", data, cores, rate, *changes)[0]
+                rows.append((f"2 workers, {node.name} = {rate / 1e6:.0f} Mbit/s here, {label}", found))
+                print(rows[-1], flush=True)
+        write(rows, alone, strangers)
+    return 0
+
+
+def variants() -> list[tuple[str, list[str]]]:
+    diloco = ["communication.sync=diloco", f"communication.inner_steps={DILOCO_STEPS}"]
+    return [
+        ("fp32 gradients", []),
+        ("bf16 gradients", ["communication.compression=bf16"]),
+        (f"DiLoCo every {DILOCO_STEPS} steps, bf16", [*diloco, "communication.compression=bf16"]),
+    ]
+
+
+def link(node: Node, compute_seconds: float) -> float:
+    """Bits a second here that stand for the node's link; `compute_seconds`: of one worker's half of a step."""
+    return node.gigabits * 1e9 * node.compute_seconds / compute_seconds * gradient_bytes() / (BYTES_THERE * node.ring)
+
+
+def gradient_bytes() -> float:
+    """What each of two workers sends in a step in fp32: 2 x 1/2 of the gradient."""
+    from trainer import model
+
+    return 4.0 * sum(value.numel() for value in model.build("distil", 500, 0, seed=0).parameters())
+
+
+def dataset(folder: Path) -> Path:
+    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+
+    built = ByteLevelBPETokenizer()
+    text = prepare.SAMPLE.read_text("utf-8")[:50_000]
+    built.train_from_iterator(iter([text]), vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
+    (folder / "tokenizer").mkdir()
+    built.save(str(folder / "tokenizer" / "tokenizer.json"))
+    prepare.prepare([str(prepare.SAMPLE)], folder / "data", str(folder / "tokenizer"), 0.05, 10**8)
+    return folder / "data"
+
+
+def run(folder: Path, data: Path, cores: list[int], rate: float | None, *changes: str) -> list[Measured]:
+    """Train with one worker on each core until the steps are measured; what they say, by worker of rank 0."""
+    with laboratory(len(cores), rate) as network:
+        workers = [
+            start(network, machine, number, len(cores), core, folder, data, changes)
+            for number, (machine, core) in enumerate(zip(network.machines, cores, strict=True))
+        ]
+        try:
+            return [measure(folder, network, workers)]
+        finally:
+            stop(workers)
+
+
+def together(folder: Path, data: Path, cores: list[int]) -> Measured:
+    """Two runs of one worker at the same time: the mean of what they reach, times two."""
+    with laboratory(2, None) as network:
+        folders = [folder / f"stranger-{number}" for number in range(2)]
+        workers = [
+            start(network, machine, 0, 1, core, each, data, ())
+            for machine, core, each in zip(network.machines, cores, folders, strict=True)
+        ]
+        try:
+            found = [measure(each, network, workers) for each in folders]
+        finally:
+            stop(workers)
+    seconds = statistics.mean(each.step_seconds for each in found)
+    return Measured(sum(each.tokens_per_second for each in found), seconds, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def laboratory(machines: int, rate: float | None) -> Iterator[Network]:
+    with Network() as network:
+        for number in range(machines):
+            machine = f"w{number}"
+            network.add(machine, number + 1)
+            if rate is not None:
+                # The bucket holds what the link carries in 4 ms: less than a scheduler tick of tc loses throughput.
+                shape = f"tc qdisc add dev eth0 root tbf rate {rate:.0f}bit burst {max(100_000, rate / 8 * 0.004):.0f} "
+                shape += "latency 100ms"
+                subprocess.run([*network.enter(machine), *shape.split()], check=True)
+        yield network
+
+
+def start(
+    network: Network,
+    machine: str,
+    rank: int,
+    size: int,
+    core: int,
+    folder: Path,
+    data: Path,
+    changes: tuple[str, ...],
+) -> subprocess.Popen[bytes]:
+    master = next(iter(network.machines.values()))
+    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    environment |= {"MASTER_ADDR": master, "MASTER_PORT": "29501", "GLOO_SOCKET_IFNAME": "eth0"}
+    # As the launcher sets it: freed memory is kept.
+    environment["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
+    settings = {
+        "data.directory": data,
+        "run.directory": folder,
+        "model.preset": "distil",
+        "train.tokens_per_step": TOKENS_PER_STEP,
+        "train.sequence_length": 256,
+        "train.micro_batch": 8,
+        "train.precision": "bf16",
+        "train.steps": 1000,
+        "evaluation.batches": 1,
+        "evaluation.every": 0,
+        "checkpoint.every_steps": 0,
+        "checkpoint.every_minutes": 0,
+        "metrics.every": 1,
+        "metrics.tensorboard": "false",
+    }
+    arguments = [f"{key}={value}" for key, value in settings.items()]
+    command = [*network.enter(machine), "taskset", "-c", str(core), sys.executable, "-m", "trainer.train"]
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"worker-{machine}.log", "wb") as log:
+        return subprocess.Popen([*command, *arguments, *changes], env=environment, stdout=log, stderr=log)
+
+
+def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes]]) -> Measured:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    machine = next(iter(network.machines))
+    counted: dict[int, int] = {}
+    while True:
+        lines = steps(folder)
+        if lines:
+            counted.setdefault(int(lines[-1]["step"]), transmitted(network, machine))
+        if len(lines) > STEPS:
+            break
+        if time.monotonic() > deadline or any(worker.poll() is not None for worker in workers):
+            logs = "\n".join(path.read_text("utf-8")[-1500:] for path in folder.glob("worker-*.log"))
+            raise SystemExit(f"no {STEPS} steps within {PATIENCE_SECONDS} s:\n{logs}")
+        time.sleep(0.02)
+    first, last = min(counted), max(counted)
+    used = lines[1 : STEPS + 1]
+    seconds = statistics.mean(line["step_seconds"] for line in used)
+    return Measured(
+        TOKENS_PER_STEP / seconds,
+        seconds,
+        statistics.mean(line["communication_seconds"] for line in used),
+        statistics.mean(line["bytes_sent_per_step"] for line in used),
+        (counted[last] - counted[first]) / max(1, last - first),
+    )
+
+
+def steps(folder: Path) -> list[dict[str, float]]:
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    complete = [text for text in path.read_text("utf-8").splitlines(keepends=True) if text.endswith("\n")]
+    return [line for line in map(json.loads, complete) if "loss" in line]
+
+
+def transmitted(network: Network, machine: str) -> int:
+    command = [*network.enter(machine), "ip", "-s", "-j", "link", "show", "dev", "eth0"]
+    found = subprocess.run(command, capture_output=True, check=True)
+    return int(json.loads(found.stdout)[0]["stats64"]["tx"]["bytes"])
+
+
+def stop(workers: list[subprocess.Popen[bytes]]) -> None:
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    for worker in workers:
+        worker.wait()
+
+
+def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured) -> None:
+    head = [
+        "# Two workers on a slow link",
+        "",
+        f"`python -m bench.trainer.scaling`, which says how the links were scaled. {describe('torch')}.",
+        f"One core a worker; {STEPS} steps of {TOKENS_PER_STEP:,} tokens after a first.",
+        "",
+        "| what | tokens/s | step, s | waiting, s | MB sent a step (metrics / interface) | efficiency | "
+        "against two that do not talk |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    body = [
+        f"| {label} | {found.tokens_per_second:.0f} | {found.step_seconds:.2f} | {found.waited_seconds:.2f} "
+        f"| {found.said_bytes / 1e6:.1f} / {found.sent_bytes / 1e6:.1f} "
+        f"| {found.tokens_per_second / alone.tokens_per_second / 2:.0%} "
+        f"| {found.tokens_per_second / strangers.tokens_per_second:.0%} |"
+        for label, found in rows
+    ]
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+    print(RESULTS.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
