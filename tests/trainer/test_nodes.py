@@ -1,0 +1,219 @@
+"""What a node is asked before and while it trains: its processor, its threads' places, its peers, its storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from trainer import capability, fetch, gpu_check, launch
+from trainer.errors import EXIT_FATAL, UserError
+
+PRESENT = """processor\t: 0
+model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz
+flags\t\t: fpu sse2 avx2 avx512f avx512_bf16 amx_bf16 amx_tile
+
+processor\t: 1
+flags\t\t: fpu
+"""
+
+
+def cpuinfo(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cpuinfo"
+    path.write_text(text)
+    return path
+
+
+def test_a_processor_with_the_flag_is_let_through(tmp_path: Path) -> None:
+    capability.require("amx_bf16", cpuinfo(tmp_path, PRESENT))
+    capability.require("", cpuinfo(tmp_path, ""))
+
+
+def test_a_processor_without_it_says_what_it_has_instead(tmp_path: Path) -> None:
+    path = cpuinfo(tmp_path, PRESENT.replace("amx_bf16", "").replace("8481C", "8373C"))
+    with pytest.raises(UserError, match=r"8373C.* has no amx_bf16, only avx512_bf16, avx512f, avx2; use a machine"):
+        capability.require("amx_bf16", path)
+    with pytest.raises(UserError, match="has no amx_bf16, only less"):
+        capability.require("amx_bf16", tmp_path / "absent")
+
+
+def test_the_launcher_ends_the_job_on_such_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """42, which no Job retries: the next node of the pool is no better."""
+    monkeypatch.setenv("TRAINYARD_TERMINATION_LOG", str(tmp_path / "words"))
+    settings = [f"data.directory={tmp_path}", f"run.directory={tmp_path / 'run'}", "train.require_capability=no_such"]
+    assert launch.main(["--", *settings]) == EXIT_FATAL
+    assert "has no no_such" in capsys.readouterr().err
+    assert "has no no_such" in json.loads((tmp_path / "words").read_text())["message"]
+    assert not (tmp_path / "run").exists()
+
+
+PROGRAM = """
+import os, sys
+from trainer import cores
+{launcher}
+import torch
+cores.bind_workers(int(sys.argv[1])) if sys.argv[2:] else cores.free_main_thread()
+if sys.argv[2:]:
+    sys.exit(os.spawnv(os.P_WAIT, sys.executable, [sys.executable, sys.argv[2]]))
+torch.ones(400, 400) @ torch.ones(400, 400)
+threads = [open(f"/proc/self/task/{{t}}/status").read() for t in os.listdir("/proc/self/task")]
+places = [line.split()[1] for text in threads for line in text.splitlines() if line.startswith("Cpus_allowed_list")]
+print(len(os.sched_getaffinity(0)), *sorted(places))
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_openmp_threads_have_places_and_the_main_thread_is_free(tmp_path: Path) -> None:
+    """The launcher imports torch itself, and starts the worker: neither must leave the worker on one core."""
+    for name in ("launcher", "worker"):
+        (tmp_path / f"{name}.py").write_text(PROGRAM.format(launcher=""))
+    environment = {**os.environ, "TRAINYARD_BIND_CORES": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
+
+    def run(workers: int) -> list[str]:
+        command = [sys.executable, str(tmp_path / "launcher.py"), str(workers), str(tmp_path / "worker.py")]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        return done.stdout.split()
+
+    count = len(os.sched_getaffinity(0))
+    free, *places = run(workers=1)
+    assert int(free) == count
+    assert [place for place in places if place.isdigit()], "a thread of OpenMP's own is tied to one processor"
+    free, *places = run(workers=2)
+    assert int(free) == count
+    assert not [place for place in places if place.isdigit()], "two workers would share the first core"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
+    """Both nodes on this machine: the same program, processes and exchange as in a cluster."""
+    master = f"127.0.0.1:{_free_port()}"
+    command = [sys.executable, "-m", "trainer.gpu_check", "--nodes", "2", "--megabytes", "1", "--master", master]
+    command += ["--storage", str(tmp_path / "shared"), "--storage-megabytes", "2"]
+    nodes = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    first, second = (node.communicate(timeout=120) for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], (first, second)
+    result = json.loads(first[0].splitlines()[-1])
+    assert result["correct"] is True
+    assert result["processes"] == len(result["nodes"]) == 2
+    assert result["bus_gigabytes_per_second"] > 0
+    assert result["storage_megabytes_per_second"] > 0
+    assert not second[0]
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_node_that_never_meets_the_first_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "WAIT_SECONDS", 0)
+    assert gpu_check.main(["--nodes", "2", "--node-rank", "1", "--master", f"127.0.0.1:{_free_port()}"]) == 75
+    assert "the node of rank 0 at 127.0.0.1" in capsys.readouterr().err
+
+
+def test_accelerators_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    row = "NVIDIA A100-SXM4-40GB, 40960 MiB, 580.95.05"
+    program.write_text(f"#!/bin/sh\nprintf '{row}\\n{row}\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpu_check.accelerators() == {
+        "accelerators": ["NVIDIA A100-SXM4-40GB 40960 MiB"] * 2,
+        "driver": "580.95.05",
+    }
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    with pytest.raises(RuntimeError, match=r"nvidia-smi failed \(18\): Failed to initialize NVML"):
+        gpu_check.accelerators()
+
+
+FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickled"}
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """The answers of the hub that a download needs: the commit, what is in it, and each file."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        if self.path.startswith("/api/models/tiny/tree/"):
+            tree = [{"type": "file", "path": name, "oid": name, "size": len(data)} for name, data in FILES.items()]
+            return self._send(json.dumps(tree).encode(), body)
+        if self.path.startswith("/api/models/tiny"):
+            siblings = [{"rfilename": name} for name in FILES]
+            return self._send(json.dumps({"id": "tiny", "sha": "0" * 40, "siblings": siblings}).encode(), body)
+        name = self.path.rsplit("/", 1)[1]
+        if "/tiny/resolve/" in self.path and name in FILES:
+            return self._send(FILES[name], body, etag=name)
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+        return None
+
+    def _send(self, content: bytes, body: bool, etag: str = "api") -> None:
+        self.send_response(200)
+        for key, value in {"Content-Length": str(len(content)), "ETag": f'"{etag}"', "X-Repo-Commit": "0" * 40}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_weights_are_fetched_once_and_without_what_could_run_code(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "c"),
+    }
+    environment |= {"HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+
+    def run(model: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "trainer.fetch", "--model", model, "--output", str(tmp_path / model)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    done = run("tiny")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "tiny" / "model.safetensors").read_bytes() == b"weights"
+    assert not (tmp_path / "tiny" / "pytorch_model.bin").exists()
+    assert fetch.COMPLETE in os.listdir(tmp_path / "tiny")
+    server.shutdown()
+    again = run("tiny")
+    assert again.returncode == 0, again.stderr
+    assert "state=found" in again.stdout
+
+
+def test_a_model_that_cannot_be_fetched_is_one_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{_free_port()}", "HF_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "trainer.fetch", "--model", "tiny", "--output", str(tmp_path / "out")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**environment, "HF_HUB_OFFLINE": "0"}, check=False
+    )
+    assert done.returncode == 2
+    assert "--model tiny: cannot be fetched from the hub" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / fetch.COMPLETE).exists()
