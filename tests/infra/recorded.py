@@ -40,14 +40,3 @@ def earlier(stack: Recording, item: Recorded) -> set[str]:
                 found.add(urn)
                 waiting.append(by_urn[urn])
     return found
-
-
-def plain(value: Any) -> str:
-    """All text of a value, without what is marked secret."""
-    if isinstance(value, dict):
-        if "4dabf18193072939515e22adb298388d" in value:
-            return "(secret)"
-        return " ".join(f"{key} {plain(inner)}" for key, inner in value.items())
-    if isinstance(value, list):
-        return " ".join(plain(inner) for inner in value)
-    return str(value)

@@ -1,0 +1,68 @@
+"""What of a GCP stack outlives what: disks, rights, names, APIs. The traps by number are in test_gcp_traps.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.recording import Recording, record
+from tests.infra.recorded import changed, earlier, recorded
+
+STACKS = ["gcp-a100", "gcp-c3"]
+
+
+@pytest.fixture(params=STACKS)
+def stack(request: pytest.FixtureRequest) -> Recording:
+    return recorded(request.param)
+
+
+def test_t6_what_nodes_need_to_end_well_outlives_them(stack: Recording) -> None:
+    before = earlier(stack, stack.one("Cluster"))
+    assert stack.one("Account", "nodes").urn in before
+    assert stack.one("IAMMember", "nodes-role").urn in before
+
+
+def test_t13_names_in_the_project_tell_stacks_apart(stack: Recording) -> None:
+    name = stack.outputs["cluster"]
+    for kind in ("Network", "Subnetwork", "Router", "RouterNat", "Disk", "Cluster"):
+        assert stack.one(kind).inputs["name"].startswith(name)
+    assert stack.one("Account", "nodes").inputs["accountId"].startswith(name)
+    assert len(stack.one("Account", "nodes").inputs["accountId"]) <= 30
+
+
+def test_a_disk_that_nodes_have_attached_goes_after_them(stack: Recording) -> None:
+    assert stack.one("Disk").urn in earlier(stack, stack.one("Cluster"))
+
+
+def test_a_disk_is_never_deleted_to_make_room_for_its_successor(stack: Recording) -> None:
+    """Its name is fixed, so the successor cannot be made first: the update fails, and the data is still there."""
+    disk = stack.one("Disk")
+    assert disk.create_before_delete
+    assert not disk.delete_before_replace
+
+
+def test_a_disk_is_kept_when_that_is_asked_for_and_can_be_used_again() -> None:
+    assert not recorded("gcp-a100").one("Disk").retain_on_delete
+    kept = record("gcp-a100", changed("gcp-a100", storage={"retain": True}))
+    assert kept.one("Disk").retain_on_delete
+    again = record("gcp-a100", changed("gcp-a100", storage={"disk": "trainyard-gcp-a100-data"}))
+    assert not [item for item in again.resources if item.kind == "Disk"]
+    volume = again.one("PersistentVolume", "nfs-server").inputs["spec"]["csi"]
+    assert volume["volumeHandle"] == "projects/your-project/zones/us-central1-a/disks/trainyard-gcp-a100-data"
+    made = recorded("gcp-a100").one("PersistentVolume", "nfs-server").inputs["spec"]["csi"]
+    assert made["volumeHandle"].endswith("/zones/us-central1-a/disks/trainyard-gcp-a100-data")
+
+
+def test_a_growing_disk_replaces_no_claim_and_restarts_the_server() -> None:
+    grown = record("gcp-a100", changed("gcp-a100", storage={"sizeGib": 2000}))
+    for name in ("nfs-server", "data"):
+        before = recorded("gcp-a100").one("PersistentVolumeClaim", name).inputs["spec"]
+        assert grown.one("PersistentVolumeClaim", name).inputs["spec"] == before
+    template = grown.one("Deployment", "nfs-server").inputs["spec"]["template"]
+    assert template["metadata"]["annotations"]["trainyard/disk-gib"] == "2000"
+
+
+def test_apis_stay_enabled(stack: Recording) -> None:
+    services = stack.all("gcp:projects/service")
+    assert {"container.googleapis.com", "compute.googleapis.com"} <= {item.inputs["service"] for item in services}
+    for item in services:
+        assert item.inputs["disableOnDestroy"] is False
