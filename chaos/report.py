@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from chaos.lab import Expected, Lab, find_etcd, make_dataset
 from chaos.rows import Row
@@ -63,9 +64,10 @@ class Matrix:
 
     def play(self, row: Row) -> Result:
         with Lab(self._folder / row.name, self._dataset, self._etcd) as lab:
-            problem, codes = "", list[int]()
+            problem, codes, done = "", list[int](), dict[str, Any]()
             try:
                 codes = row.play(lab)
+                done = lab.done() if row.done else {}
             except (Expected, LookupError) as error:
                 problem = str(error).splitlines()[0]
             journal = lab.journal()
@@ -76,7 +78,6 @@ class Matrix:
             rounds = max([pod.round for pod in lab.pods], default=0)
             difference = math.nan
             if not problem and row.done:
-                done = lab.done()
                 difference = done["validation_loss"] - self._reference(done["step"])
                 if abs(difference) > SAME_LOSS:
                     problem = f"the loss is {difference:+.4f} off"

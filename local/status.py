@@ -12,7 +12,11 @@ from local.kubeconfig import CONTEXT
 def show() -> int:
     """Exit code: 0 when everything serves, 3 when not."""
     console = Console()
-    unbuilt = [tool.name for tool in toolchain.TOOLS if not toolchain.is_built(tool)]
+    unbuilt = [
+        name
+        for name in (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TOOLS)
+        if not toolchain.is_built(toolchain.BY_NAME[name])
+    ]
     if not certs.MANIFEST.exists() or not network.exists() or network.owner() != str(paths.ROOT):
         other = preflight.other_checkout()
         where = f"; that of {other} does" if other else ""

@@ -61,6 +61,8 @@ TOOLS = (
         ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"),
     ),
     Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}),
+    # Nodes and pods that only say that they run: for the tests with a thousand of them (bench/elastic/jobs.py).
+    Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Tool(
         "pulumi",
         "github.com/pulumi/pulumi/pkg/v3",

@@ -6,6 +6,7 @@ Here a member is lost when its heartbeat stayed the same through a whole keep-al
 nothing could be seen (the store was away, this process was frozen) is no watching.
 """
 
+import random
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -20,6 +21,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 LEAST_GLANCE_SECONDS = 1.5
 """Agents look every second or so: this much of any pause between two looks counts as watched."""
+BACKOFF_SECONDS = 0.01, 0.25
+"""First and longest pause after a write that another member was faster with. All members of a large round write at
+once, and each write makes those of all others void: without pauses, 256 members need 30,000 of them."""
 
 
 class WatchingStateHolder(_BackendRendezvousStateHolder):
@@ -34,8 +38,20 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         super().__init__(backend, settings)
         self._clock = clock
         self._looked: float | None = None
+        self._refused = 0
+        """Writes in a row that came too late."""
         self._silence: dict[Any, tuple[datetime, float]] = {}
         """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
+
+    def sync(self) -> bool | None:
+        written = super().sync()
+        if written is False:
+            first, longest = BACKOFF_SECONDS
+            self._refused += 1
+            time.sleep(random.uniform(0, min(longest, first * 2**self._refused)))
+        elif written:
+            self._refused = 0
+        return written
 
     def _sanitize(self) -> None:
         state, interval = self._state, self._settings.keep_alive_interval.total_seconds()

@@ -7,6 +7,8 @@ instead of being waited for, and a store that is away is waited for where a roun
 
 import logging
 import os
+import random
+import threading
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -51,6 +53,7 @@ class Handler(DynamicRendezvousHandler):
     link: Link
     hosted: object = None
     """The store, where this process keeps it as well."""
+    _delayed: threading.Timer | None = None
     _round = -1
     _size = 0
 
@@ -69,6 +72,19 @@ class Handler(DynamicRendezvousHandler):
         self._round, self._size = self._state_holder.state.round, info.world_size
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
+
+    def _start_heartbeats(self) -> None:
+        # All members begin a round at the same moment, and would all write their heartbeats to one key at once.
+        delay = random.uniform(0, self._settings.keep_alive_interval.total_seconds() / 2)
+        self._delayed = threading.Timer(delay, super()._start_heartbeats)
+        self._delayed.daemon = True
+        self._delayed.start()
+
+    def _stop_heartbeats(self) -> None:
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._delayed.join()
+        super()._stop_heartbeats()
 
     def num_nodes_waiting(self) -> int:
         """How many members a new round would bring or take away."""

@@ -1,0 +1,1 @@
+"""How the elastic runtime scales: one etcd for many agents, one Job of many pods."""

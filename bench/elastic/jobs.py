@@ -1,0 +1,255 @@
+"""Our Job with a thousand workers on a real control plane: `python -m local run -- python -m bench.elastic.jobs`.
+
+KWOK stands in for kubelets: its pods say that they run. Scheduler, Job controller and API server are the real ones, so
+that what is measured and asserted is what Kubernetes does with the Job that the stack declares: preemption, back-off,
+resizing, the first success that ends it, and the exit code that fails it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results" / "elastic-jobs.md"
+STAGES = Path(__file__).parent / "stages.yaml"
+NAMESPACE = "trainyard-scale"
+NODES = 5
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def find_kwok() -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
+    found = shutil.which("kwok") or next((str(path) for path in sorted(cache.glob("kwok-*/bin/kwok"))), None)
+    if found is None:
+        raise FileNotFoundError("no kwok on PATH or in the cache; make it with `python -m local toolchain kwok`")
+    return found
+
+
+def declared_job(workers: int) -> dict[str, Any]:
+    """The Job of the local stack with this many workers, as the program declares it, for pods that nobody runs."""
+    from infra.recording import record, stack_file_values
+
+    values = stack_file_values("local")
+    values["workers"] = {**values["workers"], "count": workers, "min": 1}
+    training = values["training"]
+    training["tokensPerStep"] = training["sequenceLength"] * training["microBatch"] * workers
+    inputs = record("local", values).one("Job", "training").inputs
+    spec = json.loads(json.dumps(inputs["spec"]))
+    pod = spec["template"]["spec"]
+    pod["volumes"] = [{"name": volume["name"], "emptyDir": {}} for volume in pod["volumes"]]
+    del pod["priorityClassName"]
+    pod["nodeSelector"] = {"type": "kwok"}
+    pod["tolerations"].append({"key": "kwok.x-k8s.io/node", "operator": "Exists"})
+    pod["containers"][0]["resources"] = {}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"scale-{workers}"}, "spec": spec}
+
+
+class Scale:
+    """A Job on KWOK's nodes; leaving it removes the Job, its namespace and the nodes."""
+
+    def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
+        self.workers, self.manifest = workers, job or declared_job(workers)
+        self.name = self.manifest["metadata"]["name"]
+        api = config.new_client_from_config(context="trainyard-local")
+        # Any: the client takes plain JSON where its hints ask for its own models.
+        self.core: Any = client.CoreV1Api(api)
+        self.batch: Any = client.BatchV1Api(api)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Scale:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-kwok-")))
+        with open(folder / "log", "wb") as log:
+            process = subprocess.Popen(
+                [
+                    find_kwok(),
+                    f"--kubeconfig={os.environ.get('KUBECONFIG', Path.home() / '.kube' / 'config')}",
+                    "--manage-nodes-with-label-selector=type=kwok",
+                    "--node-lease-duration-seconds=40",
+                    f"--config={STAGES}",
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._stack.callback(lambda: (process.terminate(), process.wait(30)))
+        self._stack.callback(self._remove)
+        for number in range(NODES):
+            metadata = {"name": f"kwok-{number}", "labels": {"type": "kwok"}}
+            taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+            with self._there_already():
+                self.core.create_node({"metadata": metadata, "spec": {"taints": [taint]}})
+        with self._there_already():
+            self.core.create_namespace({"metadata": {"name": NAMESPACE}})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def create(self) -> float:
+        """Seconds until all pods run."""
+        began = time.monotonic()
+        self.batch.create_namespaced_job(NAMESPACE, self.manifest)
+        self.until_running(self.workers)
+        return time.monotonic() - began
+
+    def evict(self, names: list[str]) -> float:
+        """Through the eviction API, as a drain does: sets DisruptionTarget. Seconds until as many run again."""
+        began = time.monotonic()
+
+        def evict(name: str) -> None:
+            self.core.create_namespaced_pod_eviction(name, NAMESPACE, {"metadata": {"name": name}})
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(evict, names))
+        self.until(lambda: not set(names) & set(self.running()), 120, "the evicted pods leave")
+        self.until_running(self.workers)
+        return time.monotonic() - began
+
+    def resize(self, workers: int) -> float:
+        """As the JobPatch does. Seconds until exactly as many run."""
+        began = time.monotonic()
+        size = {"parallelism": workers, "completions": workers, "maxFailedIndexes": workers - 1}
+        self.batch.patch_namespaced_job(self.name, NAMESPACE, {"spec": size})
+        self.workers = workers
+        self.until_running(workers)
+        return time.monotonic() - began
+
+    def end_pod(self, name: str, code: int) -> None:
+        """A pod's container ends with this exit code."""
+        now = datetime.now(UTC).isoformat()
+        state = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "finishedAt": now}}
+        container = self.manifest["spec"]["template"]["spec"]["containers"][0]
+        status = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
+        ended = {**status, "ready": False, "state": state}
+        body = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}}
+        self.core.patch_namespaced_pod_status(name, NAMESPACE, body)
+
+    def until_condition(self, kind: str, seconds: float = 300) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            found[:] = [
+                each
+                for each in self.status().get("conditions") or []
+                if each["type"] == kind and each["status"] == "True"
+            ]
+            return bool(found)
+
+        self.until(there, seconds, f"condition {kind}")
+        return found[0]
+
+    def status(self) -> dict[str, Any]:
+        answer: Any = self.batch.read_namespaced_job(self.name, NAMESPACE, _preload_content=False)
+        return json.loads(answer.data)["status"]
+
+    def pods(self) -> list[dict[str, Any]]:
+        selector = f"batch.kubernetes.io/job-name={self.name}"
+        answer: Any = self.core.list_namespaced_pod(NAMESPACE, label_selector=selector, _preload_content=False)
+        return json.loads(answer.data)["items"]
+
+    def running(self) -> list[str]:
+        """Names of pods that run and are not asked to leave, by index."""
+        found = [
+            (int(pod["metadata"]["labels"][INDEX]), pod["metadata"]["name"])
+            for pod in self.pods()
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return [name for _, name in sorted(found)]
+
+    def until_running(self, count: int, seconds: float = 420) -> None:
+        self.until(lambda: len(self.running()) == count, seconds, f"{count} running pods")
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                status = {key: value for key, value in self.status().items() if key != "uncountedTerminatedPods"}
+                raise TimeoutError(f"{what}: not within {seconds:.0f} s; {status}")
+            time.sleep(1)
+
+    @contextlib.contextmanager
+    def _there_already(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiException as error:
+            if error.status != 409:
+                raise
+
+    def _remove(self) -> None:
+        with contextlib.suppress(ApiException, TimeoutError):
+            self.batch.delete_namespaced_job(self.name, NAMESPACE, propagation_policy="Background")
+            self.core.delete_namespace(NAMESPACE)
+            end = time.monotonic() + 240
+            while time.monotonic() < end:
+                self.core.read_namespace(NAMESPACE)  # raises once it is gone
+                time.sleep(2)
+        for number in range(NODES):
+            with contextlib.suppress(ApiException):
+                self.core.delete_node(f"kwok-{number}")
+
+
+def measure(workers: int) -> dict[str, float]:
+    """Seconds for each thing that happens to a Job of `workers`. Raises AssertionError where it is not as designed."""
+    found: dict[str, float] = {"workers": workers}
+    tenth = max(1, workers // 10)
+    with Scale(workers) as scale:
+        found["all run"] = scale.create()
+        found["10 % evicted, all run again"] = scale.evict(scale.running()[:tenth])
+        assert not scale.status().get("failed"), f"evictions counted as failures: {scale.status()}"
+        found["the same 10 % once more"] = scale.evict(scale.running()[:tenth])
+        assert not scale.status().get("failedIndexes"), "an index was given up"
+        found["scaled in to half"] = scale.resize(workers // 2)
+        found["scaled out again"] = scale.resize(workers)
+        began = time.monotonic()
+        scale.end_pod(scale.running()[-1], 0)
+        scale.until_condition("Complete")
+        found["the first success ends it"] = time.monotonic() - began
+        assert not scale.running(), "pods run on after the Job's end"
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.elastic.jobs", description=__doc__)
+    parser.add_argument("workers", nargs="*", type=int, default=[1000], metavar="WORKERS")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    options = parser.parse_args()
+    results = [measure(workers) for workers in options.workers]
+    for result in results:
+        print("  ".join(f"{key} {value:.4g}" for key, value in result.items()), flush=True)
+    if options.write:
+        head = list(results[0])
+        lines = [
+            "# One Job of many workers on a real control plane",
+            "",
+            f"`python -m local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
+            f"{platform.machine()}, {os.cpu_count()} processors for the whole control plane and KWOK. Seconds. An "
+            "index that was evicted comes back after the Job controller's back-off of 10 s, the second time after "
+            "20 s.",
+            "",
+            f"| {' | '.join(head)} |",
+            f"|{'---|' * len(head)}",
+            *(f"| {' | '.join(f'{result[key]:.4g}' for key in head)} |" for result in results),
+        ]
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
