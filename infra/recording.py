@@ -65,9 +65,17 @@ class Recorded:
 class _Answers(mocks.Mocks):
     """Resources come back as they were declared, with the outputs that a provider would add."""
 
+    def __init__(self) -> None:
+        self.projects: dict[str, str] = {}
+        """What each provider, by its name, is configured for."""
+
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         # A provider adds random digits to a name that it chooses; without them the record is the same each time.
-        return computed.outputs(args.typ, args.name, args.inputs, PROJECT)
+        if args.typ.startswith("pulumi:providers:"):
+            self.projects[args.name] = args.inputs.get("project") or PROJECT
+        # A reference to a provider: URN::id.
+        provider = (args.provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1]
+        return computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")

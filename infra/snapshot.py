@@ -26,6 +26,8 @@ HEADER = """\
 """
 #: Characters of a list or mapping that is written on one line.
 SHORT = 80
+#: From this number on, all resources of one type are named together.
+GROUPED = 3
 #: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
 _SIGNATURE, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
 #: Digests and the hashes of contents and configurations, in image references and in names: unrelated changes of the
@@ -88,7 +90,7 @@ def _before(urn: str, by_urn: dict[str, Recorded]) -> set[str]:
 def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[str]]) -> dict[str, Any]:
     direct = {urn for urn in item.dependencies if urn in by_urn and by_urn[urn].custom}
     implied = set().union(*(before[urn] for urn in direct)) if direct else set()
-    after = sorted(_title(by_urn[urn]) for urn in direct - implied)
+    after = _grouped(sorted((by_urn[urn] for urn in direct - implied), key=_title), by_urn)
     options = {
         "deletedWith": _reference(item.deleted_with, by_urn),
         "deleteBeforeReplace": item.delete_before_replace,
@@ -96,7 +98,6 @@ def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[st
         "replaceOnChanges": list(item.replace_on_changes),
         "protect": item.protect,
         "retainOnDelete": item.retain_on_delete,
-        "secretOutputs": list(item.secret_outputs),
         "timeouts": dict(item.timeouts),
         "provider": _reference(item.provider.rsplit("::", 1)[0], by_urn) if item.provider else "",
     }
@@ -107,6 +108,19 @@ def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[st
         "inputs": _plain(item.inputs),
     }
     return {key: value for key, value in entry.items() if value}
+
+
+def _grouped(items: list[Recorded], by_urn: dict[str, Recorded]) -> list[str]:
+    """Titles; all resources of one type, such as the enabled APIs, as one line."""
+    lines: list[str] = []
+    for type_ in dict.fromkeys(item.type for item in items):
+        of_type = [item for item in items if item.type == type_]
+        everywhere = [item for item in by_urn.values() if item.type == type_]
+        if len(of_type) == len(everywhere) >= GROUPED:
+            lines.append(f"every {type_}")
+        else:
+            lines += [_title(item) for item in of_type]
+    return lines
 
 
 def _reference(urn: str, by_urn: dict[str, Recorded]) -> str:

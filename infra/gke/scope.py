@@ -37,6 +37,7 @@ class Scope:
         ignore_changes: list[str] | None = None,
         delete_before_replace: bool | None = None,
         retain_on_delete: bool | None = None,
+        protect: bool | None = None,
     ) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(
             parent=self.parent,
@@ -46,6 +47,7 @@ class Scope:
             ignore_changes=ignore_changes,
             delete_before_replace=delete_before_replace,
             retain_on_delete=retain_on_delete,
+            protect=protect,
         )
 
 

@@ -136,7 +136,9 @@ class Cloud:
 
 def _allow_create(thing: Thing, living: list[Thing]) -> None:
     what = f"{thing.type} {thing.name}"
-    if any(other.type == thing.type and other.id == thing.id for other in living):
+    # To enable an API that is enabled is no error.
+    fixed = thing.type != "gcp:projects/service:Service"
+    if fixed and any(other.type == thing.type and other.id == thing.id for other in living):
         raise PluginError(f"{what}: 409 already exists: {thing.id}")
     enabled = {other.inputs.get("service") for other in living if other.type == "gcp:projects/service:Service"}
     for prefix, api in APIS.items():

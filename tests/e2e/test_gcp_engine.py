@@ -3,11 +3,13 @@ everything goes. The cloud is a file that refuses what Google Cloud refuses (loc
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 
 import pytest
 
+from local.cloud_plugin.cloud import Thing
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
 
@@ -17,7 +19,8 @@ POOL, DISK, CLUSTER = (
     "gcp:compute/disk:Disk data",
     "gcp:container/cluster:Cluster cluster",
 )
-JOB = "kubernetes:batch/v1:Job training"
+#: The training, and the patch that owns its number of pods.
+JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
 CANARY = "hf_canaryCanaryCANARYcanary"
 
 
@@ -90,7 +93,7 @@ def test_resizing_a_pool_updates_it(a100: CloudStack) -> None:
 def test_other_accelerators_replace_the_pool_and_the_job_alone(a100: CloudStack) -> None:
     a100.configure(nodes={"machineType": "a2-highgpu-4g", "localSsds": 4})
     plan = a100.preview()
-    assert replaced(plan) == {POOL, JOB}
+    assert replaced(plan) == {POOL, *JOB}
     assert of_cloud(plan.get("update", set())) == set()
 
 
@@ -103,8 +106,16 @@ def test_spot_replaces_the_pool_alone(a100: CloudStack) -> None:
 def test_another_training_replaces_the_job_alone(a100: CloudStack) -> None:
     a100.configure(training={"steps": 30_000})
     plan = a100.preview()
-    assert replaced(plan) == {JOB}
-    assert set().union(*plan.values()) == {JOB}
+    assert replaced(plan) == JOB
+    assert set().union(*plan.values()) == JOB
+
+
+def test_the_number_of_workers_changes_while_they_train(a100: CloudStack) -> None:
+    a100.configure(workers={"count": 1})
+    plan = a100.preview()
+    assert replaced(plan) == set()
+    assert "kubernetes:batch/v1:JobPatch training-size" in plan["update"]
+    assert of_cloud(plan["update"]) == set()
 
 
 def test_a_larger_disk_grows_in_place(a100: CloudStack) -> None:
@@ -135,13 +146,12 @@ def test_no_secret_and_no_token_is_in_state_or_output(a100: CloudStack) -> None:
     assert CANARY not in (a100.folder / "Pulumi.gcp-a100.yaml").read_text()
     shown = a100.pulumi("preview", "--diff")
     shown += a100.up() + a100.state() + a100.pulumi("stack", "output", "--json")
+    encoded = base64.b64encode(CANARY.encode()).decode()
     assert CANARY not in shown
+    assert encoded not in shown
     assert "gke-gcloud-auth-plugin" in shown  # credentials are asked for when they are used
-    resources = json.loads(a100.state())["deployment"]["resources"]
-    (held,) = [item for item in resources if item["type"] == "kubernetes:core/v1:Secret"]
-    assert CANARY not in json.dumps(held)
-    # It reached the cluster all the same.
-    assert CANARY in str([thing.inputs for thing in a100.cloud.things().values() if thing.type.endswith(":Secret")])
+    # It reached the cluster all the same, as Kubernetes wants it.
+    assert encoded in str([thing.inputs for thing in a100.cloud.things().values() if thing.type.endswith(":Secret")])
 
 
 def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> None:
@@ -156,25 +166,24 @@ def test_another_c3_machine_changes_the_pool_in_place(c3: CloudStack) -> None:
     c3.configure(nodes={"machineType": "c3-standard-22"})
     plan = c3.preview()
     assert of_cloud(plan["update"]) == {POOL}
-    assert replaced(plan) == {JOB}
+    assert replaced(plan) == JOB
 
 
 def test_hyperthreads_off_replaces_the_pool_and_the_job(c3: CloudStack) -> None:
     c3.configure(nodes={"threadsPerCore": 1})
     plan = c3.preview()
-    assert replaced(plan) == {POOL, JOB}
+    assert replaced(plan) == {POOL, *JOB}
 
 
 def test_destroy_leaves_nothing_that_costs(c3_up: CloudStack) -> None:
-    """The cluster takes pools and objects with it; what it used goes after it; the network last. The stand-in refuses
-    any other order."""
+    """The cluster takes pools and objects with it; what it used goes after it. The stand-in refuses any other order."""
     before = len(c3_up.cloud.journal())
     c3_up.destroy()
     assert existing(c3_up) == set()
     journal = c3_up.cloud.journal()[before:]
     order = [name for operation, name in journal if operation == "delete"]
     assert order.index(CLUSTER) < order.index(DISK)
-    assert order[-1] == "gcp:compute/network:Network network"
+    assert order.index(CLUSTER) < order.index("gcp:compute/network:Network network")
     one_by_one = [name for name in order if name.startswith("kubernetes:") or "NodePool" in name]
     assert one_by_one == [], "these go with their cluster, in one operation"
     kept = {name for operation, name in journal if operation == "keep"}
@@ -197,14 +206,29 @@ def test_a_retained_disk_stays_and_comes_back(fresh: CloudStack) -> None:
     assert existing(fresh) == {DISK}
 
 
-def test_deletion_protection_holds_until_it_is_switched_off(fresh: CloudStack) -> None:
+def test_deletion_protection_refuses_before_anything_is_lost(fresh: CloudStack) -> None:
+    """Refused by the cloud alone, the pools would be gone from the state and not from the cloud: no `up` would work."""
     fresh.configure(cluster={"deletionProtection": True})
     fresh.up()
+    before = fresh.cloud.journal()
     fresh.destroy(fails=True)
-    assert "deletion protection is on" in fresh.text
-    assert CLUSTER in existing(fresh)
+    assert "protect" in fresh.text
+    assert fresh.cloud.journal() == before
+    assert fresh.preview() == {}
     fresh.configure(cluster={"deletionProtection": False})
     fresh.up()
+    fresh.destroy()
+    assert existing(fresh) == set()
+
+
+def test_a_destroy_that_somebody_stands_in_the_way_of_can_be_run_again(fresh: CloudStack) -> None:
+    fresh.up()
+    network = next(thing for thing in fresh.cloud.things().values() if thing.type == "gcp:compute/network:Network")
+    rule = Thing("gcp:compute/firewall:Firewall", "theirs", "theirs", {"network": network.id}, {})
+    fresh.cloud.create("urn", rule)
+    fresh.destroy(fails=True)
+    assert "used by gcp:compute/firewall:Firewall theirs" in fresh.text
+    fresh.cloud.delete("urn", "theirs")
     fresh.destroy()
     assert existing(fresh) == set()
 

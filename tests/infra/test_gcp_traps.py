@@ -96,7 +96,10 @@ def test_t4_nothing_in_the_cluster_makes_things_outside_of_it(stack: Recording) 
 def test_t5_deletion_protection_is_said_and_not_the_providers_default(stack: Recording) -> None:
     """Or the first destroy fails."""
     assert cluster(stack).inputs["deletionProtection"] is False
-    assert cluster(changed("gcp-c3", cluster={"deletionProtection": True})).inputs["deletionProtection"] is True
+    assert not cluster(stack).protect
+    protected = cluster(changed("gcp-c3", cluster={"deletionProtection": True}))
+    assert protected.inputs["deletionProtection"] is True
+    assert protected.protect, "refused by the cloud alone, a destroy has dropped the pools from the state by then"
 
 
 def test_t7_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording) -> None:
@@ -243,8 +246,8 @@ def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
     def name(**changes: dict[str, Any]) -> str:
         return changed("gcp-c3", **changes).one("Job", "training").inputs["metadata"]["name"]
 
-    assert name() == name(nodes={"max": 5})
-    assert len({name(), name(training={"steps": 600}), name(workers={"count": 2})}) == 3
+    assert name() == name(nodes={"max": 5}) == name(workers={"count": 2})
+    assert len({name(), name(training={"steps": 600}), name(training={"precision": "fp32"})}) == 3
 
 
 def test_t23_a_preview_builds_nothing_and_what_runs_is_named_by_digest(stack: Recording) -> None:
