@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class Evaluation:
     """exp(loss), for models that continue text."""
     tokens: int | None
     seconds: float
-    results: dict[str, Any]
+    figures: dict[str, float]
     """A task's further figures, such as exact match and F1."""
 
 
@@ -113,8 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
-    shown = {**vars(found), **found.results}
-    shown.pop("results")
+    shown = {**vars(found), **found.figures}
+    del shown["figures"]
     if options.json:
         print(json.dumps(shown))
     else:
@@ -132,19 +132,19 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     begin = time.monotonic()
     world = join(timeout_seconds=120)
     if source.checkpoint is not None:
-        module, validation, settings, results = _of_checkpoint(source.checkpoint, options)
+        module, validation, settings, figures = _of_checkpoint(source.checkpoint, options)
     else:
-        module, validation, settings, results = _of_model(source, options)
+        module, validation, settings, figures = _of_model(source, options)
     module.to(world.device)
     loss = validation.loss(module, world, precision(options.precision or settings.train.precision, world.device))
     tokens = validation.tokens if isinstance(validation, Validation) else None
     perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
     return Evaluation(
-        source.model, source.step, loss, perplexity, tokens, round(time.monotonic() - begin, 3), results()
+        source.model, source.step, loss, perplexity, tokens, round(time.monotonic() - begin, 3), figures()
     )
 
 
-Parts = tuple[nn.Module, "Losses", configuration.Config, Callable[[], dict[str, Any]]]
+Parts = tuple[nn.Module, "Losses", configuration.Config, Callable[[], dict[str, float]]]
 
 
 def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
@@ -165,7 +165,7 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     settings = configuration.load(arguments)
     work = importlib.import_module(TASKS[settings.task.name]).build(settings)
     work.load_model(path / "model")
-    return work.module, work.validation, settings, work.results
+    return work.module, work.validation, settings, work.validation_figures
 
 
 def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:

@@ -61,6 +61,8 @@ def from_model(model: str) -> Source:
         return _verified(path, f"--model {model}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"--model {model}: this is a run directory; give it as --run {model}")
+    if not path.exists() and (model.startswith(("/", ".", "~")) or model.count("/") > 1):
+        raise UserError(f"--model {model}: no such folder; give a Hugging Face or checkpoint folder, or a hub name")
     if path.exists() and not (path / "config.json").exists():
         raise UserError(f"--model {model}: holds no config.json; give a Hugging Face folder or a checkpoint folder")
     return Source(model)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import re
+import shlex
+import shutil
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +52,32 @@ def test_every_event_that_the_trainer_tells_is_explained() -> None:
 def test_a_document_without_marks_is_refused() -> None:
     with pytest.raises(LookupError, match="settings"):
         reference.refreshed("training.md", "# nothing here")
+
+
+def test_the_commands_work_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each `python -m trainer...` of both documents, in their order, with a short training and a model that is here."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("The rays"))
+    done: list[str] = []
+    for name in ("training.md", "using-the-model.md"):
+        blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / name).read_text("utf-8"), re.DOTALL)
+        for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+            words = shlex.split(line.replace("/data/", f"{tmp_path}/").replace("< prompt.txt", ""), comments=True)
+            if (
+                words[:2] != ["python", "-m"] or "gpt2-small-c3-bf16" in words
+            ):  # that one begins with weights of the hub
+                continue
+            module, arguments = words[2], words[3:]
+            if module == "trainer.train":
+                arguments = [word for word in arguments if not word.startswith("train.")]
+                arguments += ["train.sequence_length=32", "train.micro_batch=1", "train.tokens_per_step=64"]
+                arguments += ["train.steps=2", "evaluation.batches=2", "metrics.tensorboard=false"]
+            if "gpt2" in arguments:
+                arguments[arguments.index("gpt2")] = str(tmp_path / "runs/first/checkpoints/step-00000002/model")
+            if module == "trainer.report":
+                shutil.copytree(tmp_path / "runs/first", tmp_path / "runs/second")
+            assert importlib.import_module(module).main(arguments) in (0, None), line + capsys.readouterr().err
+            done.append(module)
+    modules = {f"trainer.{name}" for name in ("prepare", "train", "sample", "evaluate", "export", "report")}
+    assert set(done) == modules
