@@ -56,11 +56,15 @@ clean: down  ## down, and remove .local/ with the trained models, images and sta
 
 test: .venv/dev.stamp  ## all fast tests
 	@$(LOCAL) toolchain etcd
-	$(PY) -m pytest -m "not cluster and not engine" -n 2
+	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n 2
 
 e2e: .venv/dev.stamp  ## the real node, the real engine, the real training
 	@$(LOCAL) toolchain pulumi pulumi-language-python
 	$(PY) -m pytest -m "cluster or engine"
+
+chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
+	@$(LOCAL) toolchain etcd
+	$(PY) -m chaos
 
 lint: .venv/dev.stamp  ## format, lint and types
 	.venv/bin/ruff format --check .

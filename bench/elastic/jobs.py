@@ -51,7 +51,8 @@ def declared_job(workers: int) -> dict[str, Any]:
     training = values["training"]
     training["tokensPerStep"] = training["sequenceLength"] * training["microBatch"] * workers
     inputs = record("local", values).one("Job", "training").inputs
-    spec = json.loads(json.dumps(inputs["spec"]))
+    # Pulumi's numbers are all floats; Kubernetes takes 1000 but not 1000.0.
+    spec = json.loads(json.dumps(inputs["spec"]), parse_float=lambda text: int(float(text)))
     pod = spec["template"]["spec"]
     pod["volumes"] = [{"name": volume["name"], "emptyDir": {}} for volume in pod["volumes"]]
     del pod["priorityClassName"]

@@ -1,0 +1,74 @@
+"""Rows of the fault matrix as tests: some in every run, all of them with `make chaos` (marker `chaos`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chaos.dns import answer
+from chaos.journal import Journal
+from chaos.nodes import descendants
+from chaos.report import Matrix
+from chaos.rows import ROWS
+
+#: Those that take under a minute and break what no other test breaks.
+QUICK = ("node-lost", "late-joiner")
+BY_NAME = {row.name: row for row in ROWS}
+
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter", "unshare", "tini"))),
+    reason="network namespaces need root, iproute2, util-linux and tini",
+)
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    return Matrix(tmp_path_factory.mktemp("chaos"))
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    "name", [pytest.param(row.name, marks=[] if row.name in QUICK else pytest.mark.chaos) for row in ROWS]
+)
+def test_the_training_survives(matrix: Matrix, name: str) -> None:
+    result = matrix.play(BY_NAME[name])
+    assert not result.problem, result
+
+
+def test_every_fault_of_the_promise_has_a_row() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 18
+    assert set(QUICK) <= set(BY_NAME)
+
+
+def test_a_journal_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
+    def line(step: int, time: float) -> str:
+        return f'{{"step": {step}, "loss": 1.0, "time": {time}}}\n'
+
+    journal = Journal(tmp_path)
+    journal.end()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line(step, float(step)) for step in range(1, 11)))
+    journal._look()
+    path.write_text("".join(line(step, float(step)) for step in range(1, 8)) + line(8, 30.0) + '{"step": 9, "lo')
+    journal._look()
+    assert (journal.step, journal.lost) == (8, 3)
+    assert journal.longest_pause(9.5) == pytest.approx(20.0)
+    assert journal.longest_pause(12.0) == pytest.approx(18.0)
+
+
+def test_the_laboratorys_name_server_knows_its_names_only() -> None:
+    question = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + b"\x04etcd\x05chaos\x00"
+    found = answer(question + b"\x00\x01\x00\x01", {"etcd.chaos": "10.77.0.2"})
+    assert found[:2] == b"\x12\x34"
+    assert found.endswith(bytes([10, 77, 0, 2]))
+    other = answer(question + b"\x00\x01\x00\x01", {})
+    assert other[3] & 0x0F == 3
+    ipv6 = answer(question + b"\x00\x1c\x00\x01", {"etcd.chaos": "10.77.0.2"})
+    assert (ipv6[3] & 0x0F, ipv6[7]) == (0, 0)
+
+
+def test_descendants_are_found_parents_first() -> None:
+    assert descendants(os.getpid())[0] == os.getpid()
