@@ -17,11 +17,11 @@ Batch = tuple[torch.Tensor, ...]
 
 
 class Feed:
-    """This worker's micro-batches from `step` on, in the order of `turns`."""
+    """This worker's micro-batches from `step` on, in the order of `turns`; `equal` as there."""
 
-    def __init__(self, batches: Batches, world: World, step: int, equal_turns: bool) -> None:
+    def __init__(self, batches: Batches, world: World, step: int, equal: bool) -> None:
         self._batches, self._world = batches, world
-        self.plan = turns(batches.per_step, world, equal_turns)
+        self.plan = turns(batches.per_step, world, equal)
         self._places = self._endless(step)
         # One thread: the order is the plan's, and get() needs no lock.
         self._reader = ThreadPoolExecutor(1, "feed")

@@ -81,6 +81,7 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
         loop.saver.finish()
         leave_lost_peers(world.rank, error)
     finally:
+        gc.unfreeze()
         gc.enable()
         reporter.close()
 
@@ -145,16 +146,19 @@ class Loop:
         batch: feed.Batch = ()
         stopping = overdue = False
         turns = max(len(plan), feed.rounds(work.batches.per_step, world))
+        # A worker with fewer micro-batches than others sits out the first turn, not the last: so all exchange gradients
+        # in the last one, and a step that is given up before it leaves nobody waiting in an exchange.
+        idle = turns - len(plan)
         for turn in range(turns):
             vote = distributed.Vote(world, self.notice.given, world.first and self.saver.overdue())
-            if turn < len(plan):
-                number, weight = plan[turn]
+            if turn >= idle:
+                number, weight = plan[turn - idle]
                 began = time.perf_counter()
                 batch = batches.next()
                 self.watch.data += time.perf_counter() - began
                 if work.draws:
                     torch.manual_seed(draw_seed(self.config.run.seed, self.step, number))
-                loss += self.engine.accumulate(batch, weight, last=turn == len(plan) - 1)
+                loss += self.engine.accumulate(batch, weight, last=turn == turns - 1)
             if turn < turns - 1:
                 stopping, overdue = vote.result()
                 if stopping:

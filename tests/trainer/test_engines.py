@@ -211,3 +211,31 @@ def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
         built.step(1e-2, number)
     assert found[0] == pytest.approx(math.log(100), abs=0.1)
     assert found[-1] < 0.05
+
+
+class Given:
+    """A notice that came to the first worker only, before the step began."""
+
+    def __init__(self, rank: int) -> None:
+        self.given = rank == 0
+
+    def listen(self) -> None: ...
+
+
+def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
+    from trainer import feed
+    from trainer.loop import Loop
+    from trainer.metrics import Reporter
+
+    config = toy.configuration()
+    reporter = Reporter(folder, 1, world.size, 1, config.metrics, first=False)
+    loop = Loop(toy.work(), config, folder, world, Given(world.rank), reporter, torch.float32)
+    batches = feed.Feed(toy.Batches(), world, 0, equal=False)
+    found = loop.one_step(batches)
+    batches.close()
+    return found
+
+
+def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Of three workers one has two micro-batches, and the others are done with theirs when the notice is heard."""
+    assert toy.drive(3, step_with_notice, tmp_path, folder=tmp_path) == [(True, False)] * 3
