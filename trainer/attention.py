@@ -15,23 +15,32 @@ ROWS = 256
 """Rows of scores in a block: small enough to skip 3/8 of the square at length 1024, large enough for fast products."""
 
 
-def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-    """softmax(query key^T * scale, causal) value. All of them [batch x heads, length, head width], contiguous."""
-    return _Blocks.apply(query, key, value, scale)  # pyright: ignore[reportReturnType]
+def mask(length: int) -> torch.Tensor:
+    """0 where a position sees another, else minus infinity. To be added: to compare positions takes twice as long."""
+    return torch.full((length, length), -math.inf).triu(1)
+
+
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """softmax(query key^T * scale + hidden) value, with hidden = mask(length).
+
+    The first three are [batch x heads, length, head width], contiguous.
+    """
+    return _Blocks.apply(query, key, value, hidden, scale)  # pyright: ignore[reportReturnType]
 
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
     ) -> torch.Tensor:
         outputs, weights, sums = [], [], []
         length = query.shape[1]
         for first in range(0, length, ROWS):
             last = min(first + ROWS, length)
             scores = torch.bmm(query[:, first:last], key[:, :last].transpose(1, 2)).float()
-            visible = torch.arange(last, device=query.device) <= torch.arange(first, last, device=query.device)[:, None]
-            scores = torch.where(visible, scores, -math.inf)
+            scores = scores + hidden[first:last, :last]
             unnormalised = ((scores - scores.amax(2, keepdim=True)) * scale).exp()
             total = unnormalised.sum(2, keepdim=True)
             weight = unnormalised.to(query.dtype)
@@ -66,5 +75,6 @@ class _Blocks(torch.autograd.Function):
             torch.cat(query_gradients, 1),
             key_gradient.to(key.dtype),
             value_gradient.to(value.dtype),
+            None,
             None,
         )

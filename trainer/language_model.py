@@ -48,6 +48,7 @@ class LanguageModel(nn.Module):
         self._kernels = Kernels(compile=False)
         self._compiled = False
         self._copies = Copies()
+        self._masks: dict[int, torch.Tensor] = {}
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the parts, in place: one graph for all blocks, one for the loss, none with a break.
@@ -104,19 +105,20 @@ class LanguageModel(nn.Module):
             hidden = self._embedded(inputs, None)
             for number, layer in enumerate(self.net.transformer.h):
                 norms, products = self._weights(layer, dtype)
-                heads, scale, epsilon, activation, _ = self._shape(layer)
+                heads, scale, epsilon, activation = self._shape(layer)
                 query, key, _ = projections(hidden, norms, products, heads, epsilon)
                 scores = (query[0].float() @ key[0].float().transpose(-1, -2)) * scale
                 names += [f"layer{number}_attention_weight_{end}" for end in ("max", "min")]
                 values += [scores.amax(), scores.amin()]
-                hidden = block(hidden, norms, products, heads, scale, epsilon, activation, False)
+                hidden = block(hidden, norms, products, heads, scale, epsilon, activation, None)
         return dict(zip(names, torch.stack(values).cpu(), strict=True))
 
     def _hidden(self, inputs: torch.Tensor, dtype: torch.dtype, tied: TiedGradient | None) -> torch.Tensor:
         """What the head multiplies: [batch, length, width]."""
         hidden = self._embedded(inputs, tied)
+        mask = self._mask(hidden)
         for layer in self.net.transformer.h:
-            hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer))
+            hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
         last = self.net.transformer.ln_f
         return F.layer_norm(hidden, hidden.shape[-1:], last.weight, last.bias, last.eps).to(dtype)
 
@@ -129,10 +131,18 @@ class LanguageModel(nn.Module):
         norms = tuple(layer.get_parameter(name) for name in NORMS)
         return norms, self._copies.of([layer.get_parameter(name) for name in PRODUCTS], dtype)
 
-    def _shape(self, layer: Any) -> tuple[int, float, float, Any, bool]:
-        own = self._compiled and not layer.ln_1.weight.is_cuda and not _tiles()
+    def _shape(self, layer: Any) -> tuple[int, float, float, Any]:
         tanh = self.net.config.activation_function in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
-        return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, gelu if tanh else layer.mlp.act, own
+        return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, gelu if tanh else layer.mlp.act
+
+    def _mask(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """For our attention; None where torch's is the better one."""
+        length = hidden.shape[1]
+        if not self._compiled or hidden.is_cuda or _tiles() or length <= attention.ROWS:
+            return None
+        if length not in self._masks:
+            self._masks = {length: attention.mask(length)}
+        return self._masks[length]
 
     def _product_type(self, device: torch.device) -> torch.dtype:
         """Autocast's type where it is on, else the parameters' own."""
@@ -149,24 +159,24 @@ def block(
     scale: float,
     epsilon: float,
     activation: Any,
-    own_attention: bool,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One layer. hidden [batch, length, width] keeps its type (fp32); products are in that of the weights.
 
-    Biases are added outside the products: there inductor joins them to what follows.
+    mask: attention.mask of the length, for our attention; None: torch's.
     """
     batch, length, width = hidden.shape
     out, out_bias, widen, widen_bias, narrow, narrow_bias = products[2:]
     query, key, value = projections(hidden, norms, products, heads, epsilon)
-    if own_attention and length > attention.ROWS:
+    if mask is not None:
         query, key, value = (part.reshape(batch * heads, length, -1) for part in (query, key, value))
-        mixed = attention.causal_attention(query, key, value, scale).view(batch, heads, length, -1)
+        mixed = attention.causal_attention(query, key, value, mask, scale).view(batch, heads, length, -1)
     else:
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     mixed = mixed.transpose(1, 2).reshape(batch, length, width)
-    hidden = hidden + (mixed @ out + out_bias)
+    hidden = hidden + biased(mixed @ out, out_bias)
     normed = F.layer_norm(hidden, (width,), norms[2], norms[3], epsilon).to(widen.dtype)
-    return hidden + (activation(normed @ widen + widen_bias) @ narrow + narrow_bias)
+    return hidden + biased(activation(biased(normed @ widen, widen_bias)) @ narrow, narrow_bias)
 
 
 def projections(
@@ -180,8 +190,13 @@ def projections(
     batch, length, width = hidden.shape
     joint, joint_bias = products[:2]
     normed = F.layer_norm(hidden, (width,), norms[0], norms[1], epsilon).to(joint.dtype)
-    three = (normed @ joint + joint_bias).view(batch, length, 3, heads, width // heads)
+    three = biased(normed @ joint, joint_bias).view(batch, length, 3, heads, width // heads)
     return three.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def biased(values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The sum of a product and its bias, apart from the product, where inductor joins it to what follows."""
+    return _Bias.apply(values, bias)  # pyright: ignore[reportReturnType]
 
 
 def gelu(values: torch.Tensor) -> torch.Tensor:
@@ -196,6 +211,20 @@ def gelu(values: torch.Tensor) -> torch.Tensor:
 def _tiles() -> bool:
     """Whether the CPU has AMX, for which torch's own attention is written."""
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+class _Bias(torch.autograd.Function):
+    """The bias's gradient as a product with ones. As a sum, inductor joins it to the loop before, which then runs down
+    the columns of memory: a third slower for GELU."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return values + bias
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = outer[0].flatten(0, -2)
+        return outer[0], (rows.new_ones(1, len(rows)) @ rows)[0]
 
 
 class _Embedding(torch.autograd.Function):

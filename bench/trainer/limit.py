@@ -1,0 +1,85 @@
+"""The time of a step's matrix products alone: `python -m bench.trainer.limit JSON`.
+
+What no change to the rest can beat with these libraries: forward and both gradients of every product, in the shapes of
+the model, each measured warm and multiplied by how often it comes. Attention's products are measured as the whole
+square of positions (as FLOPs are counted: PaLM, appendix B) and as the lower triangle in blocks of 256 rows, which is
+what causal attention needs.
+The last line is {"seconds": of a step, "triangle": of a step, "rate": FLOP/s of the dense products}.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+REPEATS = 5
+ROWS = 256
+
+
+def main(arguments: list[str]) -> None:
+    mode = json.loads(arguments[0])
+    if mode["device"] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    print(json.dumps(measure(mode)))
+
+
+def measure(mode: dict[str, Any]) -> dict[str, float]:
+    import torch
+
+    from trainer.presets import PRESETS
+
+    torch.set_float32_matmul_precision("high")
+    size, device = PRESETS[mode["preset"]], mode["device"]
+    dtype = torch.bfloat16 if mode["precision"] == "bf16" else torch.float32
+    tokens, width, length = mode["micro_batch"] * mode["length"], size.width, mode["length"]
+    heads = mode["micro_batch"] * size.heads
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=dtype, device=device)
+
+    def seconds(product: Callable[[], Any]) -> float:
+        found = []
+        for _ in range(REPEATS + 1):
+            began = time.perf_counter()
+            product()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            found.append(time.perf_counter() - began)
+        return statistics.median(found[1:])
+
+    def dense(inputs: int, outputs: int) -> float:
+        """Forward and both gradients."""
+        x, weight, outer = make(tokens, inputs), make(inputs, outputs), make(tokens, outputs)
+        products = (lambda: x @ weight, lambda: outer @ weight.t(), lambda: x.t() @ outer)
+        return sum(seconds(product) for product in products)
+
+    def attention(rows: int, columns: int) -> float:
+        """Scores and mixture, and the four products of their gradients."""
+        query, key = make(heads, rows, width // size.heads), make(heads, columns, width // size.heads)
+        scores = make(heads, rows, columns)
+        wide, narrow, turned = (
+            seconds(lambda: query @ key.transpose(1, 2)),
+            seconds(lambda: scores @ key),
+            seconds(lambda: scores.transpose(1, 2) @ query),
+        )
+        return 2 * wide + 2 * narrow + 2 * turned
+
+    shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    layer = sum(dense(*shape) for shape in shapes)
+    head = dense(width, 50304)
+    square = attention(length, length)
+    triangle = sum(attention(min(ROWS, length), last) for last in range(min(ROWS, length), length + 1, ROWS))
+    count = mode["tokens_per_step"] / tokens
+    flops = 6 * tokens * (size.layers * 12 * width * width + width * 50304)
+    return {
+        "seconds": count * (size.layers * (layer + square) + head),
+        "triangle": count * (size.layers * (layer + triangle) + head),
+        "rate": flops / (size.layers * layer + head),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,178 @@
+"""Tokens a second of GPT-2 124M, ours and others', in one run on one machine: `python -m bench.trainer.speed`.
+
+Ours is the whole `python -m trainer.train` on a dataset of the sample text, read from its metrics; peers.py has the
+others, limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an
+accelerator): gradients add up over four micro-batches of one window, or one of four. A figure is the median of the
+steps after the first. `--only` measures a part; figures are kept in bench/results/ and the table has all of them.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.machine import describe
+from bench.trainer import speed_table
+from trainer.launch import MALLOC
+
+RESULTS = Path(__file__).parents[1] / "results"
+PROGRAMS = ("ours", "loop", "Trainer", "limit")
+ALLOCATORS = {"kept": MALLOC, "glibc": ""}
+
+
+@dataclass(frozen=True)
+class Mode:
+    program: str
+    precision: str
+    compiled: bool
+    micro_batch: int
+    allocator: str = "kept"
+    """kept: freed memory stays with the process (launch.py sets it); glibc: its defaults."""
+
+    @property
+    def name(self) -> str:
+        how = "" if self.program == "limit" else ", compiled" if self.compiled else ", eager"
+        return f"{self.program}, {self.precision}{how}, {self.micro_batch}x1024, {self.allocator}"
+
+
+def modes(device: str) -> list[Mode]:
+    """All that are measured, the fast ones first. glibc's defaults for the modes that people would choose."""
+    windows = (1, 4) if device == "cpu" else (32, 64)
+    precisions = ("bf16", "fp32") if device == "cpu" else ("bf16",)
+    found = [
+        Mode(program, precision, compiled, micro_batch)
+        for precision in precisions
+        for micro_batch in windows
+        for program in PROGRAMS
+        for compiled in (True, False)
+        if compiled or program != "limit"
+    ]
+    if device == "cpu":
+        found += [
+            Mode(program, "bf16", True, micro_batch, "glibc")
+            for micro_batch in windows
+            for program in ("ours", "loop", "Trainer")
+        ]
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.speed", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
+    )
+    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 30")
+    parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
+    options = parser.parse_args(arguments)
+    chosen = [
+        mode
+        for mode in modes(options.device)
+        if all(word in mode.name for word in options.only.replace(",", " ").split())
+    ]
+    if options.list or not chosen:
+        print("\n".join(mode.name for mode in chosen or modes(options.device)))
+        return 0 if chosen else 2
+    file = RESULTS / f"speed_{options.device}.json"
+    figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
+        data = dataset(Path(scratch))
+        for mode in chosen:
+            try:
+                figures[mode.name] = measure(mode, options, data, Path(scratch)) | dataclasses.asdict(mode)
+            except subprocess.CalledProcessError as error:
+                print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
+                continue
+            print(f"{mode.name}: {figures[mode.name]['tokens_per_second']:.0f} tokens/s", flush=True)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+            (RESULTS / f"speed_{options.device}.md").write_text(speed_table.text(figures, options.device), "utf-8")
+    return 0
+
+
+def dataset(folder: Path) -> str:
+    """The sample text in GPT-2's tokens."""
+    command = [sys.executable, "-m", "trainer.prepare", "--output", str(folder / "data")]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return str(folder / "data")
+
+
+def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path) -> dict[str, Any]:
+    """Raises CalledProcessError when the mode's process fails."""
+    cpu = options.device == "cpu"
+    settings = {
+        "preset": "small",
+        "length": 1024,
+        "tokens_per_step": 4096 if cpu else 2**19,
+        "steps": options.steps or ((3 if mode.precision == "fp32" else 4) if cpu else 30),
+        "device": options.device,
+        "data": data,
+        "scratch": str(scratch / "trainer"),
+    } | dataclasses.asdict(mode)
+    environment = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
+    if ALLOCATORS[mode.allocator]:
+        environment["GLIBC_TUNABLES"] = ALLOCATORS[mode.allocator]
+    environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    began = time.monotonic()
+    if mode.program == "ours":
+        result = ours(settings, environment, scratch / mode.name.replace(", ", "-"))
+    else:
+        module = "bench.trainer.limit" if mode.program == "limit" else "bench.trainer.peers"
+        command = [sys.executable, "-m", module, json.dumps(settings)]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+    seconds = result["seconds"]
+    if isinstance(seconds, list):
+        result |= {"first_step": round(seconds[0], 2), "seconds": statistics.median(seconds[1:]), "steps": seconds[1:]}
+    result["tokens_per_second"] = settings["tokens_per_step"] / result["seconds"]
+    result["whole_run"] = round(time.monotonic() - began, 1)
+    result["machine"] = describe("torch", "transformers") + ("" if cpu else f"; {_accelerator()}")
+    return result
+
+
+def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> dict[str, Any]:
+    """The steps of a real training, as its metrics tell them. Evaluations and checkpoints are not in a step's time."""
+    values = {
+        "model.preset": settings["preset"],
+        "data.directory": settings["data"],
+        "run.directory": run,
+        "train.steps": settings["steps"],
+        "train.tokens_per_step": settings["tokens_per_step"],
+        "train.micro_batch": settings["micro_batch"],
+        "train.precision": settings["precision"],
+        "train.compile": settings["compiled"],
+        "optimizer.learning_rate": 1e-4,
+        "optimizer.warmup_steps": 0,
+        "optimizer.schedule": "constant",
+        "evaluation.every": 0,
+        "evaluation.batches": 1,
+        "evaluation.sample_tokens": 0,
+        "checkpoint.every_steps": 0,
+        "checkpoint.every_minutes": 0,
+        "metrics.every": 1,
+        "metrics.attention_statistics": False,
+        "metrics.tensorboard": False,
+    }
+    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
+    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [line for line in lines if "step_seconds" in line]
+    return {"seconds": [line["step_seconds"] for line in steps], "losses": [line["loss"] for line in steps]}
+
+
+def _accelerator() -> str:
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
