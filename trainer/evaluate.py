@@ -4,6 +4,7 @@ As a command: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data 
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import math
@@ -109,7 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.batches is not None and options.batches < 0:
             raise UserError(f"--batches {options.batches}: give 0 or more")
-        found = evaluate(options)
+        with contextlib.redirect_stdout(sys.stderr):  # what a task tells of its data is no part of the result
+            found = evaluate(options)
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

@@ -76,9 +76,8 @@ def load(source: Source) -> Any:
     import torch
     import transformers
 
-    from trainer import model as ours  # quietens transformers
-
-    del ours
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(source.model)
         cls = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])

@@ -93,6 +93,10 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
     from transformers.models.auto.tokenization_auto import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    set_verbosity_error()  # that the layer for the scores is fresh is no news
+    disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
     name = config.model.weights
     begun = [path / "model" for path in checkpoint.listed(Path(config.run.directory))]
