@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from infra.catalog import MACHINES, for_pods
 from infra.rules import RULES
 from infra.sections import (
+    AnsweringConfig,
     CheckConfig,
     ClusterConfig,
     DatasetConfig,
@@ -57,6 +58,8 @@ class StackConfig(Section):
     """The text to train on."""
     training: TrainingConfig = TrainingConfig()
     """What is trained, and how."""
+    answering: AnsweringConfig = AnsweringConfig()
+    """The training of task question_answering: the defaults are BERT large on SQuAD 1.1."""
     check: CheckConfig = CheckConfig()
     """A measurement of the nodes before the training."""
     tensorboard: TensorBoardConfig = TensorBoardConfig()
@@ -142,6 +145,7 @@ def _fill_in(sections: dict[str, Any], stack: str) -> None:
     cluster, nodes, workers = (sections.get(name) for name in ("cluster", "nodes", "workers"))
     if cluster is not None and cluster.name is None:
         sections["cluster"] = cluster.model_copy(update={"name": f"trainyard-{stack}"})
+    _fill_in_answering(sections)
     machine = MACHINES.get(nodes.machine_type) if nodes is not None else None
     if nodes is None or workers is None or machine is None:
         return
@@ -155,6 +159,25 @@ def _fill_in(sections: dict[str, Any], stack: str) -> None:
     }
     given = workers.model_fields_set
     sections["workers"] = workers.model_copy(update={k: v for k, v in whole_node.items() if k not in given})
+
+
+def _fill_in_answering(sections: dict[str, Any]) -> None:
+    """One key, training.task, exchanges the whole training."""
+    training, dataset, answering = (sections.get(name) for name in ("training", "dataset", "answering"))
+    if training is None or dataset is None or answering is None or training.task != "question_answering":
+        return
+    rate = {"learning_rate": answering.learning_rate, "warmup_steps": 0, "schedule": "linear", "weight_decay": 0.0}
+    shape = {
+        "weights": answering.weights,
+        "steps": answering.steps,
+        "tokens_per_step": answering.tokens_per_step,
+        "sequence_length": answering.sequence_length,
+        "micro_batch": answering.micro_batch,
+        "optimizer": training.optimizer.model_copy(update=rate),
+        "evaluation": training.evaluation.model_copy(update={"every": answering.evaluate_every}),
+    }
+    sections["training"] = training.model_copy(update=shape)
+    sections["dataset"] = dataset.model_copy(update={"name": "questions", "input": answering.data})
 
 
 def _describe(section: type[Section], prefix: str, detail: ErrorDetails) -> str:

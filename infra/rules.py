@@ -148,7 +148,7 @@ def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterCo
 
 def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
     sample = training.sequence_length * training.micro_batch
-    if training.task == "language_model" and training.tokens_per_step % sample:
+    if training.tokens_per_step % sample:
         nearest_size = max(1, round(training.tokens_per_step / sample)) * sample
         yield (
             f"training.tokensPerStep: {training.tokens_per_step} is not a multiple of sequenceLength x microBatch = "
@@ -173,7 +173,7 @@ def _model_positions(training: TrainingConfig) -> Iterator[str]:
 def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[str]:
     micro_batches = training.tokens_per_step // (training.sequence_length * training.micro_batch)
     processes = workers.count * workers.processes
-    if training.task == "language_model" and 0 < micro_batches < processes:
+    if 0 < micro_batches < processes:
         yield (
             f"training.microBatch: a step has {micro_batches} micro-batches for {processes} processes, some would "
             f"idle; lower microBatch or raise tokensPerStep"

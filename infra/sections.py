@@ -194,7 +194,7 @@ class OptimizerConfig(Section):
     """Steps of linear warm-up from 0."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"] = "cosine"
     """After the warm-up: `cosine` and `linear` fall to a tenth of the peak at the last step, `wsd` stays and falls at
-    the end; `warmup_decay_log` and `warmup_decay_linear` are DeepSpeed's WarmupDecayLR with its two kinds of warm-up."""
+    the end; `warmup_decay_log` and `warmup_decay_linear` are DeepSpeed's WarmupDecayLR with its kinds of warm-up."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay of the matrices (not of biases and norms)."""
     clip: float = Field(default=1.0, gt=0)
@@ -222,7 +222,8 @@ class TrainingConfig(Section):
     """Folder under /data/runs. Default: the model and a hash of what changes the mathematics, so that the same training
     resumes and a different one starts afresh."""
     task: Literal["language_model", "question_answering"] = "language_model"
-    """`language_model`: GPT-2 on the data set. `question_answering`: BERT on SQuAD."""
+    """`language_model`: GPT-2 on the data set. `question_answering`: BERT on SQuAD, with the shape of the training that
+    `answering` says instead of this section and of `dataset`."""
     model: Annotated[str, AfterValidator(_known_model)] = "small"
     """Preset of GPT-2: tiny, micro, distil, small, medium, large or xl."""
     weights: str | None = None
@@ -257,6 +258,26 @@ class TrainingConfig(Section):
     max_hours: float | None = Field(default=None, gt=0)
     """The Job is ended after this time, whatever it has reached: a guard for the bill. It resumes with the next
     training of the same name."""
+
+
+class AnsweringConfig(Section):
+    data: tuple[str, ...] = Field(default=("hf:squad",), min_length=1, max_length=2)
+    """Questions: a data set of the hub in SQuAD's form (hf:NAME, both splits), or two JSON files of SQuAD, one to learn
+    from and one to be judged by."""
+    weights: str = "bert-large-uncased"
+    """The encoder to begin with, on the Hugging Face hub."""
+    steps: int = Field(default=3690, ge=1)
+    """Optimizer steps; with the defaults two epochs of SQuAD 1.1."""
+    tokens_per_step: int = Field(default=18_432, ge=1)
+    """Tokens in one step, over all workers: 48 windows of 384."""
+    sequence_length: int = Field(default=384, ge=16)
+    """Tokens of one window over question and text."""
+    micro_batch: int = Field(default=8, ge=1)
+    """Windows that one process computes at once."""
+    learning_rate: float = Field(default=3e-5, gt=0, le=1)
+    """Peak learning rate, falling linearly to a tenth."""
+    evaluate_every: int = Field(default=500, ge=1)
+    """Steps between two measurements of exact match and F1."""
 
 
 class TensorBoardConfig(Section):

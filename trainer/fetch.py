@@ -1,4 +1,7 @@
-"""Weights of the Hugging Face hub into a folder, once: `python -m trainer.fetch --model NAME --output FOLDER`.
+"""What comes from elsewhere into a folder, once: weights of the Hugging Face hub, or questions in SQuAD's format.
+
+    python -m trainer.fetch --model NAME --output FOLDER
+    python -m trainer.fetch --questions hf:squad --output FOLDER
 
 The pods that train reach nothing but each other; this runs before them, where the hub is in reach.
 """
@@ -18,12 +21,19 @@ WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.fetch", description="Fetch weights from the hub.")
-    parser.add_argument("--model", required=True, help="name on the Hugging Face hub, such as gpt2")
+    parser = argparse.ArgumentParser(prog="python -m trainer.fetch", description="Fetch weights, or questions.")
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--model", help="name on the Hugging Face hub, such as gpt2")
+    wanted.add_argument(
+        "--questions", nargs="+", metavar="SOURCE", help="hf:NAME, or two SQuAD files: train, validation"
+    )
     parser.add_argument("--output", required=True, type=Path, help="folder to fetch it into")
     options = parser.parse_args(arguments)
     try:
-        fetch(options.model, options.output)
+        if options.model:
+            fetch(options.model, options.output)
+        else:
+            fetch_questions(options.questions, options.output)
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -55,6 +65,43 @@ def fetch(model: str, output: Path) -> None:
         raise UserError(f"--model {model}: has no weights as safetensors; give a model or a revision that has")
     write_json(output / COMPLETE, {"model": model})
     event("fetched", state="written", model=model, directory=output)
+
+
+def fetch_questions(named: list[str], output: Path) -> None:
+    """Write train.json and validation.json, or find that they are there. Raises UserError for what is no SQuAD."""
+    from trainer.squad_data import read
+
+    found = read_json(output / COMPLETE)
+    if found is not None and found.get("questions") == named:
+        event("fetched", state="found", questions=" ".join(named), directory=output)
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    for split, source in (("train", named[0]), ("validation", named[-1])):
+        asked = read(f"question_answering.{split}", source)
+        articles = [
+            {
+                "paragraphs": [
+                    {
+                        "context": question.context,
+                        "qas": [
+                            {
+                                "id": question.id,
+                                "question": question.question,
+                                "is_impossible": not question.answers,
+                                "answers": [
+                                    {"text": text, "answer_start": start}
+                                    for text, start in zip(question.answers, question.starts, strict=True)
+                                ],
+                            }
+                        ],
+                    }
+                ]
+            }
+            for question in asked
+        ]
+        write_json(output / f"{split}.json", {"version": "fetched", "data": articles})
+        event("fetched", state="written", split=split, questions=len(asked), directory=output)
+    write_json(output / COMPLETE, {"questions": named})
 
 
 if __name__ == "__main__":

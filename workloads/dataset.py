@@ -44,9 +44,9 @@ class Dataset(pulumi.ComponentResource):
         super().__init__("trainyard:workloads:Dataset", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         text = config.dataset
         self.directory = dataset_folder(text.name)
-        arguments = prepare_arguments(text, self.directory)
-        fetch = fetch_arguments(config.training)
-        identity = hashlib.sha256("\0".join([image.version, *arguments, *fetch]).encode()).hexdigest()[:8]
+        command = prepare_command(config.training, text, self.directory)
+        fetch = fetch_command(config.training)
+        identity = hashlib.sha256("\0".join([image.version, *command, *fetch]).encode()).hexdigest()[:8]
         account = self._account(cluster, namespace)
         self.job = k8s.batch.v1.Job(
             name,
@@ -65,7 +65,7 @@ class Dataset(pulumi.ComponentResource):
                 backoff_limit=2,
                 template=k8s.core.v1.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("dataset")),
-                    spec=_pod(text, arguments, fetch, image.reference, claim.metadata.name, tokens, account),
+                    spec=_pod(text, command, fetch, image.reference, claim.metadata.name, tokens, account),
                 ),
             ),
             # Never two that write the same shards.
@@ -90,30 +90,41 @@ class Dataset(pulumi.ComponentResource):
         )
 
 
-def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
-    """Arguments of `python -m trainer.prepare`; relative inputs are paths on the shared volume."""
-    inputs = [
+def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory: str) -> list[str]:
+    """What makes the data of a task out of its inputs, after `python -m`."""
+    if training.task == "question_answering":
+        return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
+    return ["trainer.prepare", *prepare_arguments(dataset, directory)]
+
+
+def _inputs(config: DatasetConfig) -> list[str]:
+    """Relative inputs are paths on the shared volume."""
+    return [
         text if text == "sample" or text.startswith(("/", "hf:")) or "://" in text else f"{DATA}/{text}"
         for text in config.input
     ]
+
+
+def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
+    """Arguments of `python -m trainer.prepare`; relative inputs are paths on the shared volume."""
     return [
-        *("--input", *inputs),
+        *("--input", *_inputs(config)),
         *("--output", directory),
         *("--tokenizer", config.tokenizer),
         *("--validation-fraction", str(config.validation_fraction)),
     ]
 
 
-def fetch_arguments(training: TrainingConfig) -> list[str]:
-    """Arguments of `python -m trainer.fetch`, for weights of the hub: the trainers are offline. Otherwise nothing."""
+def fetch_command(training: TrainingConfig) -> list[str]:
+    """What brings weights of the hub, after `python -m`, since the trainers are offline. Nothing for a folder."""
     if not training.weights or training.weights.startswith("/"):
         return []
-    return ["--model", training.weights, "--output", weights_folder(training.weights)]
+    return ["trainer.fetch", "--model", training.weights, "--output", weights_folder(training.weights)]
 
 
 def _pod(
     config: DatasetConfig,
-    arguments: list[str],
+    command: list[str],
     fetch: list[str],
     image: pulumi.Output[str],
     claim: pulumi.Input[str],
@@ -136,9 +147,9 @@ def _pod(
         )
 
     return trainer_pod(
-        container("prepare", ["trainer.prepare", *arguments]),
+        container("prepare", command),
         claim,
-        init_containers=[container("fetch", ["trainer.fetch", *fetch])] if fetch else None,
+        init_containers=[container("fetch", fetch)] if fetch else None,
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",
     )

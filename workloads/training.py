@@ -159,7 +159,8 @@ def run_name(config: TrainingConfig, dataset: DatasetConfig) -> str:
     without = {"name", "metrics_every", "evaluation", "checkpoint", "engine", "zero_stage", "max_hours"}
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
     identity = [config.model_dump(exclude=without), text]
-    return f"{config.model}-{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]}"
+    what = config.model if config.task == "language_model" else "answering"
+    return f"{what}-{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def training_arguments(
@@ -188,8 +189,15 @@ def training_arguments(
         "checkpoint.keep": config.checkpoint.keep,
         "metrics.every": config.metrics_every,
     }
-    if config.task != "language_model":
-        settings["task.name"] = config.task
+    if config.task == "question_answering":
+        settings |= {
+            "task.name": config.task,
+            # The encoder's own shape.
+            "model.preset": "weights",
+            "question_answering.train": f"{dataset_directory}/train.json",
+            "question_answering.validation": f"{dataset_directory}/validation.json",
+        }
+        del settings["data.directory"]
     if config.weights:
         fetched = not config.weights.startswith("/")
         settings["model.weights"] = weights_folder(config.weights) if fetched else config.weights

@@ -314,3 +314,30 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     context = outputs["context"]
     for command in ("watchCommand", "logsCommand", "tensorboardCommand", "fetchCommand", "sampleCommand"):
         assert f"--context {context} " in outputs[command]
+
+
+@pytest.mark.parametrize("task", ["language_model", "question_answering"])
+@pytest.mark.parametrize("name", STACKS)
+def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task: str) -> None:
+    from trainer.config import load
+
+    # A step is shared out between 16 accelerators, or between 3 machines.
+    answering = {"microBatch": 3 if name == "gcp-a100" else 8}
+    stack = record(name, changed(name, training={"task": task}, answering=answering))
+    arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+    config = load(arguments[arguments.index("--") + 1 :])
+    assert config.task.name == task
+    assert config.train.precision == "bf16"
+
+
+def test_bert_on_squad_is_one_key() -> None:
+    stack = record("gcp-c3", changed("gcp-c3", training={"task": "question_answering"}))
+    dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    (weights,), (questions,) = dataset["initContainers"], dataset["containers"]
+    assert weights["args"][2:5] == ["trainer.fetch", "--model", "bert-large-uncased"]
+    assert questions["args"][2:5] == ["trainer.fetch", "--questions", "hf:squad"]
+    folder = questions["args"][-1]
+    arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"question_answering.train={folder}/train.json" in arguments
+    assert "model.weights=/data/models/bert-large-uncased" in arguments
+    assert stack.outputs["runDirectory"].startswith("/data/runs/answering-")

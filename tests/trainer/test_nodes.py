@@ -217,3 +217,21 @@ def test_a_model_that_cannot_be_fetched_is_one_line(tmp_path: Path) -> None:
     assert "--model tiny: cannot be fetched from the hub" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / fetch.COMPLETE).exists()
+
+
+def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
+    from trainer.squad_data import read
+
+    answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
+    unanswered = {"id": "2", "question": "Why?", "is_impossible": True, "answers": []}
+    document = {"data": [{"paragraphs": [{"context": "Mr Newton", "qas": [answered, unanswered]}]}]}
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.json").write_text(json.dumps(document))
+    sources = [str(tmp_path / "train.json"), str(tmp_path / "dev.json")]
+    arguments = ["--questions", *sources, "--output", str(tmp_path / "out")]
+    assert fetch.main(arguments) == 0
+    for split, source in zip(("train", "validation"), sources, strict=True):
+        assert read("train", str(tmp_path / "out" / f"{split}.json")) == read("train", source)
+    (tmp_path / "train.json").unlink()
+    assert fetch.main(arguments) == 0, "what is there is not fetched again"
+    assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2
