@@ -89,8 +89,8 @@ def build(
             timeouts=LONG,
             # It describes the default pool, which is gone.
             ignore_changes=["nodeConfig"],
-            # Pulumi's own protection too: it refuses before anything is done. The cloud's refusal alone would come when
-            # pools and objects, which go with the cluster, have left the state already, while they still exist.
+            # Pulumi's own protection too: it refuses in the preview of a destroy. The cloud's refusal alone would come
+            # when pools and objects, which go with the cluster, have left the state already, while they still exist.
             protect=config.cluster.deletion_protection,
         ),
     )

@@ -211,7 +211,8 @@ def test_deletion_protection_refuses_before_anything_is_lost(fresh: CloudStack) 
     fresh.configure(cluster={"deletionProtection": True})
     fresh.up()
     before = fresh.cloud.journal()
-    fresh.destroy(fails=True)
+    # With the preview, as a person types it: there it is refused.
+    fresh.pulumi("destroy", "--yes", fails=True)
     assert "protect" in fresh.text
     assert fresh.cloud.journal() == before
     assert fresh.preview() == {}
