@@ -23,8 +23,8 @@ GKE_CLUSTER = 0.10
 NAT_VM, NAT_MOST, NAT_ADDRESS = 0.0014, 0.044, 0.005
 #: GiB-month of stored images, after the first half GiB (cloud.google.com/artifact-registry/pricing).
 REGISTRY_GIB = 0.10
-#: GiB-month of provisioned Filestore in us-central1, by tier (cloud.google.com/filestore/pricing); other regions are up
-#: to a third dearer.
+#: GiB-month of provisioned Filestore in us-central1, by tier (cloud.google.com/filestore/pricing, 2025; not among the
+#: dated prices above); other regions are up to a third dearer.
 FILESTORE_GIB = {"BASIC_HDD": 0.16, "BASIC_SSD": 0.30, "ZONAL": 0.25, "REGIONAL": 0.45, "ENTERPRISE": 0.45}
 #: GB of one local SSD; a2-highgpu has none of its own, a2-ultragpu includes its own.
 LOCAL_SSD_GB = 375

@@ -71,7 +71,7 @@ class NodesConfig(Section):
     max: int = Field(default=2, ge=1, le=1000)
     """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
     consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
-    """How the nodes are had. `on_demand`: now, or not at all. `spot`: at a third of the price and taken back at any
+    """How the nodes are had. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at any
     time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
     together. `reservation`: from `nodes.reservation`."""
     reservation: str | None = None
