@@ -207,6 +207,7 @@ class Loop:
     def save(self) -> Path:
         """Have the state written, and go on. Raises TrainingError when the weights are not finite."""
         with self.paused() as began:
+            self.idle()
             self.progress.settle()
             self.engine.synchronise()
             state = self.engine.state()
@@ -214,6 +215,8 @@ class Loop:
             if self.world.first:
                 small = {**state.small, **self.progress.state()}
                 self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures))
+            if not self.config.checkpoint.asynchronous:
+                self.idle()
             self.watch.checkpoint += time.perf_counter() - began
         return checkpoint.folder(self.folder, self.step)
 
@@ -244,13 +247,17 @@ class Loop:
 
     def written(self) -> None:
         """Return on every worker when the newest checkpoint is on the storage. Raises OSError on the first when not."""
-        while distributed.any_of(self.world, self.world.first and self.saver.busy)[0]:
-            time.sleep(0.1)  # not one long exchange: a slow storage must not look like a lost worker
+        self.idle()
         try:
             if self.world.first:
                 self.saver.wait()
         finally:
             distributed.barrier(self.world)
+
+    def idle(self) -> None:
+        """Return on every worker when no checkpoint is being written."""
+        while distributed.any_of(self.world, self.world.first and self.saver.busy)[0]:
+            time.sleep(0.05)  # not one long exchange: a slow storage must not look like a lost worker
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[float]:

@@ -73,7 +73,7 @@ class Saver:
         return 0 < self._settings.every_minutes * 60 <= waited
 
     def save(self, step: int, snapshot: Snapshot) -> Path:
-        """Copy the snapshot and have it written; return the folder it will be in.
+        """Copy the snapshot and have it written by a thread; return the folder it will be in.
 
         Its tensors may change as soon as this returns. Never raises for a storage that fails: see `wait`.
         """
@@ -81,12 +81,9 @@ class Saver:
         self._join()
         copy = self._copied(snapshot)
         self._since = self._clock()
-        if self._settings.asynchronous:
-            # No daemon: a process that ends on an error finishes the checkpoint that it has begun.
-            self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
-            self._thread.start()
-        else:
-            self._write(step, copy)
+        # No daemon: a process that ends on an error finishes the checkpoint that it has begun.
+        self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
+        self._thread.start()
         self.blocked_seconds += self._clock() - begin
         return checkpoint.folder(self._run, step)
 

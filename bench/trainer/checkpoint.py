@@ -69,10 +69,12 @@ class Training:
         self.net.save_pretrained(folder, state_dict=weights)
 
 
-def measure(training: Training, saver: Saver, number: int, usual: float) -> Cost:
+def measure(training: Training, saver: Saver, number: int, usual: float, asynchronous: bool) -> Cost:
     """One checkpoint in the middle of training; `usual`: a step's seconds without one."""
     begin = time.perf_counter()
     path = saver.save(number, training.snapshot())
+    if not asynchronous:
+        saver.wait()
     waiting = time.perf_counter() - begin
     slower = 0.0
     while saver.busy:
@@ -101,9 +103,8 @@ def run(folder: Path, say: Callable[[str], None]) -> str:
     say(f"a step without a checkpoint: {usual:.2f} s")
     costs: dict[str, Cost] = {}
     for asynchronous, name in ((True, "from a thread"), (False, "training waits")):
-        settings = config.Checkpoint(keep=1, asynchronous=asynchronous)
-        saver = Saver(folder / name.replace(" ", "-"), settings, training.write_model, "")
-        found = [measure(training, saver, number, usual) for number in range(1, ROUNDS + 1)]
+        saver = Saver(folder / name.replace(" ", "-"), config.Checkpoint(keep=1), training.write_model, "")
+        found = [measure(training, saver, number, usual, asynchronous) for number in range(1, ROUNDS + 1)]
         say(f"{name}: {found}")
         if asynchronous:
             costs["from a thread, the first (its memory is new)"] = found[0]

@@ -83,18 +83,6 @@ def test_an_end_without_clean_up_lets_the_checkpoint_be_completed(run: Path) -> 
     assert newest(run).step == 10
 
 
-def test_waiting_or_not_writes_the_same_bytes(run: Path) -> None:
-    training = Training(1).step()
-    contents = []
-    for asynchronous in (True, False):
-        saver = saver_of(run / str(asynchronous), training, asynchronous=asynchronous)
-        path = saver.save(10, training.snapshot())
-        assert asynchronous or path.is_dir(), "without a thread it is there on return"
-        saver.wait()
-        contents.append({str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()})
-    assert contents[0] == contents[1]
-
-
 def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
     small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

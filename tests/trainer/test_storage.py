@@ -89,6 +89,28 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     assert losses(broken) == losses(straight)
 
 
+def test_training_may_wait_for_each_checkpoint_and_is_the_same(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    found = []
+    for asynchronous in (True, False):
+        run = tmp_path / str(asynchronous)
+        changes = {"checkpoint__every_steps": 3, "checkpoint__asynchronous": asynchronous, "checkpoint__keep": 9}
+        workers = start_workers(2, settings(run, **changes))
+        assert workers.wait() == [0, 0], workers.output
+        lines = [line for line in workers.output.splitlines() if line.startswith(("step=", "event=checkpoint "))]
+        found.append((run, losses(run), lines))
+    assert found[0][1] == found[1][1]
+    lines = found[1][2]
+    for step in (3, 6, 9):
+        saved = next(n for n, line in enumerate(lines) if line.startswith(f"event=checkpoint step={step} "))
+        assert lines[saved - 1].startswith(f"step={step} "), "nothing happens between a step and its checkpoint"
+        assert lines[saved + 1].startswith(f"step={step + 1} ")
+    for path in checkpoint.listed(found[0][0]):
+        for file in ("model/model.safetensors", "optimizer.safetensors"):
+            assert (path / file).read_bytes() == (found[1][0] / "checkpoints" / path.name / file).read_bytes()
+
+
 def test_a_tensor_of_another_size_is_named(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     assert start_workers(1, settings(tmp_path, train__steps=2)).wait() == [0]
     workers = start_workers(1, settings(tmp_path, train__steps=4, model__preset="micro", train__sequence_length=32))
