@@ -217,6 +217,12 @@ def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
         yield _enough(metric, amount, regional, region, project)
     for metric in ("NETWORKS", "ROUTERS"):
         yield _enough(metric, 1, overall, "", project)
+    if config.storage.kind == "filestore":
+        yield unchecked(
+            "quota of Filestore",
+            f"is not among those that Compute Engine tells; {config.storage.size_gib} GiB {config.storage.tier} are needed",
+            f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={project}",
+        )
 
 
 def _worker_demand(nodes: NodesConfig, machine: Machine) -> dict[str, float]:

@@ -156,6 +156,15 @@ def test_a_reservation_needs_no_quota_of_its_own(cloud: Cloud) -> None:
     assert found("problem", config(nodes={"consumption": "reservation", "reservation": "mine"})) == []
 
 
+def test_filestores_own_quota_cannot_be_seen_and_that_is_said(cloud: Cloud) -> None:
+    cloud.answers[f"/serviceusage/projects/{PROJECT}/services:batchGet"]["services"].append(
+        {"name": "projects/1/services/file.googleapis.com", "state": "ENABLED"}
+    )
+    stack = config(storage={"kind": "filestore", "sizeGib": 1024})
+    assert only(found("unchecked", stack)).text.endswith("1024 GiB ZONAL are needed")
+    assert found("problem", stack) + found("warning", stack) == []
+
+
 def test_processors_have_a_quota_too(cloud: Cloud) -> None:
     stack = config(nodes={"machineType": "c3-highmem-8", "max": 3}, workers={"count": 3})
     cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/c3-highmem-8"] = {}
