@@ -103,7 +103,8 @@ def screen(found: State, target: Target, now: datetime) -> Group:
     """What is shown."""
     parts: list[Any] = [_head(found, target, now), _training(found)]
     if "step" in found.figures and found.figures.get("steps"):
-        parts.append(ProgressBar(total=found.figures["steps"], completed=found.figures["step"], width=60))
+        # The bar ends without a line of its own.
+        parts += [ProgressBar(total=found.figures["steps"], completed=found.figures["step"], width=60), Text("")]
     parts.append(_pods(found, now))
     if found.incidents:
         parts.append(_incidents(found, now))

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic-jobs.md"
 STAGES = Path(__file__).parent / "stages.yaml"
 NAMESPACE = "trainyard-scale"
+CONTEXT = "trainyard-local"
 NODES = 5
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -68,7 +69,7 @@ class Scale:
     def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
         self.workers, self.manifest = workers, job or declared_job(workers)
         self.name = self.manifest["metadata"]["name"]
-        api = config.new_client_from_config(context="trainyard-local")
+        api = config.new_client_from_config(context=CONTEXT)
         # Any: the client takes plain JSON where its hints ask for its own models.
         self.core: Any = client.CoreV1Api(api)
         self.batch: Any = client.BatchV1Api(api)
@@ -76,11 +77,15 @@ class Scale:
 
     def __enter__(self) -> Scale:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-kwok-")))
+        # KUBECONFIG may be a list of files, of which KWOK takes one.
+        view = ["kubectl", "--context", CONTEXT, "config", "view", "--minify", "--flatten", "--raw"]
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_bytes(subprocess.run(view, capture_output=True, check=True).stdout)
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
                 [
                     find_kwok(),
-                    f"--kubeconfig={os.environ.get('KUBECONFIG', Path.home() / '.kube' / 'config')}",
+                    f"--kubeconfig={kubeconfig}",
                     "--manage-nodes-with-label-selector=type=kwok",
                     "--node-lease-duration-seconds=40",
                     f"--config={STAGES}",

@@ -1,0 +1,85 @@
+"""workloads.status and workloads.logs against the real API: a Job whose pods say what the trainer would say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+from rich.console import Console
+
+from workloads import logs
+from workloads.follow import Target
+from workloads.status import read, screen
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+NAMESPACE = "trainyard-status"
+JOB = "status"
+SCRIPT = """
+import os, sys, time
+rank = os.environ["JOB_COMPLETION_INDEX"]
+print(f"event=round round=1 world_size=2 rank={rank}", flush=True)
+if rank == "0":
+    print("event=checkpoint step=40", flush=True)
+    figures = "loss=3.5000 learning_rate=0.001 tokens_per_second=900 eta_seconds=70 world_size=2"
+    print("step=50 steps=100", figures, flush=True)
+else:
+    open("/dev/termination-log", "w").write('{"state": "restart", "message": "lost a peer"}')
+    time.sleep(2)
+    sys.exit(75)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def target(node: Path, base_image: str) -> Iterator[Target]:
+    api = config.new_client_from_config(config_file=str(node), context="trainyard-local")
+    core: Any = client.CoreV1Api(api)
+    batch: Any = client.BatchV1Api(api)
+    core.create_namespace({"metadata": {"name": NAMESPACE}})
+    container = {"name": "train", "image": base_image, "command": ["python3", "-c", SCRIPT]}
+    spec = {
+        "completionMode": "Indexed",
+        "completions": 2,
+        "parallelism": 2,
+        "backoffLimitPerIndex": 5,
+        "template": {
+            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
+        },
+    }
+    batch.create_namespaced_job(NAMESPACE, {"metadata": {"name": JOB}, "spec": spec})
+    yield Target("trainyard-local", NAMESPACE, JOB, None, {})
+    core.delete_namespace(NAMESPACE)
+
+
+def test_the_screen_shows_progress_pods_and_why_one_was_restarted(target: Target, node: Path) -> None:
+    end = time.monotonic() + 120
+    while True:
+        found = read(target, str(node))
+        if found.figures.get("step") == 50 and found.incidents:
+            break
+        assert time.monotonic() < end, found
+        time.sleep(1)
+    assert found.condition == "Running"
+    assert (found.wanted, found.checkpoint, found.round) == (2, 40, 1)
+    assert {pod.index for pod in found.pods} == {0, 1}
+    assert all(pod.node == "trainyard" for pod in found.pods)
+    assert "ended with 75: lost a peer" in [incident.cause for incident in found.incidents]
+    console = Console(width=150, record=True)
+    console.print(screen(found, target, datetime.now(UTC)))
+    assert "step 50/100  loss 3.500  900 tokens/s  1:10 to go" in console.export_text()
+
+
+def test_logs_finds_the_pod_of_rank_zero(
+    target: Target, node: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(logs, "target_of", lambda stack: target)
+    assert logs.main(["--kubeconfig", str(node)]) == 0
+    assert b"rank=0" in capfdbinary.readouterr().out
+    assert logs.main(["--kubeconfig", str(node), "--pod", "9"]) == 1
+    assert b"no pod 9 has started; there are: 0, 1" in capfdbinary.readouterr().err
