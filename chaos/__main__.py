@@ -38,14 +38,14 @@ def main() -> int:
             if not options.rows or row.name in options.rows:
                 result = matrix.play(row)
                 results.append(result)
-                console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False)
+                console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
+                if not options.rows:  # after each row: the whole takes half an hour
+                    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+                    RESULTS.write_text(markdown(results), encoding="utf-8")
     table = Table(*HEADER)
     for result in results:
         table.add_row(*result.cells, style="red" if result.problem else None)
     console.print(table)
-    if not options.rows:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(markdown(results), encoding="utf-8")
     return 1 if any(result.problem for result in results) else 0
 
 

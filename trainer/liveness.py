@@ -21,9 +21,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 LEAST_GLANCE_SECONDS = 1.5
 """Agents look every second or so: this much of any pause between two looks counts as watched."""
-BACKOFF_SECONDS = 0.01, 0.25
-"""First and longest pause after a write that another member was faster with. All members of a large round write at
-once, and each write makes those of all others void: without pauses, 256 members need 30,000 of them."""
+BACKOFF_SECONDS = 0.01
+"""First pause after a write that another member was faster with; it doubles up to this much for each member. All of a
+large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
+LONGEST_BACKOFF_SECONDS = 2.0
 
 
 class WatchingStateHolder(_BackendRendezvousStateHolder):
@@ -46,9 +47,9 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
     def sync(self) -> bool | None:
         written = super().sync()
         if written is False:
-            first, longest = BACKOFF_SECONDS
             self._refused += 1
-            time.sleep(random.uniform(0, min(longest, first * 2**self._refused)))
+            longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
+            time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
         elif written:
             self._refused = 0
         return written
