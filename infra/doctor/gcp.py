@@ -220,7 +220,7 @@ def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
     if config.storage.kind == "filestore":
         yield unchecked(
             "quota of Filestore",
-            f"is not among those that Compute Engine tells; {config.storage.size_gib} GiB {config.storage.tier} are needed",
+            f"is not among Compute Engine's; {config.storage.size_gib} GiB {config.storage.tier} are needed",
             f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={project}",
         )
 

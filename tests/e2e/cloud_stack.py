@@ -31,6 +31,8 @@ class CloudStack:
     environment: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
     text: str = ""
+    planned: dict[str, set[str]] = field(default_factory=dict)
+    """What the preview said before anything existed."""
 
     @property
     def cloud(self) -> Cloud:

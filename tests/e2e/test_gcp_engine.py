@@ -28,6 +28,7 @@ CANARY = "hf_canaryCanaryCANARYcanary"
 def a100_up(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
     """gcp-a100, created."""
     stack = cloud_stack.make("gcp-a100", tmp_path_factory.mktemp("a100"))
+    stack.planned = stack.preview()
     stack.up()
     return stack
 
@@ -77,6 +78,13 @@ def existing(stack: CloudStack) -> set[str]:
     """What exists and is not an enabled API, which stays for good."""
     things = stack.cloud.things().values()
     return {f"{thing.type} {thing.name}" for thing in things if thing.type != "gcp:projects/service:Service"}
+
+
+def test_the_first_preview_shows_all_that_up_makes(a100: CloudStack) -> None:
+    """Nothing is declared only once a value of the cloud is known: a pull request shows everything."""
+    resources = json.loads(a100.state())["deployment"]["resources"]
+    made = {f"{item['type']} {item['urn'].rsplit('::', 1)[-1]}" for item in resources}
+    assert a100.planned == {"create": made}
 
 
 def test_a_second_up_changes_nothing(a100: CloudStack) -> None:
