@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def dataset(folder: Path) -> str:
     """The sample text in GPT-2's tokens."""
-    command = [sys.executable, "-m", "trainer.prepare", "--output", str(folder / "data")]
+    command = [sys.executable, "-m", "trainer.prepare", "--input", "sample", "--output", str(folder / "data")]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return str(folder / "data")
 
@@ -145,6 +145,7 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
         "data.directory": settings["data"],
         "run.directory": run,
         "train.steps": settings["steps"],
+        "train.sequence_length": settings["length"],
         "train.tokens_per_step": settings["tokens_per_step"],
         "train.micro_batch": settings["micro_batch"],
         "train.precision": settings["precision"],

@@ -1,0 +1,114 @@
+"""From the start of `python -m trainer.train` to its first step, GPT-2 124M: `python -m bench.trainer.startup`.
+
+Each phase as wall and processor seconds: what is imported, and when a real training says that it has joined, evaluated
+and made its first step; eager, compiled with an empty cache of kernels, and with the one that the run before left.
+"""
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.machine import describe
+from bench.trainer.speed import dataset
+
+RESULT = Path(__file__).parents[1] / "results" / "startup.md"
+IMPORTS = {
+    "python": "pass",
+    "torch": "import torch",
+    "transformers' GPT-2, beside torch": "import torch; from transformers.models.gpt2 import modeling_gpt2",
+    "all of the trainer": "import trainer.loop, trainer.pretrain",
+}
+MARKS = {
+    "process joined": r"event=round",
+    "model built, first evaluation": r"step=0 .*validation_loss=",
+    "first step": r"step=1 ",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.startup", description=__doc__)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    options = parser.parse_args()
+    rows = [f"| import: {name} | {wall:.1f} | {cpu:.1f} |" for name, (wall, cpu) in imports().items()]
+    with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
+        folder = Path(scratch)
+        data = dataset(folder)
+        for name, compiled, cache in (
+            ("eager", False, "none"),
+            ("compiled, empty cache", True, "kernels"),
+            ("compiled, cache of the run before", True, "kernels"),
+        ):
+            seconds, cpu = start(data, folder / name.replace(" ", "-"), folder / cache, compiled, options.micro_batch)
+            rows += [f"| {name}: {mark} | {second:.1f} | |" for mark, second in seconds.items()]
+            rows.append(f"| {name}: whole process, one step, checkpoint | | {cpu:.1f} |")
+            print("\n".join(rows[-4:]), flush=True)
+    lines = [
+        "# From process start to the first step, GPT-2 124M",
+        "",
+        f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, a step "
+        "and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
+        "",
+        describe("torch", "transformers"),
+        "",
+        "| | wall s | CPU s |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text("\n".join(lines), "utf-8")
+
+
+def imports() -> dict[str, tuple[float, float]]:
+    """The better of two, so that the files are in memory."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, code in IMPORTS.items():
+        runs = []
+        for _ in range(2):
+            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            runs.append((time.monotonic() - began, cpu))
+        found[name] = min(runs)
+    return found
+
+
+def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -> tuple[dict[str, float], float]:
+    """When each mark came, and the processor seconds of all of it."""
+    values = {
+        "data.directory": data,
+        "run.directory": run,
+        "train.steps": 1,
+        "train.micro_batch": micro_batch,
+        "train.tokens_per_step": 1024 * micro_batch,
+        "train.precision": "bf16",
+        "train.compile": compiled,
+        "evaluation.batches": 1,
+        "evaluation.sample_tokens": 0,
+        "metrics.every": 1,
+    }
+    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    seconds: dict[str, float] = {}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            for mark, pattern in MARKS.items():
+                if mark not in seconds and re.match(pattern, line):
+                    seconds[mark] = time.monotonic() - began
+    if process.returncode:
+        raise SystemExit(f"the training ended with {process.returncode}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    main()
