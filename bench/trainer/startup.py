@@ -51,8 +51,8 @@ def main() -> None:
     lines = [
         "# From process start to the first step, GPT-2 124M",
         "",
-        f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, a step "
-        "and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
+        f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, "
+        "a step and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
         "",
         describe("torch", "transformers"),
         "",
