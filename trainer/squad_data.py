@@ -61,7 +61,8 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         (source,) = sources.find([spec])
         with opened(source) as (file, _):
-            document = json.load(file)
+            content = file.read()
+        document = json.loads(content)
     except UserError as error:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except ValueError as error:

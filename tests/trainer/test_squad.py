@@ -1,0 +1,315 @@
+"""Question answering through the common loop: windows, batches, figures, resume, and the folder that comes out."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
+from trainer import config as configuration
+from trainer import finetune_qa, squad, squad_data
+from trainer.errors import UserError
+from trainer.squad_data import Question
+from trainer.squad_features import Batches, Feature, collate, features
+from trainer.squad_score import best_span, exact_match, f1, score
+
+QUESTIONS = Path(__file__).parent / "data" / "squad.json"
+KEY = "question_answering.train"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random BERT and a WordPiece tokenizer of its own."""
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+    from tokenizers.models import WordPiece
+    from tokenizers.trainers import WordPieceTrainer
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("encoder")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    built = Tokenizer(WordPiece(unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
+    built.normalizer = normalizers.BertNormalizer()  # pyright: ignore[reportAttributeAccessIssue]
+    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
+    texts = [text for each in squad_data.read(KEY, str(QUESTIONS)) for text in (each.question, each.context)]
+    built.train_from_iterator(texts, WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False))
+    built.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # pyright: ignore[reportAttributeAccessIssue]
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=inputs, **names).save_pretrained(folder)
+    torch.manual_seed(0)
+    size: dict[str, Any] = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 96,
+    }
+    described = BertConfig(vocab_size=built.get_vocab_size(), max_position_embeddings=80, **size)
+    BertModel(described).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(encoder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(encoder)
+
+
+@pytest.fixture
+def arguments(encoder: Path) -> Callable[..., list[str]]:
+    def build(run: Path, **changes: Any) -> list[str]:
+        values: dict[str, Any] = {
+            "model.weights": encoder,
+            "question_answering.train": QUESTIONS,
+            "question_answering.validation": QUESTIONS,
+            "question_answering.document_stride": 8,
+            "question_answering.question_tokens": 16,
+            "run.directory": run,
+            "run.collective_timeout_seconds": 20,
+            "train.steps": 120,
+            "train.sequence_length": 64,
+            "train.micro_batch": 5,
+            "train.tokens_per_step": 64 * 10,
+            "train.precision": "fp32",
+            "optimizer.learning_rate": 5e-3,
+            "optimizer.warmup_steps": 5,
+            "checkpoint.every_steps": 0,
+            "metrics.every": 1,
+            "metrics.tensorboard": "false",
+        }
+        values |= {key.replace("__", "."): value for key, value in changes.items()}
+        return [*finetune_qa.DEFAULTS, *(f"{key}={value}" for key, value in values.items())]
+
+    return build
+
+
+Start = Callable[[int, list[str]], Workers]
+
+
+def run(start_workers: Start, given: list[str], folder: Path, world: int = 1) -> dict[str, Any]:
+    workers = start_workers(world, given)
+    assert workers.wait(200) == [0] * world, workers.output
+    return json.loads((folder / "DONE").read_text("utf-8"))
+
+
+def test_it_learns_the_answers_and_says_how_well(
+    start_workers: Start, arguments: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    done = run(start_workers, arguments(tmp_path / "run"), tmp_path / "run")
+    assert done["f1"] > 80
+    assert done["exact_match"] > 70
+    validations = [line for line in metrics(tmp_path / "run") if "validation_loss" in line]
+    assert [line["step"] for line in validations] == [0, 120]
+    assert validations[0]["f1"] < 50
+    assert validations[-1]["f1"] == done["f1"]
+    assert validations[-1]["validation_loss"] < 1 < validations[0]["validation_loss"]
+    answers = json.loads(Path(done["predictions"]).read_text("utf-8"))
+    assert score(squad_data.read(KEY, str(QUESTIONS)), answers)["f1"] == done["f1"]
+    assert answers["q01"] == "Ada Morrow"
+
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    folder = Path(done["checkpoint"]) / "model"
+    tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder)
+    asked = squad_data.read(KEY, str(QUESTIONS))[0]
+    encoded = tokenizer(asked.question, asked.context, return_tensors="pt")
+    out = net(**encoded)
+    span = encoded["input_ids"][0, out.start_logits.argmax() : out.end_logits.argmax() + 1]
+    assert tokenizer.decode(span) == "ada morrow"
+
+
+def test_a_resumed_run_and_two_workers_take_the_same_steps(
+    start_workers: Start, arguments: Callable[..., list[str]], tmp_path: Path, encoder: Path
+) -> None:
+    short = {"train__steps": 12, "optimizer__schedule": "constant"}
+    run(start_workers, arguments(tmp_path / "straight", **short), tmp_path / "straight")
+    given = arguments(tmp_path / "broken", **short, checkpoint__every_steps=4)
+    first = start_workers(1, given)
+    wait_until(lambda: reached(tmp_path / "broken", 6), 60, "step 6")
+    first.kill(signal.SIGTERM)
+    assert first.wait(60)[0] in (143, 0)
+    run(start_workers, given, tmp_path / "broken", world=1)
+    assert losses(tmp_path / "broken") == losses(tmp_path / "straight")  # dropout included
+    run(start_workers, arguments(tmp_path / "two", **short), tmp_path / "two", world=2)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "straight"), rel=1e-4)
+
+
+def test_windows_cover_the_text_and_hold_the_answer(words: Any) -> None:
+    questions = squad_data.read(KEY, str(QUESTIONS))
+    long = Question("long", questions[0].question, " ".join(each.context for each in questions), ("oak",), (0,))
+    long = Question(long.id, long.question, long.context, ("oak",), (long.context.index("oak"),))
+    made = features([*questions, long], words, length=48, stride=8, question_tokens=12)
+    assert {feature.question for feature in made} == set(range(len(questions) + 1))
+    covered, found = set(), 0
+    for feature in made:
+        assert len(feature.ids) <= 48
+        spans = feature.spans[feature.spans[:, 0] >= 0]
+        if feature.question == len(questions):
+            covered |= {place for first, last in spans.tolist() for place in range(first, last)}
+        if feature.start:
+            asked = [*questions, long][feature.question]
+            found += 1
+            text = asked.context[feature.spans[feature.start, 0] : feature.spans[feature.end, 1]]
+            assert text == asked.answers[0]
+    assert covered >= {place for place, letter in enumerate(long.context) if not letter.isspace()}
+    assert found >= len(questions)
+
+
+def test_a_question_that_is_too_long_is_cut(words: Any) -> None:
+    asked = Question("q", "why " * 200, "Because of oak.", ("oak",), (11,))
+    (feature,) = features([asked], words, length=32, stride=4, question_tokens=10)
+    assert len(feature.ids) <= 32
+    assert feature.start > 0
+
+
+@given(
+    count=st.integers(1, 40),
+    micro_batch=st.integers(1, 5),
+    per_step=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_each_window_is_met_once_an_epoch(count: int, micro_batch: int, per_step: int, seed: int) -> None:
+    made = [
+        Feature(0, np.array([number + 1], np.int32), None, np.zeros((1, 2), np.int32), 0, 0) for number in range(count)
+    ]
+    batches = Batches(made, micro_batch, per_step, seed, padding=0, length=None)
+    steps = -(-2 * count // (micro_batch * per_step))
+    seen = [int(row) - 1 for step in range(steps) for n in range(per_step) for row in batches.get(step, n)[0][:, 0]]
+    assert sorted(seen[:count]) == list(range(count))
+    assert sorted(seen[count : 2 * count]) == list(range(count))
+    assert batches.epoch(steps) == pytest.approx(steps * micro_batch * per_step / count)
+
+
+def test_padding_is_masked_and_as_short_as_the_batch_allows() -> None:
+    made = [
+        Feature(0, np.arange(1, size + 1, dtype=np.int32), None, np.zeros((size, 2), np.int32), 1, 2)
+        for size in (5, 40)
+    ]
+    ids, mask, kinds, starts, ends = collate(made, padding=9)
+    assert ids.shape == mask.shape == kinds.shape == (2, 64)
+    assert mask.sum(1).tolist() == [5, 40]
+    assert set(ids[0, 5:].tolist()) == {9}
+    assert (starts.tolist(), ends.tolist()) == ([1, 1], [2, 2])
+    assert collate(made, padding=9, length=80)[0].shape == (2, 80)
+
+
+@given(data=st.data(), size=st.integers(1, 12), longest=st.integers(1, 12))
+def test_the_best_span_is_the_best_of_all(data: st.DataObject, size: int, longest: int) -> None:
+    numbers = st.lists(st.floats(-5, 5, width=32), min_size=size, max_size=size)
+    starts, ends = (np.array(data.draw(numbers), dtype=np.float32) for _ in range(2))
+    first = data.draw(st.integers(0, size - 1))
+    allowed = np.arange(size) >= first
+    value, start, end = best_span(starts, ends, allowed, longest)
+    spans = [(i, j) for i in range(first, size) for j in range(i, min(size, i + longest))]
+    assert (start, end) in spans
+    assert value == max(starts[i] + ends[j] for i, j in spans)
+
+
+def test_scores_are_the_official_ones() -> None:
+    """Worked out by hand from the definitions."""
+    assert exact_match("The  Oak!", "oak") == 1
+    assert exact_match("an oak tree", "oak") == 0
+    assert f1("an oak tree", "the old oak") == pytest.approx(0.5)  # oak tree / old oak
+    assert f1("red red leaf", "red leaf") == pytest.approx(0.8)
+    assert (f1("", ""), f1("oak", ""), f1("", "oak"), f1("the", "")) == (1, 0, 0, 1)
+    two = [Question("a", "", "", ("oak", "an old oak"), (0, 0)), Question("b", "", "", (), ())]
+    assert score(two, {"a": "old oak", "b": ""}) == {"exact_match": 100, "f1": 100}
+    assert score(two, {"a": "elm", "b": "elm"}) == {"exact_match": 0, "f1": 0}
+
+
+def version_2(tmp_path: Path) -> Path:
+    document = json.loads(QUESTIONS.read_text("utf-8"))
+    for article in document["data"]:
+        for paragraph in article["paragraphs"]:
+            extra = {"id": f"none-{paragraph['context'][:9]}", "question": "Who painted the moon?", "answers": []}
+            paragraph["qas"].append(extra | {"is_impossible": True, "plausible_answers": []})
+    path = tmp_path / "version2.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_version_2_learns_that_the_text_does_not_say(
+    start_workers: Start, arguments: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    path = version_2(tmp_path)
+    assert sum(not each.answers for each in squad_data.read(KEY, str(path))) == 6
+    changes = {"question_answering__train": path, "question_answering__validation": path}
+    done = run(start_workers, arguments(tmp_path / "run", **changes), tmp_path / "run")
+    answers = json.loads((tmp_path / "run" / squad.PREDICTIONS).read_text("utf-8"))
+    silent = [answer == "" for id, answer in answers.items() if id.startswith("none")]
+    assert sum(silent) >= 5
+    assert done["f1"] > 70
+
+
+def test_a_hub_dataset_of_the_same_questions_is_the_same(tmp_path: Path) -> None:
+    questions = squad_data.read(KEY, str(QUESTIONS))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = [
+        {
+            "id": each.id,
+            "question": each.question,
+            "context": each.context,
+            "answers": {"text": list(each.answers), "answer_start": list(each.starts)},
+        }
+        for each in questions
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    assert squad_data.read(KEY, f"hf:{folder}") == questions
+    assert squad_data.read("question_answering.validation", f"hf:{folder}") == questions
+
+
+def test_misplaced_answers_are_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(QUESTIONS.read_text("utf-8"))
+    document["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 3
+    (tmp_path / "a.json").write_text(json.dumps(document), encoding="utf-8")
+    assert len(squad_data.read(KEY, str(tmp_path / "a.json"))) == 19
+    assert "event=answers_misplaced" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        (b"", "is empty"),
+        (b"{", "not a single JSON file"),
+        (b"[]", 'no list "data"'),
+        (b'{"data": [{"title": "x"}]}', "article 1: not in SQuAD's format (KeyError: 'paragraphs')"),
+        (b'{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "7", "question": "q"}]}]}]}', "question 7"),
+        (b'{"data": []}', "holds no usable question"),
+    ],
+)
+def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        squad_data.read(KEY, str(tmp_path / "a.json"))
+    assert said in str(raised.value)
+    assert str(raised.value).startswith(KEY)
+    assert "\n" not in str(raised.value)
+
+
+def test_bad_settings_are_told(
+    arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path, dataset: Path
+) -> None:
+    def refusal(**changes: Any) -> str:
+        with pytest.raises(UserError) as raised:
+            squad.build(configuration.load(arguments(tmp_path / "run", **changes)))
+        return str(raised.value)
+
+    assert "model.weights: missing" in refusal(model__weights="")
+    assert "question_answering.train: missing" in refusal(question_answering__train="")
+    assert "longer than the 80 positions" in refusal(train__sequence_length=96, train__tokens_per_step=960)
+    assert "cannot be read as an encoder" in refusal(model__weights=dataset)
+    assert "leaves no room" in refusal(question_answering__document_stride=60)
