@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
             tied = TiedGradient() if self.net.lm_head.weight is self.net.transformer.wte.weight else None
             hidden = self._hidden(inputs, dtype, tied)
             head = self._copies.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
-            chunk = CHUNK * 4 if head.is_cuda else CHUNK if self._compiled else CHUNK // 8
+            chunk = (CHUNK if self._compiled else CHUNK // 8) * (4 if head.is_cuda else 1)
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
             return token_loss(hidden, head, targets, self._vocabulary, self._kernels, chunk, tied)
 
