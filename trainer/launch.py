@@ -100,8 +100,6 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     if reason is not None:
         raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
 
-    # torch 2.15 otherwise hands survivors the address of a rank 0 that is gone (pytorch#182375 mended half of it).
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
     os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
     if not etcd:  # a TCPStore client otherwise logs forty lines of C++ frames whenever its server is away

@@ -114,6 +114,9 @@ class Handler(DynamicRendezvousHandler):
 
 def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
     """A handler with our defaults where the parameters say nothing."""
+    # torch 2.15 otherwise hands survivors the address of a rank 0 that is gone (pytorch#182375 mended half of it). It
+    # is read at each round, so that plain torchrun gets it, too.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
     def seconds(key: str, default: float | None) -> timedelta | None:
         value: Any = parameters.get(key, default)

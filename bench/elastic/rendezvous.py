@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic.md"
 REST_SECONDS = 20

@@ -30,11 +30,6 @@ from trainer.rendezvous import Handler
 from trainer.rendezvous_etcd import EtcdBackend, EtcdStore
 
 
-@pytest.fixture(autouse=True)
-def fresh_master_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # as trainer.launch sets it
-
-
 def connect(server: EtcdServer, **options: Any) -> Etcd:
     return Etcd(access(server.endpoint, {}, {}), **options)
 

@@ -92,9 +92,8 @@ def test_the_state_is_swapped_and_the_store_serves_torchs_agents(pod: StorePod) 
     assert wrapped.get("address") == b"10.0.0.1", "a wait that was over did not cost the connection"
 
 
-def test_a_restart_of_the_store_is_a_new_round_by_itself(pod: StorePod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_of_the_store_is_a_new_round_by_itself(pod: StorePod) -> None:
     """Its state is gone with it: every member finds that it is in no round, and joins the next."""
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     handlers = [join(pod.port, f"127.0.0.{number}", 2, 2) for number in (1, 2)]
     assert {info.world_size for info in meet(*handlers)} == {2}
     pod.kill()
@@ -108,8 +107,7 @@ def test_a_restart_of_the_store_is_a_new_round_by_itself(pod: StorePod, monkeypa
         each.shutdown()
 
 
-def test_a_round_waits_for_a_store_that_is_away(pod: StorePod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+def test_a_round_waits_for_a_store_that_is_away(pod: StorePod) -> None:
     handler = join(pod.port, "127.0.0.1", 1, 1)
     pod.kill()
     threading.Timer(3, pod.start).start()
