@@ -75,6 +75,9 @@ def test_loss_and_every_gradient_equal_those_of_transformers(changes: dict[str, 
     assert loss == pytest.approx(reference, rel=1e-6)
     assert_same(ours, theirs, 1e-5)
     assert torch.allclose(LanguageModel(net).logits(inputs), net(input_ids=inputs).logits, atol=1e-5)
+    _, ours = gradients(net, lambda: LanguageModel(net).logits(inputs).square().sum())
+    _, theirs = gradients(net, lambda: net(input_ids=inputs).logits.square().sum())
+    assert_same(ours, theirs, 1e-5)
 
 
 def test_padded_rows_get_no_probability_and_no_gradient() -> None:
@@ -155,6 +158,9 @@ def test_the_copies_follow_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "copy_", lambda own, *rest: made.append(own) or own)
     loss()
     assert made == []  # a gradient is there: the next micro-batch of the same step
+    net.requires_grad_(False).zero_grad(set_to_none=True)
+    loss()
+    assert made == []  # a frozen model, such as a teacher
 
 
 def test_attention_in_blocks_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
