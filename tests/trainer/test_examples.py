@@ -14,8 +14,11 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer.conftest import ROOT, Workers, losses
+from tests.trainer.test_squad import QUESTIONS, encoder
 from trainer import config
 from trainer.errors import UserError
+
+__all__ = ["encoder"]  # a fixture
 
 NAMES = sorted(path.stem for path in config.EXAMPLES.glob("*.yaml"))
 FOLDERS = ["data.directory=/data/text", "run.directory=/data/runs/example"]
@@ -83,12 +86,22 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "bert-squad-cpu"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_trains_a_step_with_everything_small(
-    name: str, start_workers: Callable[[int, list[str]], Workers], dataset: Path, weights: Path, tmp_path: Path
+    name: str,
+    start_workers: Callable[[int, list[str]], Workers],
+    dataset: Path,
+    weights: Path,
+    encoder: Path,
+    tmp_path: Path,
 ) -> None:
     changes = ["model.preset=tiny", f"data.directory={dataset}", f"run.directory={tmp_path / 'run'}", *SMALL.split()]
     document = yaml.safe_load((config.EXAMPLES / f"{name}.yaml").read_text("utf-8"))
+    if "question_answering" in document:
+        weights = encoder
+        changes += ["model.preset=weights", "train.sequence_length=64", "train.tokens_per_step=512"]
+        changes += ["question_answering.document_stride=8", "question_answering.question_tokens=16"]
+        changes += [f"question_answering.{split}={QUESTIONS}" for split in ("train", "validation")]
     if document["model"].get("weights"):
         changes += [f"model.weights={weights}"]
     if "distillation" in document:

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
+from tests.trainer.test_squad import QUESTIONS, encoder
 from trainer import evaluate, export, sample
+
+__all__ = ["encoder"]  # a fixture
 
 Capture = pytest.CaptureFixture[str]
 
@@ -175,6 +178,32 @@ def test_export_writes_weights_alone_and_replaces_only_when_told(run: Path, tmp_
     names = {path.name for path in output.iterdir()}
     assert names == {"config.json", "generation_config.json", "model.safetensors"}
     assert list(tmp_path.iterdir()) == [output], "nothing is left beside it"
+
+
+def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
+    encoder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run = tmp_path / "answers"
+    settings = f"""
+        task.name=question_answering model.preset=weights model.weights={encoder} run.directory={run} train.steps=2
+        question_answering.train={QUESTIONS} question_answering.validation={QUESTIONS} train.sequence_length=64
+        question_answering.document_stride=8 question_answering.question_tokens=16 train.micro_batch=5
+        train.tokens_per_step=640 train.precision=fp32 metrics.tensorboard=false
+    """
+    command = [sys.executable, "-m", "trainer.train", *settings.split()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = json.loads((run / "DONE").read_text())
+    found = evaluated(["--run", run], capsys)
+    assert (found["loss"], found["f1"]) == (done["validation_loss"], done["f1"])
+    assert found["perplexity"] is None
+    assert "does not continue text" in fails(sample.main, ["--run", str(run)], capsys)
+    output = tmp_path / "model"
+    assert export.main(["--run", str(run), "--output", str(output)]) == 0
+    assert AutoModelForQuestionAnswering.from_pretrained(output)
+    assert AutoTokenizer.from_pretrained(output)("Which?")["input_ids"]
+    card = (output / "README.md").read_text()
+    assert "pipeline_tag: question-answering" in card
+    assert str(tmp_path) not in card
 
 
 @pytest.mark.parametrize("main", [evaluate.main, sample.main, export.main])
