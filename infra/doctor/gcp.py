@@ -236,7 +236,7 @@ def _worker_demand(nodes: NodesConfig, machine: Machine) -> dict[str, float]:
     if cpus:
         demand[cpus] = nodes.max * machine.vcpus
     if nodes.local_ssds and not machine.bundled_ssds:
-        demand[f"{first}LOCAL_SSD_TOTAL_GB" if first else "LOCAL_SSD_TOTAL_GB"] = nodes.max * nodes.local_ssds * 375
+        demand["PREEMPTIBLE_LOCAL_SSD_GB" if first else "LOCAL_SSD_TOTAL_GB"] = nodes.max * nodes.local_ssds * 375
     return demand
 
 
