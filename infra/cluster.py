@@ -44,6 +44,8 @@ class WorkerPool:
     """Processor flag that every node must have; the trainer looks before it begins."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What containers on these nodes need to find what the nodes provide."""
+    grace_seconds: int = 30
+    """What a pod gets to save and leave, at most: a node that the cloud takes back may give less than others."""
     driver_installer: DriverInstaller | None = None
     """The accelerators' driver comes from a DaemonSet of ours; None: from the nodes' image, or from the cloud."""
     queue_hours: float | None = None

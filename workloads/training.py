@@ -42,8 +42,8 @@ from workloads.secrets import from_tokens
 SERVICE = "trainer"
 CONTAINER = "train"
 FATAL, TERMINATED, RESTART = 42, 143, 75
-#: Seconds a pod has to save after SIGTERM.
-GRACE_SECONDS = 30
+#: Of a pod's time to leave, what the launcher needs for itself after the workers have saved, seconds.
+LAUNCHER_SECONDS = 5
 #: Seconds until pods of a node that went silent are replaced (Kubernetes' default is 300).
 UNREACHABLE_SECONDS = 30
 #: Restarts of one pod that is at fault itself; evictions and coordinated restarts do not count.
@@ -272,6 +272,7 @@ def _pod(
     launch: list[pulumi.Input[str]] = [
         *("--nnodes", node_range(workers, pool)),
         *("--nproc-per-node", str(workers.processes)),
+        *("--shutdown-timeout", str(pool.grace_seconds - LAUNCHER_SECONDS)),
         *("--rdzv-backend", rendezvous.backend),
         *("--rdzv-endpoint", rendezvous.endpoint),
         # One id per Job: a finished or failed rendezvous stays closed for ever.
@@ -317,7 +318,7 @@ def _pod(
         volumes=[client.volume] if client else [],
         subdomain=SERVICE,
         restart_policy="Never",
-        termination_grace_period_seconds=GRACE_SECONDS,
+        termination_grace_period_seconds=pool.grace_seconds,
         priority_class_name=priority,
         topology_spread_constraints=[spread],
         node_selector=pool.node_selector or None,

@@ -124,6 +124,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
+        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if pool.consumption == "spot" else 30,
         node_selector={POOL: "workers"},
         tolerations=tuple(
             k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")

@@ -141,3 +141,15 @@ def test_c10d_with_tls_is_refused() -> None:
     values = {**stack_file_values("local"), "rendezvous": {"backend": "c10d", "tls": True}}
     with pytest.raises(ConfigError, match=r"rendezvous\.tls: c10d has no encryption; set rendezvous\.backend: etcd"):
         parse(values, "local")
+
+
+def test_workers_save_within_what_their_node_gives_them() -> None:
+    from infra.gke.nodes import as_scheduled
+
+    made = stack()
+    pod = made.one("Job", "training").inputs["spec"]["template"]["spec"]
+    assert int(option(made, "--shutdown-timeout")) < pod["terminationGracePeriodSeconds"] == 30
+    values = stack_file_values("gcp-a100")
+    values["nodes"] = {**values["nodes"], "consumption": "spot"}
+    values["gke"] = {**values["gke"], "project": "p-12345"}
+    assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 25
