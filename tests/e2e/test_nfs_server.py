@@ -1,0 +1,142 @@
+"""The NFS server's image, built from its own Dockerfile, as the pod that the GCP stacks declare, on a real kubelet.
+
+The kernel here has no NFS client, so libnfs, a client in user space, reads and writes. What differs from the stack is
+the disk alone: a directory of the node instead of a persistent disk.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from infra.buildah import BuildahProvider
+from infra.image import NFS_SERVER, ROOT, content_hash
+from local.network import REGISTRY
+from tests.infra.recorded import recorded
+from workloads.nfs import configuration
+
+pytestmark = pytest.mark.cluster
+
+Kubectl = Callable[..., str]
+
+# Writes 128 kB in pieces (libnfs 4.0 has a small buffer), flushes, renames, and reads it back.
+CLIENT = """
+import ctypes, os
+lib = ctypes.CDLL("libnfs.so.13")
+lib.nfs_init_context.restype = ctypes.c_void_p
+lib.nfs_get_error.restype = ctypes.c_char_p
+nfs = ctypes.c_void_p(lib.nfs_init_context())
+def call(name, *arguments):
+    result = getattr(lib, name)(nfs, *arguments)
+    assert result >= 0, (name, result, lib.nfs_get_error(nfs))
+    return result
+lib.nfs_set_version(nfs, 4)
+call("nfs_mount", b"127.0.0.1", b"/data")
+file = ctypes.c_void_p()
+call("nfs_open2", b"/half", os.O_CREAT | os.O_RDWR, 0o644, ctypes.byref(file))
+data = os.urandom(128 * 1024)
+for start in range(0, len(data), 2048):
+    assert call("nfs_write", file, ctypes.c_uint64(2048), data[start : start + 2048]) == 2048
+call("nfs_fsync", file)
+call("nfs_close", file)
+call("nfs_rename", b"/half", b"/whole")
+with open("/disk/data/whole", "rb") as stored:
+    assert stored.read() == data
+owner = os.stat("/disk/data/whole")
+print("stored", owner.st_uid, owner.st_gid)
+"""
+
+
+@pytest.fixture(scope="module")
+def image(node_environment: dict[str, str], base_image: str) -> str:
+    """The image in the node's registry, by digest."""
+    arguments = {"BASE_IMAGE": base_image}
+    properties = {
+        "target": f"{REGISTRY}/{NFS_SERVER.repository}:{content_hash(NFS_SERVER, arguments)}",
+        "dockerfile": NFS_SERVER.dockerfile,
+        "buildArgs": arguments,
+        "insecure": True,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in node_environment.items():
+            patch.setenv(name, value)
+        patch.chdir(ROOT)
+        made = BuildahProvider().create(properties)
+    # The provider hides tracebacks in its own process; here it was this one.
+    vars(sys).pop("tracebacklimit", None)
+    assert made.outs
+    return made.outs["reference"]
+
+
+@pytest.fixture
+def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
+    """kubectl in a namespace of its own, with the rights that the stack gives the server's."""
+    namespace = f"test-{uuid.uuid4().hex[:6]}"
+
+    def call(*arguments: str, document: Any = None, check: bool = True) -> str:
+        command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
+        text = json.dumps(document) if document else None
+        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=120)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout + done.stderr
+
+    labels = recorded("gcp-a100").one("Namespace", "nfs-server").inputs["metadata"]["labels"]
+    call(
+        "apply",
+        "-f",
+        "-",
+        document={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
+    )
+    try:
+        yield call
+    finally:
+        call("delete", "namespace", namespace, "--wait=false")
+
+
+def pod(image: str, settings: str) -> dict[str, Any]:
+    """The server's pod as it is declared, with a directory for a disk."""
+    spec = recorded("gcp-a100").one("Deployment", "nfs-server").inputs["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    # The node of the tests is small.
+    container = {**container, "image": image, "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}}
+    replaced = {"disk": {"emptyDir": {}}, "settings": {"configMap": {"name": settings}}}
+    volumes = [
+        {"name": item["name"], **replaced[item["name"]]} if item["name"] in replaced else item
+        for item in spec["volumes"]
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "server"},
+        "spec": {**spec, "containers": [container], "volumes": volumes},
+    }
+
+
+def start(kubectl: Kubectl, image: str, text: str) -> None:
+    data = {"ganesha.conf": text}
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": data}
+    kubectl("apply", "-f", "-", document=settings)
+    kubectl("apply", "-f", "-", document=pod(image, "settings"))
+
+
+def test_what_a_client_writes_is_on_the_disk_as_the_trainers(kubectl: Kubectl, image: str) -> None:
+    start(kubectl, image, configuration(("10.0.0.0/20",)))
+    kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=90s")
+    assert kubectl("exec", "server", "--", "python3", "-c", CLIENT).strip() == "stored 1000 1000"
+
+
+def test_a_server_without_an_export_is_never_ready(kubectl: Kubectl, image: str) -> None:
+    """ganesha goes on listening when it cannot serve what it should."""
+    start(kubectl, image, configuration(("10.0.0.0/20",)).replace("/disk/data", "/disk/absent"))
+    deadline = time.monotonic() + 60
+    while "Startup probe failed" not in (events := kubectl("get", "events", "--output", "wide")):
+        assert time.monotonic() < deadline, events
+        time.sleep(1)
+    assert "true" not in kubectl("get", "pod", "server", "--output", "jsonpath={.status.containerStatuses[*].ready}")
