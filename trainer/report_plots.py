@@ -125,19 +125,19 @@ def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
     """
     places = [[step * factor for step in run.series("loss")[0]] for run, factor in zip(runs, factors, strict=True)]
     begin = max((end[-1] for end in places if end), default=0) / 10
-    above = []
-    for run, steps in zip(runs, places, strict=True):
-        values = _smoothed(run.series("loss")[1])
-        if len(values) > FEW_POINTS:
-            above.append(
-                max([value for step, value in zip(steps, values, strict=True) if step >= begin] or values[-1:])
-            )
-        else:
-            above += values
-    lowest = min((min(run.series(name)[1], default=math.inf) for run in runs for name in LOSSES), default=math.inf)
-    if above and math.isfinite(lowest):
-        top = max(above)
-        axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.02 * (top - lowest))
+    series = [_smoothed(run.series("loss")[1]) for run in runs]
+    if all(len(values) <= FEW_POINTS for values in series):
+        return
+    above = [
+        max(
+            [value for step, value in zip(steps, values, strict=True) if step >= begin] or values[-1:],
+            default=-math.inf,
+        )
+        for steps, values in zip(places, series, strict=True)
+    ]
+    top, lowest = max(above), min(min(run.series(name)[1], default=math.inf) for run in runs for name in LOSSES)
+    if lowest < top:
+        axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.04 * (top - lowest))
 
 
 def _horizontal(runs: list[Run]) -> tuple[list[int], str]:
