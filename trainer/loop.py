@@ -51,7 +51,8 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     name, reason = precision.choose(config.train.precision, precision.hardware(world.device))
     if world.first:
         metrics.event("precision", precision=name, reason=repr(reason))
-    torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for on an accelerator that has it
+    if world.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     reporter = metrics.Reporter(
         run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
