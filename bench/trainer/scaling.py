@@ -16,9 +16,9 @@ The rate of the link stands for a real one when exchange and computing have the 
 
 Here: the preset micro (4 layers of width 128, a vocabulary of 500: 0.9 M parameters), windows of 256, 4,096 tokens a
 micro-batch, 32,768 tokens a step: with two workers half of the tokens that a C3 node has in a step. A larger model
-takes too long on one core; the ratio of bytes to computing is that of the formula with any. Gradients travel in portions
-of 1 MB, of which there are 4 here as there are 20 of 25 MB there. What computing takes is measured first, with one
-worker.
+takes too long on one core; the ratio of bytes to computing is that of the formula with any. Gradients travel in
+portions of 1 MB, of which there are 4 here as there are 20 of 25 MB there. What computing takes is measured first, with
+one worker.
 
 Efficiency is the tokens/s of two workers over twice those of one. Two neighbours who do not talk at all already slow
 each other down here (they share caches and memory, which nodes do not): the second efficiency is against two of those.
