@@ -21,7 +21,7 @@ from trainer import tokenizer as tokenizers
 from trainer.data import INDEX, VERSION, open_dataset
 from trainer.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.files import fsync, read_json, write_json
+from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.metrics import event
 from trainer.pieces import Settings, available_cpus, run
 from trainer.shards import PROGRESS, SPLITS, Part, Recipe, token_type
@@ -114,7 +114,8 @@ def prepare(
         event("prepared", state="found", directory=output)
         return
     _begin(output, identity)
-    tokenizer.save(str(output / tokenizers.FILE))
+    # Not by its own save(), which knows one kind of exception for all that may go wrong.
+    write_atomic(output / tokenizers.FILE, tokenizer.to_str(pretty=True))
     pieces = plan(sources)
     parts = run(
         pieces,
@@ -123,7 +124,6 @@ def prepare(
         total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
     )
     index = _index(parts, recipe, identity, vocabulary, tokenizers.end_of_text(tokenizer))
-    fsync(output / tokenizers.FILE)
     fsync(output)
     write_json(output / INDEX, index)
     _sweep(output, index)

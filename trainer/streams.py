@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 import zstandard
+from fsspec.implementations.local import LocalFileOpener
 
 from trainer.errors import UserError
 from trainer.sources import Source
@@ -21,7 +22,7 @@ CHUNK = 1 << 20
 @contextmanager
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The content, and the stored file under it, whose position tells how far reading is."""
-    with reading(source), fsspec.open(source.name, "rb").open() as stored:  # pyright: ignore[reportAttributeAccessIssue]
+    with reading(source), _stored(source.name) as stored:
         if source.compression == "gz":
             content: Any = gzip.GzipFile(fileobj=stored)
         elif source.compression == "bz2":
@@ -32,7 +33,13 @@ def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             content = _Zstandard(stored)
         else:
             content = stored
-        yield (io.BufferedReader(content, CHUNK) if source.compression else content), stored
+        # Files of remote systems know no readlines(hint); local ones are buffered as they are.
+        plain = issubclass(type(stored), LocalFileOpener) and not source.compression
+        yield (content if plain else io.BufferedReader(content, CHUNK)), stored
+
+
+def _stored(name: str) -> Any:
+    return fsspec.open(name, "rb").open()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
@@ -130,7 +137,7 @@ def chunks(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
 def line_number(source: Source, position: int) -> int:
     """The number, from 1, of the line at `position` of an uncompressed source."""
     number = 1
-    with fsspec.open(source.name, "rb").open() as file:  # pyright: ignore[reportAttributeAccessIssue]
+    with _stored(source.name) as file:
         while position > 0:
             part = cast(bytes, file.read(min(CHUNK, position)))
             if not part:

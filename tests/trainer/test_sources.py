@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -110,6 +116,53 @@ def test_urls_through_fsspec(prepared: Callable[..., list[str]]) -> None:
     before = find(["memory://bucket/a.jsonl"])[0].identity
     system.pipe("/bucket/a.jsonl", records(TEXTS[:31]))
     assert find(["memory://bucket/a.jsonl"])[0].identity != before
+
+
+class Server(SimpleHTTPRequestHandler):
+    """A web server that answers requests for ranges, as those of datasets do."""
+
+    def send_head(self) -> Any:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked is None:
+            return super().send_head()
+        content = Path(self.translate_path(self.path)).read_bytes()
+        first, last = int(asked[1]), int(asked[2] or len(content) - 1)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(min(last, len(content) - 1) - first + 1))
+        self.end_headers()
+        return io.BytesIO(content[first : last + 1])
+
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "web"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_web_server_is_read_in_ranges_by_several_processes(
+    tmp_path: Path, prepared: Callable[..., list[str]], web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 2000)
+    (tmp_path / "web" / "a.jsonl").write_bytes(records(TEXTS))
+    (tmp_path / "web" / "b.jsonl.gz").write_bytes(gzip.compress(records(TEXTS)))
+    table = pa.table({"text": TEXTS})
+    parquet.write_table(table, tmp_path / "web" / "c.parquet", row_group_size=7)
+    assert len(plan(find([f"{web}/a.jsonl"]))) > 1
+    names = [f"{web}/{name}" for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
+    assert sorted(prepared(*names, extra=("--workers", "2"))) == sorted(TEXTS * 3)
 
 
 @pytest.mark.parametrize(
