@@ -69,7 +69,7 @@ class Scale:
     def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
         self.workers, self.manifest = workers, job or declared_job(workers)
         self.name = self.manifest["metadata"]["name"]
-        api = config.new_client_from_config(context=CONTEXT)
+        api = config.new_client_from_config(config_file=os.environ.get("KUBECONFIG"), context=CONTEXT)
         # Any: the client takes plain JSON where its hints ask for its own models.
         self.core: Any = client.CoreV1Api(api)
         self.batch: Any = client.BatchV1Api(api)

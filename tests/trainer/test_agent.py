@@ -1,0 +1,118 @@
+"""What the agent makes of its workers' ends, without starting any: the decisions, in milliseconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from trainer import agent, metrics
+from trainer.agent import Agent
+from trainer.errors import Stop
+from trainer.files import write_json
+
+PATIENCE = 3
+
+
+def failure(code: int, message: Any = "") -> ProcessFailure:
+    found = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file="/nowhere")
+    found.message = message
+    return found
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Agent:
+    """An agent of a run whose status.json and DONE are in tmp_path."""
+    made = object.__new__(Agent)
+    made._run, made._patience, made._best, made._fruitless, made._stopped = tmp_path, PATIENCE, 0, 0, {}
+    return made
+
+
+def reach(run: Path, step: int) -> None:
+    write_json(run / metrics.STATUS, {"step": step}, durable=False)
+
+
+def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
+    with pytest.raises(Stop, match=r"data.directory is missing") as end:
+        judge._judge([failure(75), failure(42, {"message": "data.directory is missing"})])
+    assert end.value.code == 42
+
+
+def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
+    with pytest.raises(Stop) as end:
+        judge._judge([failure(143), failure(143)])
+    assert end.value.code == 143
+
+
+def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
+    write_json(tmp_path / metrics.DONE, {"step": 5})
+    with pytest.raises(Stop) as end:
+        judge._judge([failure(-9)])
+    assert end.value.code == 0
+
+
+def test_rounds_go_on_for_as_long_as_they_bring_steps(judge: Agent, tmp_path: Path) -> None:
+    """A hundred preemptions, each after one more step."""
+    for step in range(1, 101):
+        reach(tmp_path, step)
+        judge._judge([failure(75)])
+
+
+def test_rounds_without_a_step_end_the_job_with_the_reason(judge: Agent, tmp_path: Path) -> None:
+    reach(tmp_path, 40)
+    judge._judge([failure(1, "first")])  # step 40 is new to this agent
+    for _ in range(PATIENCE - 1):
+        judge._judge([failure(1, "the driver is broken")])
+    with pytest.raises(Stop, match=r"3 rounds in a row ended before a step beyond 40; .*the driver is broken") as end:
+        judge._judge([failure(1, "the driver is broken")])
+    assert end.value.code == 42
+
+
+def test_one_step_forgives_all_rounds_before_it(judge: Agent, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        reach(tmp_path, step)
+        for _ in range(PATIENCE):
+            judge._judge([failure(-9)])
+
+
+def test_a_stopped_worker_is_killed_after_a_while_and_not_before(judge: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = subprocess.Popen(["sleep", "60"])
+    try:
+        pids: Any = SimpleNamespace(pids=lambda: {0: worker.pid})
+        judge._pcontext = pids
+        now = time.monotonic()
+        monkeypatch.setattr(agent.time, "monotonic", lambda: now)
+        os.kill(worker.pid, signal.SIGSTOP)
+        while not agent.is_stopped(worker.pid):
+            time.sleep(0.01)
+        judge._end_stopped()
+        now += agent.STOPPED_SECONDS - 1
+        os.kill(worker.pid, signal.SIGCONT)  # a debugger that let go
+        while agent.is_stopped(worker.pid):
+            time.sleep(0.01)
+        judge._end_stopped()
+        os.kill(worker.pid, signal.SIGSTOP)
+        while not agent.is_stopped(worker.pid):
+            time.sleep(0.01)
+        now += 2
+        judge._end_stopped()
+        assert worker.poll() is None, "its time began anew"
+        now += agent.STOPPED_SECONDS + 1
+        judge._end_stopped()
+        assert worker.wait(5) == -signal.SIGKILL
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_process_that_is_gone_is_not_stopped() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert not agent.is_stopped(ended.pid)
