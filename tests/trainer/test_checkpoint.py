@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -185,9 +186,16 @@ def test_what_was_saved_comes_back_bit_by_bit_whatever_training_does_meanwhile(r
         name: {key: value.clone() for key, value in part.items()}
         for name, part in training.snapshot().optimizer.items()
     }
-    saver = Saver(run, Settings(), training.write_model, "")
+    trained = threading.Event()
+
+    def write_model(weights: dict[str, torch.Tensor], folder: Path) -> None:
+        assert trained.wait(30)
+        training.write_model(weights, folder)
+
+    saver = Saver(run, Settings(), write_model, "")
     saver.save(5, training.snapshot(initial_validation_loss=6.2))
     training.step().step()  # while the thread writes
+    trained.set()
     saver.wait()
     found = newest(run)
     assert (found.step, found.figures, found.state) == (5, {"initial_validation_loss": 6.2}, {"scaler": {"scale": 8.0}})

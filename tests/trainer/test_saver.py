@@ -127,6 +127,18 @@ def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
     assert saver.overdue()
 
 
+def test_what_a_killed_process_left_gives_its_space_back_first(small_disk: Path) -> None:
+    training = Training(1).step()
+    left = small_disk / "checkpoints" / ".step-00000010.4711"
+    left.mkdir(parents=True)
+    (left / "optimizer.safetensors").write_bytes(bytes(MEGABYTE * 7 // 4))
+    saver = saver_of(small_disk, training)
+    saver.save(10, training.snapshot())
+    saver.wait()
+    assert newest(small_disk).step == 10
+    assert not left.exists()
+
+
 def test_a_storage_that_turns_read_only_is_told(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training = Training(1).step()
     saver = saver_of(small_disk, training)
@@ -151,7 +163,7 @@ def test_the_newest_are_kept_and_multiples_forever(run: Path) -> None:
     assert steps(run) == [40, 80, 105, 120], "kept at multiples of 40, though none of them is a multiple of 15"
 
 
-def test_a_damaged_newer_one_never_costs_the_only_good_one(run: Path) -> None:
+def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
     """As after a crash of the storage: 30 is damaged, the run went on from 10 and saves 20."""
     training = Training(1).step()
     saver = saver_of(run, training, keep=9)
@@ -159,14 +171,15 @@ def test_a_damaged_newer_one_never_costs_the_only_good_one(run: Path) -> None:
         saver.save(step, training.snapshot())
         saver.wait()
     flip(run / "checkpoints" / "step-00000030" / "optimizer.safetensors")
-    saver = saver_of(run, training, keep=1)
+    saver = saver_of(run, training, keep=2)
     saver.save(20, training.snapshot())
     saver.wait()
     assert newest(run).step == 20
+    assert steps(run) == [10, 20, 30], "10 and 20 are the two that are kept; 30 counts for nothing"
     saver.save(30, training.snapshot())  # on its way it comes by 30 again
     saver.wait()
     assert newest(run).step == 30
-    assert steps(run) == [30]
+    assert steps(run) == [20, 30]
 
 
 def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
