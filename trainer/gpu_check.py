@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from trainer import metrics, network
+from trainer import network
 from trainer.errors import EXIT_RESTART, EXIT_USAGE, UserError
 
 WAIT_SECONDS = 2400
@@ -54,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
             own["storage_megabytes_per_second"] = round(write_speed(options.storage, options.storage_megabytes), 1)
         result = exchange(options, host, port, own)
         if result is not None:
-            metrics.event("gpu_check", **{k: v for k, v in result.items() if not isinstance(v, dict | list)})
             print(json.dumps(result), flush=True)
             if options.config_map:
                 publish(options.config_map, result)

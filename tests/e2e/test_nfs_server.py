@@ -70,7 +70,7 @@ def image(node_environment: dict[str, str], base_image: str) -> str:
         patch.chdir(ROOT)
         made = BuildahProvider().create(properties)
     # The provider hides tracebacks in its own process; here it was this one.
-    vars(sys).pop("tracebacklimit", None)
+    sys.__dict__.pop("tracebacklimit", None)
     assert made.outs
     return made.outs["reference"]
 
