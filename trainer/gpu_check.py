@@ -101,11 +101,12 @@ def write_speed(folder: Path, megabytes: int) -> float:
 def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, Any]) -> dict[str, Any] | None:
     """Run this node's processes; the whole result on the first node, None on the others."""
     import torch.multiprocessing as processes
+    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
     results = processes.get_context("spawn").SimpleQueue()
     try:
         processes.spawn(_process, (options, host, port, own, results), nprocs=options.processes)  # pyright: ignore
-    except (processes.ProcessRaisedException, processes.ProcessExitedException) as error:
+    except (ProcessRaisedException, ProcessExitedException) as error:
         # The process's own traceback is on stderr already; its last line says what it was.
         raise RuntimeError(str(error).strip().splitlines()[-1]) from None
     return results.get() if options.node_rank == 0 else None
