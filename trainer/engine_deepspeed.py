@@ -50,7 +50,7 @@ class DeepSpeedEngine:
         self._scale, self._good = SCALE if self._scaling else 1.0, 0
         self._updates = 0
         self._waited, self._bytes = Clock(world.device), 0
-        settings = _settings(work, config, world)
+        settings = deepspeed_settings(work, config, world)
         [self._adam] = optimizer.build(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
@@ -160,7 +160,7 @@ def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
     zero._hp_optimizer_states_linked = True
 
 
-def _settings(work: Work, config: Config, world: World) -> dict[str, Any]:
+def deepspeed_settings(work: Work, config: Config, world: World) -> dict[str, Any]:
     """What deepspeed.initialize gets. Raises UserError when the JSON file contradicts the run."""
     problems: list[str] = []
     meaning = deepspeed_json.Meaning()

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from trainer import config, deepspeed_json
+from tests.trainer import toy
+from trainer import config, deepspeed_json, engine
+from trainer.distributed import World
 from trainer.errors import UserError
 
 Z1: dict[str, Any] = {
@@ -102,3 +105,35 @@ def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: li
 def test_a_file_without_its_engine_is_refused(load: Any) -> None:
     with pytest.raises(UserError, match=r"given, but engine\.name is ddp; add engine\.name=deepspeed"):
         load(Z1, "engine.name=ddp")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"train_batch_size": 512}, "train_batch_size 512, but a step has 8 sequences"),
+        ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps 3, but 4 micro-batches a step on 2 workers"),
+    ],
+)
+def test_batch_sizes_that_contradict_the_run_are_told(tmp_path: Path, document: dict[str, Any], said: str) -> None:
+    path = tmp_path / "deepspeed.json"
+    path.write_text(json.dumps(document))
+    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    world = World(rank=1, size=2, local_rank=1, round=1, device=torch.device("cpu"))
+    with pytest.raises(UserError, match=said):
+        engine.build(toy.work(), settings, world, torch.float32)
+
+
+def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
+    from trainer.engine_deepspeed import deepspeed_settings
+
+    path = tmp_path / "deepspeed.json"
+    path.write_text(
+        json.dumps({**Z1, "train_batch_size": 8, "gradient_accumulation_steps": 4, "wall_clock_breakdown": True})
+    )
+    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
+    found = deepspeed_settings(toy.work(), settings, world)
+    assert found["wall_clock_breakdown"] is True
+    assert found["zero_optimization"]["stage"] == 1
+    assert found["zero_optimization"]["reduce_bucket_size"] == 2e8
+    assert found["zero_optimization"]["overlap_comm"] is False, "a CPU has no second stream"
