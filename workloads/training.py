@@ -107,7 +107,10 @@ class Training(pulumi.ComponentResource):
             # Never two that train in the same folder; and the text has to be there.
             opts=pulumi.ResourceOptions(
                 parent=self,
-                deleted_with=namespace.lifetime,
+                # Not with its namespace: Kubernetes deletes a namespace's pods first (since 1.33), and a Job with a
+                # limit per index keeps the finalizer of a pod until it has made the next one, which a namespace that
+                # ends forbids. Neither would ever go.
+                deleted_with=cluster.resource,
                 delete_before_replace=True,
                 depends_on=[dataset.job, rendezvous, *requested, *after],
                 ignore_changes=[f"spec.{field}" for field in FIELDS] if is_elastic(workers, cluster.workers) else None,

@@ -246,7 +246,8 @@ def main() -> int:
             f"`python -m local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
             f"{platform.machine()}, {os.cpu_count()} processors for the whole control plane and KWOK. Seconds. An "
             "index that was evicted comes back after the Job controller's back-off of 10 s, the second time after "
-            "20 s.",
+            "20 s. What changes hundreds of pods waits for the controller manager's own limit of 20 requests a second, "
+            "Kubernetes' default.",
             "",
             f"| {' | '.join(head)} |",
             f"|{'---|' * len(head)}",
