@@ -103,8 +103,10 @@ def _open(spec: str) -> Any:
     """The dataset, streamed, or from the cache when offline. Raises UserError in one line."""
     import datasets
     from datasets.utils.logging import set_verbosity_error
+    from huggingface_hub.utils import logging as hub_logging
 
     set_verbosity_error()
+    hub_logging.set_verbosity_error()  # it tells of each of its five tries
     datasets.disable_progress_bars()
     first: Exception | None = None
     for name, config, split in _parse(spec):
@@ -113,6 +115,8 @@ def _open(spec: str) -> Any:
             return datasets.load_dataset(name, config, split=split, streaming=streaming)
         except Exception as error:  # the library raises two dozen kinds
             first = first or error
+            if isinstance(error, ConnectionError):  # another reading of the name would wait as long
+                break
     raise UserError(
         f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({_cause(first)}); "
         "write hf:NAME/CONFIG:SPLIT, or download it first and set HF_HUB_OFFLINE=1 to use the cache"

@@ -4,6 +4,7 @@ A source is found and identified without reading it, so that a second run over t
 """
 
 import hashlib
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -68,6 +69,7 @@ def _files(name: str) -> list[Source]:
         system, path = fsspec.core.url_to_fs(name)
     except (ImportError, ValueError) as error:
         raise UserError(f"--input {name}: {_cause(error)}; {EXAMPLES}") from None
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
     try:
         found = _listed(system, path, name)
         return [_source(system, info, name) for info in found]
