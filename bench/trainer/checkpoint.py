@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -22,9 +22,9 @@ from trainer.language_model import LanguageModel
 from trainer.saver import Saver
 
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoint.md"
-TOKENS = 128
-STEPS = 12
-ROUNDS = 3
+TOKENS = 64
+STEPS = 5
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,23 @@ class Cost:
     """Seconds that the steps took longer while the thread wrote."""
     writing: float
     """Seconds until the checkpoint was complete."""
+    processor: float
+    """Seconds of one core that the writing thread used. Unlike the others, hardly changed by what else runs."""
+    usual: float
+    """A step's seconds without a checkpoint, measured just before."""
 
     @property
     def total(self) -> float:
         return self.waiting + self.slower
+
+
+class TimedSaver(Saver):
+    processor = 0.0
+
+    def _write(self, step: int, snapshot: Snapshot) -> None:
+        begin = time.thread_time()
+        super()._write(step, snapshot)
+        self.processor = time.thread_time() - begin
 
 
 class Training:
@@ -69,8 +82,9 @@ class Training:
         self.net.save_pretrained(folder, state_dict=weights)
 
 
-def measure(training: Training, saver: Saver, number: int, usual: float, asynchronous: bool) -> Cost:
-    """One checkpoint in the middle of training; `usual`: a step's seconds without one."""
+def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bool) -> Cost:
+    """One checkpoint in the middle of training."""
+    usual = statistics.median(training.step() for _ in range(STEPS))
     begin = time.perf_counter()
     path = saver.save(number, training.snapshot())
     if not asynchronous:
@@ -81,7 +95,7 @@ def measure(training: Training, saver: Saver, number: int, usual: float, asynchr
         slower += training.step() - usual
     saver.wait()
     assert complete(path)
-    return Cost(waiting, max(0.0, slower), time.perf_counter() - begin)
+    return Cost(waiting, max(0.0, slower), time.perf_counter() - begin, saver.processor, usual)
 
 
 def main() -> None:
@@ -99,12 +113,10 @@ def run(folder: Path, say: Callable[[str], None]) -> str:
     training = Training()
     for _ in range(2):
         training.step()
-    usual = statistics.median(training.step() for _ in range(STEPS))
-    say(f"a step without a checkpoint: {usual:.2f} s")
     costs: dict[str, Cost] = {}
     for asynchronous, name in ((True, "from a thread"), (False, "training waits")):
-        saver = Saver(folder / name.replace(" ", "-"), config.Checkpoint(keep=1), training.write_model, "")
-        found = [measure(training, saver, number, usual, asynchronous) for number in range(1, ROUNDS + 1)]
+        saver = TimedSaver(folder / name.replace(" ", "-"), config.Checkpoint(keep=1), training.write_model, "")
+        found = [measure(training, saver, number, asynchronous) for number in range(1, ROUNDS + 1)]
         say(f"{name}: {found}")
         if asynchronous:
             costs["from a thread, the first (its memory is new)"] = found[0]
@@ -112,21 +124,21 @@ def run(folder: Path, say: Callable[[str], None]) -> str:
         else:
             costs["training waits (checkpoint.asynchronous=false)"] = _median(found)
     size = sum(file.stat().st_size for file in (folder / "from-a-thread").rglob("*") if file.is_file())
-    return _table(costs, usual, size, training.device)
+    return _table(costs, size, training.device)
 
 
 def _median(found: list[Cost]) -> Cost:
-    return Cost(
-        *(statistics.median(getattr(cost, name) for cost in found) for name in ("waiting", "slower", "writing"))
-    )
+    return Cost(*(statistics.median(getattr(cost, item.name) for cost in found) for item in fields(Cost)))
 
 
-def _table(costs: dict[str, Cost], usual: float, size: int, device: torch.device) -> str:
+def _table(costs: dict[str, Cost], size: int, device: torch.device) -> str:
     minutes = config.Checkpoint().every_minutes
     rows = [
-        f"| {name} | {cost.waiting:.2f} | {cost.slower:.2f} | {cost.writing:.2f} | {cost.total / (60 * minutes):.2%} |"
+        f"| {name} | {cost.waiting:.2f} | {cost.slower:.2f} | {cost.processor:.2f} | {cost.writing:.2f} "
+        f"| {cost.total / (60 * minutes):.2%} |"
         for name, cost in costs.items()
     ]
+    usual = statistics.median(cost.usual for cost in costs.values())
     place = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
     return "\n".join(
         [
@@ -140,8 +152,8 @@ def _table(costs: dict[str, Cost], usual: float, size: int, device: torch.device
             f"of {TOKENS} tokens take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and "
             f"slower steps in the default interval of {minutes:g} minutes.",
             "",
-            "| | training stands still | steps beside it take longer | written after | share of the run |",
-            "|---|---|---|---|---|",
+            "| | training stands still | steps beside it take longer | the thread computes | written after | share |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
