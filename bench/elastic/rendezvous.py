@@ -1,27 +1,33 @@
 """A rendezvous of many agents over one etcd: `python -m bench.elastic.rendezvous [MEMBERS ...]`.
 
-The agents are threads of one process, each with its own handler and connections, and no workers: time and load are
-those of the rendezvous itself. All threads share one interpreter, so that the times are upper bounds: on machines of
-their own, the agents do their part of the work beside each other.
+The agents are threads of a few processes, each with its own handler and connections, and no workers: time and load are
+those of the rendezvous itself. They all share the processors of this machine with etcd, so that the times are upper
+bounds: on machines of their own, the agents do their part of the work beside each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic.md"
+GROUPS = 4
+"""Processes that share the agents."""
 REST_SECONDS = 20
 """For the load of a round that stands."""
 
@@ -86,49 +92,58 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def measure(members: int, folder: Path) -> dict[str, float]:
-    """Times and loads of a first round, of its rest, of the loss of one member and of the round after it."""
-    from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+class Group:
+    """Some of the agents, as threads of one process; driven by one word at a time."""
 
-    from trainer import rendezvous_etcd
-    from trainer.rendezvous import Handler
+    def __init__(self, endpoint: str, numbers: range, members: int) -> None:
+        from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
-    server = Server(folder)
-    found: dict[str, float] = {"members": members}
-    try:
+        from trainer import rendezvous_etcd
 
-        def member(number: int) -> Handler:
-            address = f"10.{number // 65536}.{number // 256 % 256}.{number % 256}"
+        self.sizes: list[int] = []
+        self.handlers = []
+        for number in numbers:
+            address = f"10.0.{number // 256}.{number % 256}"
             parameters = RendezvousParameters(
-                "etcd-v3", server.endpoint, "bench", members - 1, members, address, join_timeout=600
+                "etcd-v3", endpoint, "bench", members - 1, members, address, join_timeout=600
             )
-            return rendezvous_etcd.create(parameters)
+            self.handlers.append(rendezvous_etcd.create(parameters))
 
-        handlers = [member(number) for number in range(members)]
-        found |= {f"first {key}": value for key, value in meet(server, handlers).items()}
-        rest = watch(server, handlers, REST_SECONDS)
-        found |= {
-            "rest requests/s": rest.requests / rest.moment,
-            "rest etcd CPU %": rest.cpu_seconds / rest.moment * 100,
-        }
+    def meet(self) -> int:
+        """All join the next round; how many are in it."""
+        self.sizes.clear()
+        self._each(self._join)
+        assert len(set(self.sizes)) == 1, f"rounds of {sorted(set(self.sizes))} members"
+        return self.sizes[0]
 
-        handlers.pop(members // 2)._stop_heartbeats()
-        lost = time.monotonic()
-        each = [threading.Thread(target=see, args=(handler,)) for handler in handlers]
-        run(each)
-        found["loss seen by all, s"] = time.monotonic() - lost
-        found |= {f"second {key}": value for key, value in meet(server, handlers).items()}
-        for handler in handlers:
-            handler._stop_heartbeats()
-    finally:
-        server.stop()
-    return found
+    def rest(self) -> int:
+        """Look as the agents do, twice a second, while nothing happens."""
+        end = time.monotonic() + REST_SECONDS
 
+        def look(handler: Any) -> None:
+            while time.monotonic() < end:
+                assert handler.num_nodes_waiting() == 0, "a member was lost in a round at rest"
+                time.sleep(0.5)
 
-def meet(server: Server, handlers: list) -> dict[str, float]:
-    before, sizes = server.load(), list[int]()
+        self._each(look)
+        return 0
 
-    def join(handler) -> None:
+    def vanish(self) -> int:
+        """The last one falls silent."""
+        self.handlers.pop()._stop_heartbeats()
+        return 0
+
+    def see(self) -> int:
+        """Until each sees that one is lost."""
+
+        def look(handler: Any) -> None:
+            while not handler.num_nodes_waiting():
+                time.sleep(0.5)
+
+        self._each(look)
+        return 0
+
+    def _join(self, handler: Any) -> None:
         info = handler.next_rendezvous()
         # What torch's agent does next: everybody tells its size, rank 0 answers all.
         info.store.set(f"role/{info.rank}", "1")
@@ -136,45 +151,74 @@ def meet(server: Server, handlers: list) -> dict[str, float]:
             told = info.store.multi_get([f"role/{rank}" for rank in range(info.world_size)])
             info.store.multi_set([f"ranks/{rank}" for rank in range(info.world_size)], told)
         info.store.get(f"ranks/{info.rank}")
-        sizes.append(info.world_size)
+        self.sizes.append(info.world_size)
 
-    run([threading.Thread(target=join, args=(handler,)) for handler in handlers])
-    assert sizes == [len(handlers)] * len(handlers), "not everybody is in the round"
-    used = server.load() - before
-    return {"round, s": used.moment, "requests": used.requests, "etcd CPU s": used.cpu_seconds}
-
-
-def watch(server: Server, handlers: list, seconds: float) -> Load:
-    """Look as the agents do, twice a second, while nothing happens."""
-    before, end = server.load(), time.monotonic() + seconds
-
-    def look(handler) -> None:
-        while time.monotonic() < end:
-            assert handler.num_nodes_waiting() == 0, "a member was lost in a round at rest"
-            time.sleep(0.5)
-
-    run([threading.Thread(target=look, args=(handler,)) for handler in handlers])
-    return server.load() - before
+    def _each(self, act: Callable[[Any], None]) -> None:
+        """Of all agents at once; a failure of one is the failure of all."""
+        with ThreadPoolExecutor(len(self.handlers)) as pool:
+            list(pool.map(act, self.handlers))
 
 
-def see(handler) -> None:
-    while not handler.num_nodes_waiting():
-        time.sleep(0.5)
+def serve(connection: Connection, endpoint: str, numbers: range, members: int) -> None:
+    """The process of one group."""
+    group = Group(endpoint, numbers, members)
+    connection.send(0)
+    while (word := connection.recv()) != "end":
+        try:
+            connection.send(getattr(group, word)())
+        except Exception as error:
+            connection.send(error)
+    os._exit(0)
 
 
-def run(threads: list[threading.Thread]) -> None:
-    """Run to the end; a failure of one is the failure of all."""
-    failures: list[threading.ExceptHookArgs] = []
-    threading.excepthook = failures.append
+def measure(members: int, folder: Path) -> dict[str, float]:
+    """Times and loads of a first round, of its rest, of the loss of one member and of the round after it."""
+    server, context = Server(folder), multiprocessing.get_context("spawn")
+    connections, processes = [], []
+    per_group = -(-members // GROUPS)
+    found: dict[str, float] = {"members": members}
+
+    def everywhere(word: str, only: int | None = None) -> tuple[list[int], Load]:
+        """Answers of all groups, and what etcd did meanwhile."""
+        asked = connections if only is None else [connections[only]]
+        before = server.load()
+        for connection in asked:
+            connection.send(word)
+        answers = [connection.recv() for connection in asked]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers, server.load() - before
+
+    def round_of(size: int, name: str) -> None:
+        sizes, used = everywhere("meet")
+        assert set(sizes) == {size}, f"rounds of {sizes} members, not of {size}"
+        found[f"{name} round, s"], found[f"{name} requests"] = used.moment, used.requests
+        found[f"{name} etcd CPU s"] = used.cpu_seconds
+
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for start in range(0, members, per_group):
+            ours, theirs = context.Pipe()
+            numbers = range(start, min(start + per_group, members))
+            processes.append(context.Process(target=serve, args=(theirs, server.endpoint, numbers, members)))
+            processes[-1].start()
+            connections.append(ours)
+        for connection in connections:
+            connection.recv()
+        round_of(members, "first")
+        _, rest = everywhere("rest")
+        found["rest requests/s"] = rest.requests / rest.moment
+        found["rest etcd CPU %"] = rest.cpu_seconds / rest.moment * 100
+        everywhere("vanish", only=len(connections) - 1)
+        _, seen = everywhere("see")
+        found["loss seen by all, s"] = seen.moment
+        round_of(members - 1, "second")
     finally:
-        threading.excepthook = threading.__excepthook__
-    if failures:
-        raise RuntimeError(f"{len(failures)} of {len(threads)} agents failed: {failures[0].exc_value}")
+        for process in processes:
+            process.kill()
+            process.join()
+        server.stop()
+    return found
 
 
 def main() -> int:
@@ -194,7 +238,7 @@ def main() -> int:
             "",
             f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
             f"{os.cpu_count()} processors (shared by etcd and all agents), Python {platform.python_version()}. Agents "
-            "are threads of one process without workers; keep-alive 5 s x 3, last call 5 s, as shipped.",
+            f"are threads of {GROUPS} processes without workers; keep-alive 5 s x 3, last call 5 s, as shipped.",
             "",
             f"| {' | '.join(head)} |",
             f"|{'---|' * len(head)}",
