@@ -100,8 +100,11 @@ class DeepSpeedEngine:
             full = safe_get_full_fp32_param(value)
             assert full is not None
             weights[name] = full
-            if self._updates:
-                tensors[name] = {key: _whole(safe_get_full_optimizer_state(value, key)) for key in KEYS}
+            for key in KEYS if self._updates else ():
+                gathered = _whole(safe_get_full_optimizer_state(value, key))
+                if self._world.first:  # one after the other to the host: a worker's device holds but its part of them
+                    tensors.setdefault(name, {})[key] = gathered.cpu()
+            if name in tensors:
                 tensors[name]["step"] = torch.tensor(float(self._updates))
         for name, value in self._net.state_dict(keep_vars=True).items():
             for other, parameter in self._trained().items():
