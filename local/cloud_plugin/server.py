@@ -99,7 +99,10 @@ class Resources:
         old, new = reveal(olds), reveal(news)
         if self._package == "kubernetes":
             old, new = state.normalize(old), state.normalize(new)
-            found = diff.detailed(old, new, ignored, immutable.force_new_paths(new, False, False))
+            # A patch changes in place what replaces the object itself.
+            patch = urn.is_patch(new.get("kind"))
+            force_new = immutable.IDENTITY if patch else immutable.force_new_paths(new, False, False)
+            found = diff.detailed(old, new, ignored, force_new)
             replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
             return found, replaces, diff.must_delete_first(bool(replaces), new, old)
         old.pop(DEFAULTS, None)

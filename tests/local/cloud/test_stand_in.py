@@ -167,6 +167,18 @@ def test_a_name_of_ones_own_makes_the_old_one_go_first(gcp: Resources) -> None:
     assert replaced(gcp, CLUSTER, {"location": "a"}, {"location": "b"}) == (["location"], False)
 
 
+@pytest.mark.parametrize(("kind", "replaces"), [("Job", ["spec.parallelism"]), ("JobPatch", [])])
+def test_a_patch_changes_in_place_what_would_replace_the_object(tmp_path: Path, kind: str, replaces: list[str]) -> None:
+    kubernetes = Resources("kubernetes", Cloud(tmp_path / "cloud.json"), "project", Engine(None))
+    which = Urn(urn(f"kubernetes:batch/v1:{kind}", "x"))
+
+    def job(parallelism: int) -> dict[str, Any]:
+        given = {"metadata": {"name": "x", "namespace": "n"}, "spec": {"parallelism": parallelism}}
+        return kubernetes.check(which, {}, {"apiVersion": "batch/v1", "kind": "Job", **given}, b"", None)
+
+    assert kubernetes.diff(which, job(2), job(3), [])[1] == replaces
+
+
 def test_a_type_that_nobody_looked_at_is_refused(gcp: Resources) -> None:
     with pytest.raises(PluginError, match=r"gcp:sql/database:Database is not known here: add what replaces it"):
         gcp.check(Urn(urn("gcp:sql/database:Database", "x")), {}, {}, b"", None)
