@@ -57,8 +57,10 @@ def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterat
     machine = MACHINES.get(nodes.machine_type) if nodes else None
     if nodes is None or machine is None:
         return
-    if workers.count > nodes.max:
-        yield f"nodes.max: {nodes.max} nodes for workers.count {workers.count}; allowed: {workers.count} or more"
+    pods = workers.count + workers.spares
+    if pods > nodes.max:
+        spare = f" and workers.spares {workers.spares}" if workers.spares else ""
+        yield f"nodes.max: {nodes.max} nodes for workers.count {workers.count}{spare}; allowed: {pods} or more"
     cpus = machine.threads(nodes.threads_per_core)
     cpu, memory = allocatable(machine, nodes.threads_per_core)
     most_cpu, most_memory = for_pods(machine, nodes.threads_per_core)

@@ -91,7 +91,7 @@ class Training(pulumi.ComponentResource):
         opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
         # A request that was granted is used up: each Job has its own.
         requested = request_nodes(
-            self.job_name, cluster.workers, workers.count, pod, namespace.name, labels("trainer"), opts
+            self.job_name, cluster.workers, workers.count + workers.spares, pod, namespace.name, labels("trainer"), opts
         )
         job = k8s.batch.v1.Job(
             name,

@@ -115,6 +115,11 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             "workers.processes: 4 for 8 GPUs; allowed: 8, one per GPU",
         ),
         ("gcp-a100", {"workers": {"count": 3}}, "nodes.max: 2 nodes for workers.count 3; allowed: 3 or more"),
+        (
+            "gcp-a100",
+            {"workers": {"spares": 1}},
+            "nodes.max: 2 nodes for workers.count 2 and workers.spares 1; allowed: 3 or more",
+        ),
         # How nodes are had.
         (
             "gcp-a100",
