@@ -145,7 +145,7 @@ def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
     if nodes.consumption == "reservation":
         notes.append("A reservation is billed around the clock, used or not, by the project that made it.")
     if config.storage.kind == "filestore":
-        notes.append("Filestore is counted at the price of us-central1 in 2025; other regions are up to a third dearer.")
+        notes.append("Filestore is counted at us-central1's price of 2025; other regions are up to a third dearer.")
     if config.storage.retain:
         notes.append("The data disk stays after `pulumi destroy`, and goes on costing.")
     return notes

@@ -7,12 +7,11 @@ import shlex
 import pulumi
 
 from infra import cost
-from infra import cost
 from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import ContainerImage
-from workloads.namespace import Namespace
 from workloads.gpu_check import GpuCheck
+from workloads.namespace import Namespace
 from workloads.tensorboard import NAME as TENSORBOARD
 from workloads.tensorboard import PORT
 from workloads.training import Training
