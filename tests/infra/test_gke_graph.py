@@ -296,7 +296,7 @@ def test_the_check_of_the_nodes_ends_in_an_output() -> None:
     # It may write its own result and nothing else.
     create, patch = stack.one("Role").inputs["rules"]
     assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])
-    assert patch["resourceNames"] == [job.inputs["metadata"]["name"]]
+    assert (patch["resourceNames"], patch["verbs"]) == ([job.inputs["metadata"]["name"]], ["patch"])
     others = [item for item in stack.resources if item.kind in ("Job", "Deployment") and item.name != "gpu-check"]
     for item in others:
         assert item.inputs["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
