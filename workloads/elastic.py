@@ -37,8 +37,16 @@ def node_range(workers: WorkersConfig, pool: WorkerPool) -> str:
 
 
 def identity(workers: WorkersConfig, pool: WorkerPool) -> dict[str, Any]:
-    """What of the workers makes a new Job when it changes."""
-    return workers.model_dump(exclude={"count"} if is_elastic(workers, pool) else set())
+    """What of the workers, and of the nodes as their pods see them, makes a new Job when it changes."""
+    nodes = {
+        "selector": dict(pool.node_selector),
+        "tolerations": [str(toleration.key) for toleration in pool.tolerations],
+        "threads": pool.threads_per_core,
+        "cores": pool.whole_cores,
+        "environment": dict(pool.environment),
+        "grace": pool.grace_seconds,
+    }
+    return {**workers.model_dump(exclude={"count"} if is_elastic(workers, pool) else set()), "nodes": nodes}
 
 
 def size(workers: WorkersConfig) -> dict[str, Any]:

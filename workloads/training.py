@@ -37,7 +37,7 @@ from workloads.pod import (
 from workloads.priority import TRAINING, priority_class
 from workloads.provisioning import pod_annotations, request_nodes
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import from_tokens
+from workloads.secrets import fingerprint, from_tokens
 
 SERVICE = "trainer"
 CONTAINER = "train"
@@ -77,11 +77,15 @@ class Training(pulumi.ComponentResource):
         self.run_directory = run_folder(self.run_name)
         arguments = training_arguments(training, dataset.directory, self.run_directory, cluster.workers.capability)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
-        digest = hashlib.sha256(
-            json.dumps(
-                [image.version, arguments, identity(workers, cluster.workers), training.max_hours], sort_keys=True
-            ).encode()
-        ).hexdigest()[:8]
+        # Whatever is in the pods' template has to be in it: a new Job of the same name would meet the old one going.
+        what = [
+            image.version,
+            arguments,
+            identity(workers, cluster.workers),
+            training.max_hours,
+            fingerprint(config.secrets),
+        ]
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
         self.job_name = f"train-{self.run_name[:40]}-{digest}"
         self._service(namespace)
         priority = priority_class("training", TRAINING, False, cluster, namespace, self)

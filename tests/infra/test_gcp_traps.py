@@ -250,6 +250,30 @@ def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
     assert len({name(), name(training={"steps": 600}), name(training={"precision": "fp32"})}) == 3
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": {"consumption": "spot"}},
+        {"nodes": {"threadsPerCore": 1}},
+        {"nodes": {"compactPlacement": True}},
+        {"workers": {"memoryGib": 20}},
+        {"workers": {"allocator": "glibc"}},
+        {"training": {"maxHours": 1}},
+        {"dataset": {"name": "other"}},
+        {"secrets": {"huggingFaceToken": CANARY}},
+        {"secrets": {"wandbApiKey": CANARY}},
+        {"rendezvous": {"image": "quay.io/coreos/etcd:v3.6.6"}},
+    ],
+    ids=str,
+)
+def test_t22_pods_that_change_make_a_job_of_another_name(change: dict[str, dict[str, Any]]) -> None:
+    """Or the new Job meets the old one, which is still going away under the same name."""
+    before_it, after_it = record_anywhere("gcp-c3"), changed("gcp-c3", **change)
+    old, new = (recording.one("Job", "training").inputs for recording in (before_it, after_it))
+    if old["spec"]["template"] != new["spec"]["template"]:
+        assert old["metadata"]["name"] != new["metadata"]["name"]
+
+
 def test_t23_a_preview_builds_nothing_and_what_runs_is_named_by_digest(stack: Recording) -> None:
     """Or every preview needs a Docker engine, and every `pulumi up` shows a difference."""
     for image in (item for item in stack.resources if item.type == "docker-build:index:Image"):
