@@ -30,16 +30,21 @@ def causal_attention(
     return _Blocks.apply(query, key, value, hidden, scale)  # pyright: ignore[reportReturnType]
 
 
+def _turned(values: torch.Tensor) -> torch.Tensor:
+    """Transposed in memory once: the product of each block would do it again with the part that it reads."""
+    return values.transpose(1, 2).contiguous()
+
+
 class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
     ) -> torch.Tensor:
         outputs, weights, sums = [], [], []
-        length = query.shape[1]
+        length, turned = query.shape[1], _turned(key)
         for first in range(0, length, ROWS):
             last = min(first + ROWS, length)
-            scores = torch.bmm(query[:, first:last], key[:, :last].transpose(1, 2)).float()
+            scores = torch.bmm(query[:, first:last], turned[:, :, :last]).float()
             scores = scores + hidden[first:last, :last]
             unnormalised = ((scores - scores.amax(2, keepdim=True)) * scale).exp()
             total = unnormalised.sum(2, keepdim=True)
@@ -56,7 +61,7 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, output, *blocks = ctx.saved_tensors
         weights, sums = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
-        length = query.shape[1]
+        length, turned = query.shape[1], _turned(value)
         query_gradients: list[torch.Tensor] = []
         key_gradient = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         value_gradient = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
@@ -66,7 +71,7 @@ class _Blocks(torch.autograd.Function):
             outer_rows = outer[0][:, first:last].float() / sums[number]
             delta = (outer_rows * output[:, first:last]).sum(2, keepdim=True)
             rows = outer_rows.to(query.dtype)
-            weight_gradient = torch.bmm(rows, value[:, :last].transpose(1, 2))
+            weight_gradient = torch.bmm(rows, turned[:, :, :last])
             score_gradient = (weight * (weight_gradient.float() - delta) * ctx.scale).to(query.dtype)
             query_gradients.append(torch.bmm(score_gradient, key[:, :last]))
             key_gradient[:, :last] += torch.bmm(score_gradient.transpose(1, 2), query[:, first:last])

@@ -4,16 +4,18 @@ What no change to the rest can beat with these libraries: forward and both gradi
 the model, each measured warm and multiplied by how often it comes. Attention's products are measured as the whole
 square of positions (as FLOPs are counted: PaLM, appendix B) and as the lower triangle in blocks of 256 rows, which is
 what causal attention needs.
-The last line is {"seconds": of a step, "triangle": of a step, "rate": FLOP/s of the dense products}.
+The last line is {"seconds": of a step, "triangle": of a step, "cpu", "triangle_cpu": the same in processor seconds,
+"rate": FLOP/s of the dense products}.
 """
 
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 REPEATS = 5
 ROWS = 256
@@ -40,23 +42,24 @@ def measure(mode: dict[str, Any]) -> dict[str, float]:
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, dtype=dtype, device=device)
 
-    def seconds(product: Callable[[], Any]) -> float:
+    def seconds(product: Callable[[], Any]) -> np.ndarray:
+        """Wall, and of the processor."""
         found = []
         for _ in range(REPEATS + 1):
-            began = time.perf_counter()
+            began = np.array([time.perf_counter(), time.process_time()])
             product()
             if device == "cuda":
                 torch.cuda.synchronize()
-            found.append(time.perf_counter() - began)
-        return statistics.median(found[1:])
+            found.append(np.array([time.perf_counter(), time.process_time()]) - began)
+        return np.median(found[1:], axis=0)
 
-    def dense(inputs: int, outputs: int) -> float:
+    def dense(inputs: int, outputs: int) -> np.ndarray:
         """Forward and both gradients."""
         x, weight, outer = make(tokens, inputs), make(inputs, outputs), make(tokens, outputs)
         products = (lambda: x @ weight, lambda: outer @ weight.t(), lambda: x.t() @ outer)
-        return sum(seconds(product) for product in products)
+        return np.sum([seconds(product) for product in products], axis=0)
 
-    def attention(rows: int, columns: int) -> float:
+    def attention(rows: int, columns: int) -> np.ndarray:
         """Scores and mixture, and the four products of their gradients."""
         query, key = make(heads, rows, width // size.heads), make(heads, columns, width // size.heads)
         scores = make(heads, rows, columns)
@@ -68,16 +71,20 @@ def measure(mode: dict[str, Any]) -> dict[str, float]:
         return 2 * wide + 2 * narrow + 2 * turned
 
     shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    layer = sum(dense(*shape) for shape in shapes)
+    layer = np.sum([dense(*shape) for shape in shapes], axis=0)
     head = dense(width, 50304)
     square = attention(length, length)
-    triangle = sum(attention(min(ROWS, length), last) for last in range(min(ROWS, length), length + 1, ROWS))
+    rows = min(ROWS, length)
+    triangle = np.sum([attention(rows, last) for last in range(rows, length + 1, rows)], axis=0)
     count = mode["tokens_per_step"] / tokens
     flops = 6 * tokens * (size.layers * 12 * width * width + width * 50304)
+    whole, part = (count * (size.layers * (layer + each) + head) for each in (square, triangle))
     return {
-        "seconds": count * (size.layers * (layer + square) + head),
-        "triangle": count * (size.layers * (layer + triangle) + head),
-        "rate": flops / (size.layers * layer + head),
+        "seconds": whole[0],
+        "triangle": part[0],
+        "cpu": whole[1],
+        "triangle_cpu": part[1],
+        "rate": flops / (size.layers * layer + head)[0],
     }
 
 

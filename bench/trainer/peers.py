@@ -2,7 +2,7 @@
 
 loop: a plain loop over transformers' GPT2LMHeadModel, model and loss compiled as one. Trainer: transformers' Trainer
 with the same settings. Both: SDPA, no dropout, fused AdamW, clipping at 1, autocast for bf16, our trainer's batches.
-The last line is {"seconds": [of each step], "losses": [of each step]}.
+The last line is {"seconds": [of each step], "cpu": [processor seconds of each], "losses": [of each]}.
 """
 
 import json
@@ -16,8 +16,23 @@ def main(arguments: list[str]) -> None:
     mode = json.loads(arguments[0])
     if mode["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    seconds, losses = {"loop": loop, "Trainer": trainer}[mode["program"]](mode)
-    print(json.dumps({"seconds": seconds, "losses": losses}))
+    clock, losses = {"loop": loop, "Trainer": trainer}[mode["program"]](mode)
+    print(json.dumps({"seconds": clock.seconds, "cpu": clock.cpu, "losses": losses}))
+
+
+class Clock:
+    """Of steps: wall and processor seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.cpu: list[float] = []
+
+    def begin(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        self.seconds.append(time.perf_counter() - self._began[0])
+        self.cpu.append(time.process_time() - self._began[1])
 
 
 def batches(mode: dict[str, Any]) -> Any:
@@ -36,7 +51,7 @@ def network(mode: dict[str, Any]) -> Any:
     return model.build(mode["preset"], 50257, 50256, seed=1337).to(mode["device"])
 
 
-def loop(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
+def loop(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     import torch
     from torch.nn import functional as F
 
@@ -48,9 +63,9 @@ def loop(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
     compute = torch.compile(token_loss) if mode["compiled"] else token_loss
-    seconds, losses = [], []
+    clock, losses = Clock(), []
     for step in range(mode["steps"]):
-        began = time.perf_counter()
+        clock.begin()
         loss = torch.zeros((), device=device)
         for number in range(data.per_step):
             inputs, targets = (torch.from_numpy(part).to(device) for part in data.get(step, number))
@@ -62,16 +77,16 @@ def loop(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
         adam.step()
         adam.zero_grad(set_to_none=True)
         losses.append(loss.item())  # waits for the device
-        seconds.append(time.perf_counter() - began)
-    return seconds, losses
+        clock.end()
+    return clock, losses
 
 
-def trainer(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
+def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     import torch
     import transformers
 
     net, data = network(mode), batches(mode)
-    seconds: list[float] = []
+    clock = Clock()
 
     class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         """Trainer shifts labels itself and drops the last: it gets one token more than the window."""
@@ -85,16 +100,14 @@ def trainer(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
             ids = torch.from_numpy(inputs[row])
             return {"input_ids": ids, "labels": ids}
 
-    class Clock(transformers.TrainerCallback):
-        began = 0.0
-
+    class Timing(transformers.TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.perf_counter()
+            clock.begin()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             if mode["device"] == "cuda":
                 torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - self.began)
+            clock.end()
 
     settings = transformers.TrainingArguments(
         output_dir=mode["scratch"],
@@ -119,9 +132,9 @@ def trainer(mode: dict[str, Any]) -> tuple[list[float], list[float]]:
         dataloader_pin_memory=False,
         train_sampling_strategy="sequential",
     )
-    built = transformers.Trainer(net, settings, train_dataset=Windows(), callbacks=[Clock()])
+    built = transformers.Trainer(net, settings, train_dataset=Windows(), callbacks=[Timing()])
     built.train()
-    return seconds, [entry["loss"] for entry in built.state.log_history if "loss" in entry]
+    return clock, [entry["loss"] for entry in built.state.log_history if "loss" in entry]
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ Ours is the whole `python -m trainer.train` on a dataset of the sample text, rea
 others, limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an
 accelerator): gradients add up over four micro-batches of one window, or one of four. A figure is the median of the
 steps after the first. `--only` measures a part; figures are kept in bench/results/ and the table has all of them.
+
+On a machine that others use as well, wall seconds say little: processor seconds, of one thread (`--threads 1`), do.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -71,6 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 30")
+    parser.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
     parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
     options = parser.parse_args(arguments)
     chosen = [
@@ -81,20 +86,22 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list or not chosen:
         print("\n".join(mode.name for mode in chosen or modes(options.device)))
         return 0 if chosen else 2
-    file = RESULTS / f"speed_{options.device}.json"
-    figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
+    file = RESULTS / f"{name}.json"
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
         data = dataset(Path(scratch))
         for mode in chosen:
             try:
-                figures[mode.name] = measure(mode, options, data, Path(scratch)) | dataclasses.asdict(mode)
+                found = measure(mode, options, data, Path(scratch)) | dataclasses.asdict(mode)
             except subprocess.CalledProcessError as error:
                 print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
                 continue
-            print(f"{mode.name}: {figures[mode.name]['tokens_per_second']:.0f} tokens/s", flush=True)
+            print(f"{mode.name}: {found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step", flush=True)
             file.parent.mkdir(exist_ok=True)
+            figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+            figures[mode.name] = found
             file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-            (RESULTS / f"speed_{options.device}.md").write_text(speed_table.text(figures, options.device), "utf-8")
+            file.with_suffix(".md").write_text(speed_table.text(figures, options.device), "utf-8")
     return 0
 
 
@@ -121,6 +128,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path) -
     if ALLOCATORS[mode.allocator]:
         environment["GLIBC_TUNABLES"] = ALLOCATORS[mode.allocator]
     environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
     began = time.monotonic()
     if mode.program == "ours":
         result = ours(settings, environment, scratch / mode.name.replace(", ", "-"))
@@ -132,6 +140,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path) -
     seconds = result["seconds"]
     if isinstance(seconds, list):
         result |= {"first_step": round(seconds[0], 2), "seconds": statistics.median(seconds[1:]), "steps": seconds[1:]}
+        result["cpu"] = statistics.median(result["cpu"][1:])
     result["tokens_per_second"] = settings["tokens_per_step"] / result["seconds"]
     result["whole_run"] = round(time.monotonic() - began, 1)
     result["machine"] = describe("torch", "transformers") + ("" if cpu else f"; {_accelerator()}")
@@ -163,10 +172,30 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
         "metrics.tensorboard": False,
     }
     command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
-    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    clock = [0.0]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run_:
+        said = []
+        for line in run_.stdout or ():
+            said.append(line)
+            if re.match(r"step=\d+ .*\bloss=", line):
+                clock.append(processor_seconds(run_.pid))
+    if run_.returncode:
+        raise subprocess.CalledProcessError(run_.returncode, command, "".join(said), "")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps = [line for line in lines if "step_seconds" in line]
-    return {"seconds": [line["step_seconds"] for line in steps], "losses": [line["loss"] for line in steps]}
+    return {
+        "seconds": [line["step_seconds"] for line in steps],
+        "cpu": [after - before for before, after in itertools.pairwise(clock)],
+        "losses": [line["loss"] for line in steps],
+    }
+
+
+def processor_seconds(process: int) -> float:
+    """User's and system's, of all its threads so far."""
+    fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _accelerator() -> str:

@@ -22,8 +22,8 @@ def text(figures: dict[str, Any], device: str) -> str:
         "limit: the matrix products alone. kept: freed memory stays with the process (both sides alike); glibc: its "
         "defaults.",
         "",
-        "| precision | micro-batch | allocator | program | mode | tokens/s | s/step | first step, s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| precision | micro-batch | allocator | program | mode | tokens/s | s/step | CPU s/step | first step, s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     order = sorted(
         figures.values(),
@@ -33,14 +33,15 @@ def text(figures: dict[str, Any], device: str) -> str:
         how = "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
         lines.append(
             f"| {figure['precision']} | {figure['micro_batch']} | {figure['allocator']} | {figure['program']} "
-            f"| {how} | {figure['tokens_per_second']:,.0f} | {figure['seconds']:.2f} | {figure.get('first_step', '')} |"
+            f"| {how} | {figure['tokens_per_second']:,.0f} | {figure['seconds']:.2f} | {figure['cpu']:.2f} "
+            f"| {figure.get('first_step', '')} |"
         )
     return "\n".join([*lines, "", *_verdicts(order, device), ""])
 
 
 def _verdicts(figures: list[dict[str, Any]], device: str) -> list[str]:
     """What the goals ask for, from the figures that are there."""
-    lines = ["| comparison | ratio | goal |", "|---|---|---|"]
+    lines = ["| comparison of a step's time | wall | CPU | goal |", "|---|---|---|---|"]
     groups = {(f["precision"], f["micro_batch"], f["allocator"]) for f in figures}
     for precision, micro_batch, allocator in sorted(groups):
         group = [
@@ -55,16 +56,19 @@ def _verdicts(figures: list[dict[str, Any]], device: str) -> list[str]:
         goal = precision == "bf16" and allocator == "kept" and device == "cpu"
         if own and peer:
             name = f"{peer['program']} {'compiled' if peer['compiled'] else 'eager'}"
-            ratio = _rate(own) / _rate(peer)
-            lines.append(f"| {where}: ours / best peer ({name}) | {ratio:.2f} | {f'{GOAL_PEER}' if goal else ''} |")
+            lines.append(_row(f"{where}: best peer ({name}) / ours", peer, own, GOAL_PEER if goal else ""))
         if own and limit:
-            ratio = own["seconds"] / limit["seconds"]
-            lines.append(f"| {where}: our step / its matrix products | {ratio:.2f} | {GOAL_LIMIT if goal else ''} |")
-            ratio = own["seconds"] / limit["triangle"]
-            lines.append(f"| {where}: our step / those without the upper triangle of attention | {ratio:.2f} | |")
+            part = {"seconds": limit["triangle"], "cpu": limit["triangle_cpu"]}
+            lines.append(_row(f"{where}: ours / its matrix products", own, limit, GOAL_LIMIT if goal else ""))
+            lines.append(_row(f"{where}: ours / those without attention's upper triangle", own, part, ""))
         if own and device == "cuda":
-            lines.append(f"| {where}: ours, tokens/s | {_rate(own):,.0f} | {GOAL_CUDA:,} |")
+            lines.append(f"| {where}: ours, tokens/s | {_rate(own):,.0f} | | {GOAL_CUDA:,} |")
     return lines
+
+
+def _row(name: str, above: dict[str, Any], below: dict[str, Any], goal: object) -> str:
+    wall, cpu = (above[key] / below[key] for key in ("seconds", "cpu"))
+    return f"| {name} | {wall:.2f} | {cpu:.2f} | {goal} |"
 
 
 def _rate(figure: dict[str, Any]) -> float:
