@@ -31,12 +31,15 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
     monkeypatch.setattr(snapshot, "FOLDER", tmp_path)
     assert snapshot.main(["local", "--update"]) == 0
     path = tmp_path / "local.yaml"
-    path.write_text(path.read_text().replace("completions: 2", "completions: 3"))
+    path.write_text(path.read_text().replace("backoffLimitPerIndex: 20", "backoffLimitPerIndex: 21"))
     capsys.readouterr()
     assert snapshot.main(["local"]) == 1
     shown = capsys.readouterr()
     changed = [line for line in shown.out.splitlines() if line[:1] in "+-" and line[:3] not in ("---", "+++")]
-    assert [line.split() for line in changed] == [["-", "completions:", "3"], ["+", "completions:", "2"]]
+    assert [line.split() for line in changed] == [
+        ["-", "backoffLimitPerIndex:", "21"],
+        ["+", "backoffLimitPerIndex:", "20"],
+    ]
     assert "make snapshots" in shown.err
 
 
