@@ -35,8 +35,6 @@ def export(
     pulumi.export("image", image.reference)
     if cluster.resource is not None:
         pulumi.export("cluster", cluster.name)
-    if (bill := cost.output(config)) is not None:
-        pulumi.export("estimatedHourlyCost", bill)
     if cluster.credentials_command:
         # First of all: the other commands need what it writes.
         pulumi.export("credentialsCommand", cluster.credentials_command)

@@ -309,7 +309,7 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     assert "@sha256:" in outputs["image"]
     assert outputs["storageAddress"].endswith(":/data")
     assert outputs["credentialsCommand"].endswith("--dns-endpoint")
-    bill = outputs["estimatedHourlyCost"]
+    bill = outputs["costPerHour"]
     assert bill["atRest"] < 1 < bill["atFullSize"]
     context = outputs["context"]
     for command in ("watchCommand", "logsCommand", "tensorboardCommand", "fetchCommand", "sampleCommand"):
