@@ -44,9 +44,9 @@ def main() -> int:
                     RESULTS.write_text(markdown(results), encoding="utf-8")
     table = Table(*HEADER)
     for result in results:
-        table.add_row(*result.cells, style="red" if result.problem else None)
+        table.add_row(*result.cells, style="red" if result.problem or result.slow else None)
     console.print(table)
-    return 1 if any(result.problem for result in results) else 0
+    return 1 if any(result.problem or result.slow for result in results) else 0
 
 
 if __name__ == "__main__":
