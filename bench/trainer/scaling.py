@@ -284,8 +284,12 @@ def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured
     body = [
         f"| {label} | {found.tokens_per_second:.0f} | {found.step_seconds:.2f} | {found.waited_seconds:.2f} "
         f"| {found.said_bytes / 1e6:.2f} / {found.sent_bytes / 1e6:.2f} "
-        f"| {found.tokens_per_second / alone.tokens_per_second / 2:.0%} "
-        f"| {found.tokens_per_second / strangers.tokens_per_second:.0%} |"
+        + (
+            "| | |"
+            if found is alone
+            else f"| {found.tokens_per_second / alone.tokens_per_second / 2:.0%} "
+            f"| {found.tokens_per_second / strangers.tokens_per_second:.0%} |"
+        )
         for label, found in rows
     ]
     RESULTS.parent.mkdir(exist_ok=True)
