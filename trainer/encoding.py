@@ -80,17 +80,17 @@ class _Words(dict[str, bytes]):
     def __init__(self, tokenizer: Tokenizer, dtype: type[np.unsignedinteger], unknown: str) -> None:
         super().__init__()
         self._unknown = re.compile(unknown).match
-        self._merge, self._dtype = tokenizer.model.tokenize, dtype
-        self._letters = [_letter(byte) for byte in range(256)]
-
-    def _ids(self, word: str) -> bytes:
-        spelled = "".join(map(self._letters.__getitem__, word.encode()))
-        return np.array([token.id for token in self._merge(spelled)], dtype=self._dtype).tobytes()
+        self._merge = tokenizer.model.tokenize
+        self._letters = {byte: _letter(byte) for byte in range(256)}
+        size = max(tokenizer.get_vocab().values()) + 1
+        self._packed = [np.array(id, dtype=dtype).tobytes() for id in range(size)]
 
     def __missing__(self, word: str) -> bytes:
-        if self._unknown(word):
+        if not word.isascii() and self._unknown(word):
             raise _Unknown
-        ids = self._ids(word)
+        # A byte is spelled as one letter: first as that of its number, then as the vocabulary has it.
+        spelled = word.encode().decode("latin-1").translate(self._letters)
+        ids = b"".join([self._packed[token.id] for token in self._merge(spelled)])
         if len(self) < CACHED_WORDS and len(word) <= CACHED_LENGTH:
             self[word] = ids
         return ids
