@@ -75,8 +75,9 @@ format: .venv/dev.stamp  ## format, and fix what the linter can
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-docs: .venv/infra.stamp  ## write the README's picture and table anew from the code
+docs: .venv/dev.stamp  ## write the pictures and tables of README and docs/ anew from the code
 	$(PY) -m infra.docs
+	$(PY) -m trainer.reference
 
 snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
 	$(PY) -m infra.snapshot --update

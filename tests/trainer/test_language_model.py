@@ -205,7 +205,8 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32() -> None:
             with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
                 loss = ours(ids[:, :-1], ids[:, 1:]) / (8 * 48)
             loss.backward()
-            adam.step(), adam.zero_grad()
+            adam.step()
+            adam.zero_grad()
             values.append(loss.item())
         return torch.tensor(values)
 
