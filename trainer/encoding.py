@@ -2,7 +2,7 @@
 
 GPT-2's encoding cuts text into words by a regular expression and merges the bytes of each word on their own, so a word
 has the same ids wherever it stands. Natural text repeats its words: a dictionary from word to ids leaves the cutting as
-the only work, and one core then encodes several times what the tokenizer itself does (bench/results/prepare.md).
+the only work, and one core then encodes three to five times what the tokenizer itself does (bench/results/prepare.md).
 
 The ids are the tokenizer's own: it encodes each new word, its classes of characters are asked of it (Unicode versions
 differ between libraries), and a tokenizer that does not work like this is used as it is.
