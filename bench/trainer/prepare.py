@@ -132,9 +132,9 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         f"({size / tokens:.2f} bytes a token), one JSONL file. One core; middle of {ROUNDS} runs in turn. Both ways "
         "wrote the same number of tokens; the three encoders gave the same ids. A dictionary has more rare words than "
         "other text: the larger the data, the nearer ours comes to the last line.\n\n"
-        "The goal of 3 times nanoGPT's way is not reached: tiktoken alone, with nothing around it, is about twice as fast "
-        "as that way on one core, so the copying and the map that ours leaves out are not two thirds of it. The rest "
-        "would have to come from a faster encoder; here cutting (re) and looking up words (dict) share the time."
+        "The goal of 3 times nanoGPT's way is not reached: tiktoken alone, with nothing around it, is about twice as "
+        "fast as that way on one core, so the copying and the map that ours leaves out are not two thirds of it. The "
+        "rest would have to come from a faster encoder; here cutting (re) and looking up words (dict) share the time."
     )
     RESULTS.write_text(
         f"""# How fast text becomes token shards
