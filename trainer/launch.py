@@ -61,6 +61,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--nnodes", default="1:1", help="MIN:MAX nodes in a round")
     parser.add_argument("--nproc-per-node", type=int, default=1, help="workers on this node")
+    parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd and no store")
     parser.add_argument("--rdzv-backend", choices=("etcd-v3", "c10d"), default="etcd-v3")
     parser.add_argument("--rdzv-endpoint", default="localhost:2379", help="HOST:PORT of etcd, or of the c10d store")
     parser.add_argument("--rdzv-id", default="trainyard", help="one name for all nodes of this run, no other run's")
@@ -92,6 +93,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     """Take part in rounds until the run is done. Raises Stop for every other end."""
     if metrics.done(run) is not None:
         raise Stop(EXIT_DONE, "done before this launcher began")
+    store = standalone(options) if options.standalone else None
     etcd = options.rdzv_backend == "etcd-v3"
     host, port = network.split_endpoint(options.rdzv_endpoint, 2379 if etcd else 29400)
     # Whoever hosts the store itself cannot wait for it.
@@ -140,6 +142,19 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         if handler is not None:
             handler.leave()
         raise
+    finally:
+        del store
+
+
+def standalone(options: argparse.Namespace) -> object:
+    """Let the rendezvous be a store in this process, which lives as long as what is returned."""
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    options.rdzv_backend, options.rdzv_endpoint = "c10d", f"127.0.0.1:{store.port}"
+    options.min_nodes = options.max_nodes = 1
+    options.local_addr = "127.0.0.1"
+    return store
 
 
 def last_words(content: dict[str, object]) -> None:

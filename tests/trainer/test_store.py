@@ -148,3 +148,11 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
     pod.start()
     assert [node.wait(120) for node in nodes] == [0, 0], "".join(node.output for node in nodes)
     assert max(losses(run)) == 300
+
+
+def test_one_machine_alone_needs_no_store(
+    start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    launcher = start_launcher(settings(tmp_path / "run", train__steps=4), ["--standalone", "--nproc-per-node", "2"])
+    assert launcher.wait(120) == 0, launcher.output
+    assert "event=round round=1 world_size=2" in launcher.output
