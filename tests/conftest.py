@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) 
     }
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+@pytest.fixture(autouse=True)
+def full_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """infra/buildah.py shortens them for the process of a dynamic provider; pulumi's SDK needs them in this one."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
 
 
 @pytest.fixture
