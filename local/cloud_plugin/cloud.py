@@ -136,8 +136,8 @@ class Cloud:
 
 def _allow_create(thing: Thing, living: list[Thing]) -> None:
     what = f"{thing.type} {thing.name}"
-    # To enable an API that is enabled is no error.
-    fixed = thing.type != "gcp:projects/service:Service"
+    # To enable an API that is enabled is no error, nor to patch an object a second time.
+    fixed = thing.type != "gcp:projects/service:Service" and not thing.type.endswith("Patch")
     if fixed and any(other.type == thing.type and other.id == thing.id for other in living):
         raise PluginError(f"{what}: 409 already exists: {thing.id}")
     enabled = {other.inputs.get("service") for other in living if other.type == "gcp:projects/service:Service"}

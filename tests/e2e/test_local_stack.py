@@ -169,8 +169,12 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
     assert preview.returncode == 0, preview.stdout + preview.stderr
     steps = json.loads(preview.stdout)["steps"]
     changed = {step["urn"].rsplit("::", 1)[1] for step in steps if step["op"] != "same"}
-    assert {step["newState"]["type"] for step in steps if step["op"] == "replace"} == {"kubernetes:batch/v1:Job"}
-    assert changed - {"trainyard-e2e"} == {"training"}
+    # The Job and, with its name, the patch that holds its size.
+    assert {step["newState"]["type"].rpartition(":")[2] for step in steps if step["op"] == "replace"} == {
+        "Job",
+        "JobPatch",
+    }
+    assert changed - {"trainyard-e2e"} == {"training", "training-size"}
     up = stack.pulumi("up", "--yes", "--skip-preview")
     assert up.returncode == 0, up.stdout + up.stderr
     # The run is done: the new Job sees so, and ends at once instead of training again.
