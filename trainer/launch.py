@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
         return EXIT_DONE
     state = {EXIT_FATAL: "failed", EXIT_TERMINATED: "terminated"}.get(stop.code, "restart")
-    print(stop.message, file=sys.stderr, flush=True)
+    metrics.say(stop.message, sys.stderr)
     last_words({"state": state, "message": stop.message})
     return stop.code
 
