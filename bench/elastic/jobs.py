@@ -26,6 +26,8 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from bench.elastic import table
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic-jobs.md"
 STAGES = Path(__file__).parent / "stages.yaml"
@@ -237,24 +239,16 @@ def main() -> int:
     options = parser.parse_args()
     results = [measure(workers) for workers in options.workers]
     for result in results:
-        print("  ".join(f"{key} {value:.4g}" for key, value in result.items()), flush=True)
+        print(table.shown(result), flush=True)
     if options.write:
-        head = list(results[0])
-        lines = [
-            "# One Job of many workers on a real control plane",
-            "",
+        made = (
             f"`python -m local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
             f"{platform.machine()}, {os.cpu_count()} processors for the whole control plane and KWOK. Seconds. An "
             "index that was evicted comes back after the Job controller's back-off of 10 s, the second time after "
             "20 s. What changes hundreds of pods waits for the controller manager's own limit of 20 requests a second, "
-            "Kubernetes' default.",
-            "",
-            f"| {' | '.join(head)} |",
-            f"|{'---|' * len(head)}",
-            *(f"| {' | '.join(f'{result[key]:.4g}' for key in head)} |" for result in results),
-        ]
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            "Kubernetes' default."
+        )
+        table.write(RESULTS, "One Job of many workers on a real control plane", made, results)
     return 0
 
 

@@ -24,6 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from bench.elastic import table
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic.md"
 GROUPS = 4
@@ -230,22 +232,14 @@ def main() -> int:
     for members in options.members:
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
             results.append(measure(members, Path(folder) / "etcd"))
-        print("  ".join(f"{key} {value:.4g}" for key, value in results[-1].items()), flush=True)
+        print(table.shown(results[-1]), flush=True)
     if options.write:
-        head = list(results[0])
-        lines = [
-            "# Rendezvous of many agents over one etcd",
-            "",
+        made = (
             f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
             f"{os.cpu_count()} processors (shared by etcd and all agents), Python {platform.python_version()}. Agents "
-            f"are threads of {GROUPS} processes without workers; keep-alive 5 s x 3, last call 5 s, as shipped.",
-            "",
-            f"| {' | '.join(head)} |",
-            f"|{'---|' * len(head)}",
-            *(f"| {' | '.join(f'{result[key]:.4g}' for key in head)} |" for result in results),
-        ]
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            f"are threads of {GROUPS} processes without workers; keep-alive 5 s x 3, last call 5 s, as shipped."
+        )
+        table.write(RESULTS, "Rendezvous of many agents over one etcd", made, results)
     return 0
 
 
