@@ -89,9 +89,9 @@ cost: .venv/infra.stamp  ## what a stack costs per hour by list prices: make cos
 	@$(PY) -m infra.cost $(STACK)
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresses
-	for name in dev infra trainer bootstrap; do \
+	for name in dev infra trainer bootstrap policy; do \
 	  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
-	    requirements/$$name.in $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
+	    requirements/$$name.in $$(case $$name in dev|policy) ;; *) echo --constraint requirements/dev.txt ;; esac) \
 	    --output-file requirements/$$name.txt || exit 1; \
 	done
 
