@@ -16,7 +16,7 @@ NAME = "gpu-driver"
 #: Where the installer has the host's directories.
 INSTALL, TOOLS, ROOT = "/usr/local/nvidia", "/build/cos-tools", "/root"
 HOST_TOOLS = "/var/lib/cos-tools"
-PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 
 
 class GpuDriver(pulumi.ComponentResource):

@@ -1,0 +1,66 @@
+"""The rules over what stacks declare, without an engine or credentials: `python -m policy.check [STACK ...]`.
+
+It sees more than the pack does (`deletedWith`), and less: nothing of what the cloud adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pulumi
+
+from infra.recording import Recorded, Recording, record_anywhere, stacks
+from policy.resource import Resource
+from policy.rules import RULES, Violation, violations
+
+#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
+_SIGNATURE = "4dabf18193072939515e22adb298388d"
+
+
+def recorded(item: Recorded) -> Resource:
+    return Resource(
+        type=item.type,
+        name=item.name,
+        urn=item.urn,
+        inputs={key: _revealed(value) for key, value in item.inputs.items()},
+        provider=item.provider.rsplit("::", 1)[0],
+        deleted_with=item.deleted_with,
+    )
+
+
+def _revealed(value: object) -> object:
+    """Secrets as the engine shows them to a pack: their value alone."""
+    if isinstance(value, dict):
+        return _revealed(value["value"]) if _SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
+    return [_revealed(item) for item in value] if isinstance(value, list) else value
+
+
+def broken(stack: Recording) -> list[Violation]:
+    return violations(recorded(item) for item in stack.resources)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m policy.check", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("stack", nargs="*", default=stacks(), help=f"default: {', '.join(stacks())}")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.stack if name not in stacks()]:
+        print(f"error: no stack '{unknown[0]}'; there are: {', '.join(stacks())}", file=sys.stderr)
+        return 2
+    failed = False
+    for name in chosen.stack:
+        try:
+            stack = record_anywhere(name)
+        except pulumi.RunError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        found = broken(stack)
+        failed |= bool(found)
+        print(f"{name}: {len(stack.resources)} resources, {len(RULES)} rules, {len(found) or 'none'} broken")
+        for violation in found:
+            print(f"  {violation}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Rules for Kubernetes objects: what their pods may do, which images they run, and with what they go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+from policy.resource import UNKNOWN, Resource, Stack
+
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
+#: Pods that may do what the restricted Pod Security standard forbids, as namespace/name -> why. The namespace in which
+#: the training runs is in none of them; kube-system is the cluster's own.
+EXCEPTIONS = {
+    "*-storage/nfs-server": "serves files as whoever owns them, and names them by handle",
+    "*-storage/volume-owner": "gives an empty volume of root's to the trainer, once",
+    "kube-system/gpu-driver": "loads a kernel module",
+}
+#: Of those, the pods that may be privileged or see their node: the others have to do without.
+PRIVILEGED = ("kube-system/gpu-driver",)
+NODE_ACCESS = ("hostNetwork", "hostPID", "hostIPC")
+
+
+def pods(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every pod specification inside an object of any kind: what has a list of containers is one."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("containers"), list):
+            yield value
+        for item in value.values():
+            yield from pods(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from pods(item)
+
+
+def containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(pod.get("initContainers") or []), *pod["containers"], *(pod.get("ephemeralContainers") or [])]
+
+
+def image_by_digest(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Every container's image is named by digest: what was reviewed is what runs."""
+    if not resource.is_kubernetes:
+        return
+    for pod in pods(resource.inputs):
+        for container in containers(pod):
+            image = container.get("image") or ""
+            # An image that is never pulled is the node's own.
+            if image != UNKNOWN and not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
+                yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
+
+
+def restricted_pods(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Namespaces enforce the restricted Pod Security standard, and pods keep to it, but for those that are listed."""
+    if not resource.is_kubernetes:
+        return
+    if resource.type == "kubernetes:core/v1:Namespace" and not _holds_exceptions(resource):
+        level = (resource.at("metadata", "labels") or {}).get("pod-security.kubernetes.io/enforce")
+        if level != "restricted":
+            yield f"pod-security.kubernetes.io/enforce is {level or 'missing'}; allowed: restricted"
+    if _is_listed(resource, EXCEPTIONS):
+        return
+    for pod in pods(resource.inputs):
+        whole = pod.get("securityContext") or {}
+        for container in containers(pod):
+            own = {**whole, **(container.get("securityContext") or {})}
+            for problem in _unrestricted(own):
+                yield f"container {container.get('name')}: {problem}"
+
+
+def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
+    """kubernetes.io/docs/concepts/security/pod-security-standards, and a root file system that nobody writes to."""
+    if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
+        yield "it may run as root; set runAsNonRoot, and a runAsUser other than 0"
+    if context.get("allowPrivilegeEscalation") is not False:
+        yield "it may gain privileges; set allowPrivilegeEscalation to false"
+    capabilities = context.get("capabilities") or {}
+    if "ALL" not in (capabilities.get("drop") or []) or set(capabilities.get("add") or []) - {"NET_BIND_SERVICE"}:
+        yield "it keeps capabilities; drop ALL and add none"
+    if (context.get("seccompProfile") or {}).get("type") not in ("RuntimeDefault", "Localhost"):
+        yield "it may make any system call; set seccompProfile.type to RuntimeDefault"
+    if context.get("readOnlyRootFilesystem") is not True:
+        yield "it may write to its image; set readOnlyRootFilesystem, and mount what it writes to"
+
+
+def no_privileged_pod(resource: Resource, stack: Stack) -> Iterator[str]:
+    """No container is privileged or sees its node, but for those that are listed."""
+    if not resource.is_kubernetes or _is_listed(resource, PRIVILEGED):
+        return
+    for pod in pods(resource.inputs):
+        for container in containers(pod):
+            if (container.get("securityContext") or {}).get("privileged"):
+                yield f"container {container.get('name')} is privileged; name the capabilities that it needs instead"
+        for access in NODE_ACCESS:
+            if pod.get(access):
+                yield f"{access} is true; a pod has its own"
+        for volume in pod.get("volumes") or []:
+            if volume.get("hostPath"):
+                yield f"volume {volume.get('name')} is {volume['hostPath'].get('path')} of its node; use a claim"
+
+
+def _is_listed(resource: Resource, listed: Iterable[str]) -> bool:
+    metadata = resource.at("metadata") or {}
+    place = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or resource.name}"
+    return any(fnmatch(place, pattern) for pattern in listed)
+
+
+def _holds_exceptions(namespace: Resource) -> bool:
+    name = str(namespace.at("metadata", "name"))
+    return any(fnmatch(name, pattern.partition("/")[0]) for pattern in EXCEPTIONS)
+
+
+def goes_with_cluster(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Every Kubernetes object goes with the cluster that the stack makes, and needs no API server to be deleted."""
+    clusters = [urn for urn, other in stack.items() if other.type in CLUSTERS]
+    if resource.is_kubernetes and clusters and resource.deleted_with is not None:
+        if resource.deleted_with in clusters:
+            return
+        yield "deletedWith is not the cluster; a destroy would ask an API server that may be gone"
+
+
+def job_without_ttl(resource: Resource, stack: Stack) -> Iterator[str]:
+    """No Job removes itself: the next `pulumi up` would miss it, and train again."""
+    if resource.is_kubernetes and resource.at("kind") == "Job":
+        seconds = resource.at("spec", "ttlSecondsAfterFinished")
+        if seconds is not None:
+            yield f"ttlSecondsAfterFinished is {seconds}; leave it out"
+
+
+def labelled_pods(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Pods say what they are part of: costs inside a cluster are divided by it."""
+    template = resource.at("spec", "template", "metadata", "labels")
+    if resource.is_kubernetes and any(pods(resource.at("spec", "template"))):
+        for label in ("app.kubernetes.io/name", "app.kubernetes.io/component"):
+            if label not in (template or {}):
+                yield f"its pods have no label {label}"
