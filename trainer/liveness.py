@@ -1,15 +1,18 @@
-"""Who of a rendezvous is alive, judged by what this node itself has watched.
+"""Who of a rendezvous is alive, judged by what this node itself has watched; and who is still worth waiting for.
 
 torch compares each member's last heartbeat, a time of day of that member's machine, with the clock of this one: an
 outage of the store longer than the keep-alive, or clocks that differ by a few seconds, make living members look lost.
 Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
 nothing could be seen (the store was away, this process was frozen) is no watching.
+
+torch keeps every round open for a last call. Members of the round before know each other: when all of them who are not
+gone are in the next one, it begins at once. Newcomers come in crowds, and get the last call.
 """
 
 import random
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
@@ -25,6 +28,9 @@ BACKOFF_SECONDS = 0.01
 """First pause after a write that another member was faster with; it doubles up to this much for each member. All of a
 large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
 LONGEST_BACKOFF_SECONDS = 2.0
+GONE_SECONDS = 2.0
+"""A member that changes rounds is in neither for some milliseconds: one write to leave, another to join."""
+OVER = datetime.min.replace(tzinfo=UTC)
 
 
 class WatchingStateHolder(_BackendRendezvousStateHolder):
@@ -43,6 +49,15 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """Writes in a row that came too late."""
         self._silence: dict[Any, tuple[datetime, float]] = {}
         """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
+        self._expected: dict[Any, float] = {}
+        """Member of the last round -> the seconds for which it has been in none since."""
+        self._largest = 0
+        """Members of the largest round so far: all there are, as far as we know."""
+
+    def remember(self) -> None:
+        """The current round is complete: the next one need not wait when its members are there."""
+        self._expected = dict.fromkeys(self._state.participants, 0.0)
+        self._largest = max(self._largest, len(self._expected))
 
     def sync(self) -> bool | None:
         written = super().sync()
@@ -76,5 +91,20 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             state.participants.pop(node, None)
             state.wait_list.discard(node)
             state.redundancy_list.discard(node)
+            self._expected.pop(node, None)
         if len(state.participants) < participants:
             _remove_participant_epilogue(state, self._settings)
+        self._end_last_call(watched)
+
+    def _end_last_call(self, watched: float) -> None:
+        """Let the last call be over where nobody is left to come."""
+        state = self._state
+        here = state.participants.keys()
+        for node, away in self._expected.items():
+            self._expected[node] = 0.0 if node in here or node in state.wait_list else away + watched
+        if state.complete or state.deadline is None or state.wait_list:
+            return
+        all_back = all(node in here or away > GONE_SECONDS for node, away in self._expected.items())
+        crowd = not here <= self._expected.keys() and len(here) != self._largest
+        if self._expected and all_back and not crowd:
+            state.deadline = OVER

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 JOIN_SECONDS = 1800
 """A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
 LAST_CALL_SECONDS = 5
-"""What a round waits for more members once the least number is there; also what every change of members costs."""
+"""What a round waits for more members once the least number is there, unless none are left to come (liveness.py)."""
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
@@ -51,6 +51,7 @@ class Handler(DynamicRendezvousHandler):
     """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
 
     link: Link
+    _state_holder: WatchingStateHolder
     hosted: object = None
     """The store, where this process keeps it as well."""
     _delayed: threading.Timer | None = None
@@ -70,6 +71,7 @@ class Handler(DynamicRendezvousHandler):
         finally:
             self.link.patient(False)
         self._round, self._size = self._state_holder.state.round, info.world_size
+        self._state_holder.remember()
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
 

@@ -18,8 +18,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from trainer.liveness import WatchingStateHolder
 
-A, B, C = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3))
+A, B, C, D = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3, 4))
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
 class World(RendezvousBackend):
@@ -162,3 +163,82 @@ def test_when_all_are_lost_the_next_round_may_begin(world: World) -> None:
     assert members(watcher) == set()
     assert (watcher.state.complete, watcher.state.round) == (False, 1)
     assert not watcher.state.redundancy_list
+
+
+class Round:
+    """The round after one of A, B and C, as one of its members sees it form."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.watcher = world, world.watcher()
+        world.run(10, self.watcher)
+        self.watcher.remember()
+        world.state.complete, world.state.participants = False, {}
+
+    def join(self, *nodes: _NodeDesc) -> None:
+        state = self.world.state
+        for node in nodes:
+            state.participants[node] = 0
+            state.last_heartbeats[node] = EPOCH
+            self.world.beating[node] = 0.0
+        state.deadline = LATER
+
+    @property
+    def waits(self) -> bool:
+        """Whether the last call goes on, a second later."""
+        self.world.run(1, self.watcher)
+        return self.watcher.state.deadline == LATER
+
+
+def test_a_round_waits_for_all_of_the_last_one_and_then_no_longer(world: World) -> None:
+    forming = Round(world)
+    forming.join(A, B)
+    assert forming.waits
+    forming.join(C)
+    assert not forming.waits
+
+
+def test_a_round_waits_for_no_member_that_is_gone(world: World) -> None:
+    forming = Round(world)
+    del world.beating[C], world.state.last_heartbeats[C]  # it left
+    forming.join(A, B)
+    assert forming.waits, "it may be between its two writes"
+    world.run(2, forming.watcher)
+    assert not forming.waits
+
+
+def test_newcomers_get_the_last_call(world: World) -> None:
+    forming = Round(world)
+    forming.join(A, B, D)
+    assert forming.waits, "C is still to come"
+    forming.join(C)
+    assert forming.waits, "where one is new, more may follow"
+
+
+def test_a_member_that_was_replaced_is_no_crowd(world: World) -> None:
+    forming = Round(world)
+    del world.beating[C], world.state.last_heartbeats[C]
+    world.run(3, forming.watcher)
+    forming.join(A, B, D)
+    assert not forming.waits
+
+
+def test_who_waits_for_the_round_is_waited_for(world: World) -> None:
+    forming = Round(world)
+    forming.join(A, B, C)
+    world.state.wait_list.add(D)
+    assert forming.waits
+
+
+def test_a_newcomer_ends_no_last_call(world: World) -> None:
+    newcomer = world.watcher()
+    world.state.complete, world.state.deadline = False, LATER
+    world.run(10, newcomer)
+    assert newcomer.state.deadline == LATER
+
+
+def test_too_few_members_wait_however_long(world: World) -> None:
+    forming = Round(world)
+    forming.join(A, B, C)
+    world.state.deadline = None  # as torch has it below the least number
+    world.run(10, forming.watcher)
+    assert forming.watcher.state.deadline is None
