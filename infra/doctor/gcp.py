@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from infra.catalog import MACHINES, Machine
+from infra.catalog import MACHINES
 from infra.config import StackConfig
-from infra.cost import SYSTEM_DISK_GIB
 from infra.doctor import everywhere
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.google import LOGIN, Google, NoAnswer, connect
+from infra.gke.cost import SYSTEM_DISK_GIB
 from infra.gke.services import needed
+from infra.machine import Machine
 from infra.sections import GkeConfig, NodesConfig
 
 #: A right that `pulumi up` uses of each API -> the role that has it.

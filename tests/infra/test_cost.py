@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra import cost, prices
+from infra import cost
+from infra.bill import Estimate, Line
 from infra.config import StackConfig, parse
+from infra.gke import prices
 from infra.recording import Recorded, record_anywhere, stack_file_values
 
 STACKS = ["gcp-a100", "gcp-c3"]
@@ -25,13 +27,13 @@ def config(**changes: dict[str, Any]) -> StackConfig:
     return parse(values, "test")
 
 
-def bill(**changes: dict[str, Any]) -> cost.Estimate:
+def bill(**changes: dict[str, Any]) -> Estimate:
     found = cost.estimate(config(**changes))
     assert found
     return found
 
 
-def line(estimate: cost.Estimate, what: str) -> cost.Line:
+def line(estimate: Estimate, what: str) -> Line:
     (found,) = [entry for entry in estimate.lines if what in entry.what]
     return found
 
@@ -158,7 +160,7 @@ def test_the_bill_has_exactly_what_the_program_declares(stack: str) -> None:
     assert len([item for item in declared if item.kind == "NodePool"]) == 2
 
 
-def _is_on_the_bill(pool: Recorded, estimate: cost.Estimate) -> None:
+def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
     scaling, node = pool.inputs["autoscaling"], pool.inputs["nodeConfig"]
     count = f"{scaling['totalMinNodeCount']:g} to {scaling['totalMaxNodeCount']:g} x "
     assert [entry for entry in estimate.lines if entry.what.startswith(f"{count}{node['machineType']}, ")]

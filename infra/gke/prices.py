@@ -1,4 +1,4 @@
-"""List prices of what the stacks create, USD, with their date and source. Discounts, taxes and traffic are not in them.
+"""Google's list prices of what a stack creates, USD, with their date and source.
 
 Compute and disks: Google's Cloud Billing Catalog as of `DATE`, as published region by region in pricing.yml of
 github.com/Cyclenerd/google-cloud-pricing-cost-calculator (commit dac3128). Spot prices change up to once in 30 days:
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infra.bill import Rate
+
 DATE = "2026-08-20"
 SOURCE = "Google Cloud Billing Catalog"
-
-#: Months are billed as this many hours (cloud.google.com/compute/disks-image-pricing).
-HOURS_PER_MONTH = 730
 
 #: One GKE cluster, zonal or regional, per hour (cloud.google.com/kubernetes-engine/pricing). A credit of 74.40 a month
 #: pays for one zonal cluster of a billing account; it is not counted, since another cluster may have used it.
@@ -28,14 +27,6 @@ REGISTRY_GIB = 0.10
 FILESTORE_GIB = {"BASIC_HDD": 0.16, "BASIC_SSD": 0.30, "ZONAL": 0.25, "REGIONAL": 0.45, "ENTERPRISE": 0.45}
 #: GB of one local SSD; a2-highgpu has none of its own, a2-ultragpu includes its own.
 LOCAL_SSD_GB = 375
-
-
-@dataclass(frozen=True)
-class Rate:
-    """USD per hour, on demand and as Spot."""
-
-    on_demand: float
-    spot: float
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""The bill of a stack on AWS; prices are in prices.py."""
+
+from __future__ import annotations
+
+from infra.bill import Estimate, Line, always, counted, monthly
+from infra.config import StackConfig
+from infra.eks import prices
+from infra.eks.section import EksConfig
+from infra.sections import NodesConfig
+
+#: Boot disk of the system group's nodes (infra/eks/nodes.py).
+SYSTEM_DISK_GIB = 50
+
+
+def estimate(config: StackConfig, images_gib: int) -> Estimate:
+    """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
+    assert config.eks is not None
+    assert config.nodes is not None
+    eks, nodes = config.eks, config.nodes
+    region = eks.region
+    spot = nodes.consumption == "spot"
+    system = prices.machine(region, eks.system_machine_type)
+    workers = prices.machine(region, nodes.machine_type, spot=spot)
+    title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
+    lines = [
+        always("EKS control plane", prices.EKS_CLUSTER),
+        counted(f"{eks.system_machine_type}, system", 1, eks.system_nodes, system),
+        _disks("system boot disks", region, SYSTEM_DISK_GIB, 1, eks.system_nodes),
+        counted(title, 0, nodes.max, workers),
+        _disks("worker boot disks", region, nodes.disk_gib, 0, nodes.max),
+        *_network(eks, nodes),
+        _storage(config, region),
+    ]
+    if eks.secrets_encryption:
+        lines.append(always("KMS key", monthly(1, prices.KMS_KEY)))
+    if images_gib:
+        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
+    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config, nodes)))
+
+
+def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
+    found = prices.REGIONS.get(region)
+    return counted(f"{what}, {gib} GiB gp3", fewest, most, monthly(gib, found.gp3 if found else None))
+
+
+def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
+    """The way out: one gateway with its address, or an address for each node."""
+    if eks.public_nodes:
+        return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.PUBLIC_ADDRESS)]
+    found = prices.REGIONS.get(eks.region)
+    return [always("NAT gateway and its address", found.nat + prices.PUBLIC_ADDRESS if found else None)]
+
+
+def _storage(config: StackConfig, region: str) -> Line:
+    found = prices.REGIONS.get(region)
+    return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, found.efs if found else None))
+
+
+def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
+    notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
+    if nodes.consumption == "spot":
+        notes.append("Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.py).")
+    if nodes.alternatives:
+        notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
+    if config.storage.throughput == "elastic":
+        notes.append("EFS with elastic throughput bills each GB read (0.03) and written (0.06) on top.")
+    if config.storage.retain:
+        notes.append("The file system stays after `pulumi destroy`, and goes on costing.")
+    return notes

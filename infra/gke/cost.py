@@ -1,0 +1,92 @@
+"""The bill of a stack on Google Cloud; prices are in prices.py."""
+
+from __future__ import annotations
+
+from infra.bill import Estimate, Line, always, counted, monthly
+from infra.catalog import MACHINES
+from infra.config import StackConfig
+from infra.gke import prices
+from infra.sections import GkeConfig, NodesConfig
+
+#: Boot disk of the system pool's nodes (infra/gke/nodes.py).
+SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
+
+
+def estimate(config: StackConfig, images_gib: int) -> Estimate:
+    """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
+    assert config.gke is not None
+    assert config.nodes is not None
+    gke, nodes = config.gke, config.nodes
+    region = gke.zone.rsplit("-", 1)[0]
+    lines = [
+        always("GKE control plane", prices.GKE_CLUSTER),
+        _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
+        _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
+        _nodes(_workers_title(nodes), region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
+        _disks("worker boot disks", region, nodes.disk_type, nodes.disk_gib, 0, nodes.max),
+        *_local_ssds(region, nodes),
+        _nat(gke, nodes),
+        _storage(config, region),
+    ]
+    if images_gib:
+        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
+    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config, nodes)))
+
+
+def _workers_title(nodes: NodesConfig) -> str:
+    return f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
+
+
+def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
+    machine = MACHINES[machine_type]
+    rate = prices.vcpu(region, machine.family)
+    # Switching hyperthreads off changes the number of CPUs, not the price.
+    each = machine.vcpus * (rate.spot if spot else rate.on_demand) if rate else None
+    return counted(what, fewest, most, each)
+
+
+def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int) -> Line:
+    return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, prices.disk(region, type_)))
+
+
+def _local_ssds(region: str, nodes: NodesConfig) -> list[Line]:
+    machine = MACHINES[nodes.machine_type]
+    # What a machine always has is in its price.
+    count = (nodes.local_ssds or 0) - machine.bundled_ssds
+    if count <= 0:
+        return []
+    found = prices.REGIONS.get(region)
+    month = None
+    if found:
+        month = found.local_ssd.spot if nodes.consumption == "spot" else found.local_ssd.on_demand
+    return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * prices.LOCAL_SSD_GB, month))]
+
+
+def _nat(gke: GkeConfig, nodes: NodesConfig) -> Line:
+    def price(vms: int) -> float:
+        return min(vms * prices.NAT_VM, prices.NAT_MOST) + prices.NAT_ADDRESS
+
+    return Line("Cloud NAT and its address", price(1), price(gke.system_nodes + nodes.max))
+
+
+def _storage(config: StackConfig, region: str) -> Line:
+    storage = config.storage
+    if storage.kind == "filestore":
+        each = monthly(storage.size_gib, prices.FILESTORE_GIB[storage.tier] if region in prices.REGIONS else None)
+        return always(f"Filestore {storage.tier}, {storage.size_gib} GiB", each)
+    return _disks("data disk", region, storage.disk_type, storage.size_gib, 1, 1)
+
+
+def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
+    notes = []
+    if nodes.consumption == "spot":
+        notes.append("Spot prices change up to once in 30 days.")
+    if nodes.consumption in ("flex_start", "queued"):
+        notes.append("flex_start and queued nodes are counted at the on-demand price; they are up to 53 % cheaper.")
+    if nodes.consumption == "reservation":
+        notes.append("A reservation is billed around the clock, used or not, by the project that made it.")
+    if config.storage.kind == "filestore":
+        notes.append("Filestore is counted at us-central1's price of 2025; other regions are up to a third dearer.")
+    if config.storage.retain:
+        notes.append("The data disk stays after `pulumi destroy`, and goes on costing.")
+    return notes
