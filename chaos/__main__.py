@@ -1,4 +1,7 @@
-"""`python -m chaos [ROW ...]`: break a training in every way, and write what came of it to bench/results/chaos.md."""
+"""`python -m chaos [ROW ...]`: break a training in every way, and write what came of it to bench/results/chaos.md.
+
+Rows that were not played keep their lines there.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.nodes import ROOT
-from chaos.report import HEADER, Matrix, markdown, scratch
+from chaos import page
+from chaos.report import HEADER, Matrix, scratch
 from chaos.rows import ROWS
-
-RESULTS = ROOT / "bench" / "results" / "chaos.md"
 
 
 def main() -> int:
@@ -23,6 +24,7 @@ def main() -> int:
     names = [row.name for row in ROWS]
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(names)}")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep logs and checkpoints here")
+    parser.add_argument("--no-write", action="store_true", help="leave bench/results/chaos.md as it is")
     options = parser.parse_args()
     unknown = [name for name in options.rows if name not in names]
     if unknown:
@@ -36,12 +38,12 @@ def main() -> int:
         matrix = Matrix(options.keep or Path(temporary))
         for row in ROWS:
             if not options.rows or row.name in options.rows:
+                others = page.busy()
                 result = matrix.play(row)
                 results.append(result)
                 console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
-                if not options.rows:  # after each row: the whole takes half an hour
-                    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-                    RESULTS.write_text(markdown(results), encoding="utf-8")
+                if not options.no_write:  # after each row: the whole takes half an hour
+                    page.merge([page.line(result, others)])
     table = Table(*HEADER)
     for result in results:
         table.add_row(*result.cells, style="red" if result.problem or result.slow else None)

@@ -39,6 +39,10 @@ SETTINGS: dict[str, Any] = {
 product's defaults."""
 
 
+NODES = "1:1000"
+"""As the stack's Job has it: more members than there will ever be (workloads/elastic.py)."""
+
+
 class Expected(AssertionError):
     """What a row expected and did not see."""
 
@@ -116,7 +120,7 @@ class Lab:
             self.journals[job] = Journal(self.run_folder(job))
         return self.journals[job]
 
-    def pod(self, machine: int, nodes: str = "1:3", job: str = "job", **settings: Any) -> Pod:
+    def pod(self, machine: int, nodes: str = NODES, job: str = "job", **settings: Any) -> Pod:
         """Start a pod of a job on machine n<machine>."""
         name = f"n{machine}"
         values = {**SETTINGS, "data.directory": self._dataset, "run.directory": self.run_folder(job)}
@@ -134,7 +138,7 @@ class Lab:
         pod.start()
         return pod
 
-    def start(self, count: int = 3, nodes: str = "1:3", **settings: Any) -> list[Pod]:
+    def start(self, count: int = 3, nodes: str = NODES, **settings: Any) -> list[Pod]:
         return [self.pod(machine, nodes, **settings) for machine in range(count)]
 
     # Time.

@@ -1,13 +1,10 @@
-"""Plays rows and judges them; the table of results, for people and for bench/results/chaos.md."""
+"""Plays rows and judges them."""
 
 from __future__ import annotations
 
 import math
-import os
-import platform
 import tempfile
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -102,24 +99,3 @@ class Matrix:
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="trainyard-chaos-")
-
-
-def markdown(results: list[Result]) -> str:
-    import torch
-
-    lines = [
-        "# Fault matrix",
-        "",
-        f"`make chaos`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, {os.cpu_count()} processors, Python "
-        f"{platform.python_version()}, torch {torch.__version__}.",
-        "",
-        "Three nodes in network namespaces of their own, a real etcd, the trainer's tiny model; a checkpoint every 40 "
-        "steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the "
-        "longest pause after the fault, up to the next optimizer step: detection, the new round and 5 s or so in which "
-        "each worker imports torch. A pod that joins costs a round, too.",
-        "Exit codes are those of the pods that were there at the end.",
-        "",
-        f"| {' | '.join(HEADER)} |",
-        f"|{'---|' * len(HEADER)}",
-    ]
-    return "\n".join([*lines, *(f"| {' | '.join(result.cells)} |" for result in results)]) + "\n"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos import page
 from chaos.dns import answer
 from chaos.journal import Journal
 from chaos.nodes import descendants
-from chaos.report import Matrix
+from chaos.report import Matrix, Result
 from chaos.rows import ROWS
 
 #: What no other test breaks: a machine whose packets are all dropped.
@@ -72,3 +73,19 @@ def test_the_laboratorys_name_server_knows_its_names_only() -> None:
 
 def test_descendants_are_found_parents_first() -> None:
     assert descendants(os.getpid())[0] == os.getpid()
+
+
+def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "chaos.md"
+    first, second, third = (Result(row, "", seconds=1.5) for row in ROWS[:3])
+    page.merge([page.line(second, 0.02), page.line(first, 0.5)], path)
+    page.merge([page.line(third, 0.0), page.line(Result(ROWS[1], "hung"), 0.25)], path)
+    *_, one, two, three = path.read_text().splitlines()
+    assert one.startswith(f"| {first.row.fault} | yes | 0 | 1.5 ")
+    assert one.endswith("50% busy |")
+    assert two.startswith(f"| {second.row.fault} | hung |")
+    assert three.startswith(f"| {third.row.fault} | yes |")
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert 0 <= page.busy() <= 1

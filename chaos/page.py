@@ -1,0 +1,70 @@
+"""bench/results/chaos.md: the table of the matrix, in which rows that were played anew replace their old lines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from chaos.nodes import ROOT
+from chaos.report import HEADER, Result
+from chaos.rows import ROWS
+
+PATH = ROOT / "bench" / "results" / "chaos.md"
+CALM_SECONDS = 2.0
+
+
+def busy() -> float:
+    """The share of the processors that others use now, 0 to 1; to be asked before a row begins."""
+    before = _processor_time()
+    time.sleep(CALM_SECONDS)
+    idle, total = (after - then for after, then in zip(_processor_time(), before, strict=True))
+    return 1 - idle / total
+
+
+def _processor_time() -> tuple[int, int]:
+    """Idle and all ticks since the start (proc(5): cpu's fourth and fifth figure are idle and iowait)."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return fields[3] + fields[4], sum(fields)
+
+
+def line(result: Result, others: float) -> str:
+    """One row of the table."""
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {others:.0%} busy"
+    return f"| {' | '.join((*result.cells, when))} |"
+
+
+def merge(lines: list[str], path: Path = PATH) -> None:
+    """Write the page with `lines`, and with the old page's lines for the faults that are not among them."""
+    known: dict[str, str] = {}
+    for text in [*(path.read_text("utf-8").splitlines() if path.exists() else ()), *lines]:
+        if text.startswith("| "):
+            known[_fault(text)] = text
+    import torch
+
+    head = (*HEADER, "measured")
+    page = [
+        "# Fault matrix",
+        "",
+        f"`make chaos`: {platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, torch "
+        f"{torch.__version__}. The last column says when a row was played (UTC), and which share of the processors "
+        "others used just before.",
+        "",
+        "Three nodes in network namespaces of their own, which share these processors, a real etcd, the trainer's tiny "
+        "model; a checkpoint every 40 steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are "
+        "the longest pause after the fault, up to the next optimizer step: detection, the new round, and the import of "
+        "torch and transformers by all workers at once, 5 s of processor time each. A pod that joins costs a round, "
+        "too. Exit codes are those of the pods that were there at the end.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(known[row.fault] for row in ROWS if row.fault in known),
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(page) + "\n", encoding="utf-8")
+
+
+def _fault(text: str) -> str:
+    return text.split("|")[1].strip()
