@@ -1,19 +1,14 @@
-"""The faults: what is broken, when, and how each training has to end."""
+"""The rows of the fault matrix: a fault, and how the training has to end."""
 
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chaos.lab import Expected, Lab
-from chaos.nodes import Pod
-
-REPLACE_SECONDS = 3
-"""A Job makes a new pod this long after one is gone, at the least."""
+from chaos import faults
+from chaos.faults import PERIOD
+from chaos.lab import Lab
 
 
 @dataclass(frozen=True)
@@ -32,305 +27,48 @@ class Row:
     """Whether the training ends, with the loss of an undisturbed one."""
 
 
-PERIOD = 40
-"""Steps between two checkpoints: what a fault without notice may cost, and a step or two that were on their way."""
-
-
-def worker_killed(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[1].signal(signal.SIGKILL, [pods[1].worker()])
-    return lab.ended(pods)
-
-
-def agent_killed(lab: Lab) -> list[int]:
-    """The init ends with the agent, and the pod with its init."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[1].signal(signal.SIGKILL, [pods[1].agent()])
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
-
-
-def pod_deleted_at_once(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[1].kill()
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
-
-
-def pod_deleted(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[1].terminate()
-    expect(lab.ended([pods[1]], 30) == [143], f"the deleted pod ended with {pods[1].code}, not 143")
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
-
-
-def node_lost(lab: Lab) -> list[int]:
-    """All packets of a machine are dropped; what runs on it goes on, as on a machine that only lost its network."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    lab.network.cut("n1")
-    lab.more_steps()
-    expect("world_size=2" in pods[0].log + pods[2].log, "the two others never trained without the third")
-    replacement = lab.pod(3)
-    pods[1].kill()  # the cloud removes the machine
-    return lab.ended([pods[0], pods[2], replacement])
-
-
-def frozen_worker(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[1].signal(signal.SIGSTOP, [pods[1].worker()])
-    return lab.ended(pods)
-
-
-def frozen_agent(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    agent = pods[1].agent()
-    lab.fault()
-    pods[1].signal(signal.SIGSTOP, [agent])
-    lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen agent")
-    pods[1].signal(signal.SIGCONT, [agent])
-    return lab.ended(pods)
-
-
-def frozen_pod(lab: Lab) -> list[int]:
-    """Agent and worker, as when a machine hangs; it comes back when the others are in another round."""
-    pods = lab.start()
-    lab.step(60)
-    pids = pods[1].everything()
-    lab.fault()
-    pods[1].signal(signal.SIGSTOP, pids)
-    lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen pod")
-    lab.more_steps()
-    pods[1].signal(signal.SIGCONT, pids)
-    return lab.ended(pods)
-
-
-def notice(lab: Lab) -> list[int]:
-    """SIGTERM, and 15 s later the machine is gone: a spot machine on GKE."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    pods[0].terminate()
-    time.sleep(15)
-    expect(pods[0].code == 143, f"15 s after the notice the pod's exit code is {pods[0].code}, not 143")
-    lab.network.cut("n0")
-    return lab.ended(pods[1:])
-
-
-def etcd_killed(lab: Lab) -> list[int]:
-    """For 30 s, twice the time after which a silent member counts as lost."""
-    pods = lab.start(train__steps=400)
-    lab.step(40)
-    lab.fault()
-    lab.kill_server("etcd")
-    time.sleep(30)
-    lab.start_etcd()
-    codes = lab.ended(pods)
-    expect(max(pod.round for pod in pods) == 1, "the outage cost a round")
-    return codes
-
-
-def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
-    """A round is needed while there is no etcd: it is made when etcd is back."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    lab.kill_server("etcd")
-    pods[1].signal(signal.SIGKILL, [pods[1].worker()])
-    time.sleep(30)
-    lab.start_etcd()
-    return lab.ended(pods)
-
-
-def etcd_data_lost(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    lab.lose_etcds_data()
-    lab.start_etcd()
-    return lab.ended(pods)
-
-
-def dns_outage(lab: Lab) -> list[int]:
-    """No name resolves for 20 s, and a pod that starts meanwhile waits."""
-    pods = lab.start(2)
-    lab.step(60)
-    lab.fault()
-    lab.kill_server("dns")
-    newcomer = lab.pod(2)
-    pods[1].signal(signal.SIGKILL, [pods[1].worker()])
-    time.sleep(20)
-    lab.start_dns()
-    return lab.ended([*pods, newcomer])
-
-
-def scale_out(lab: Lab) -> list[int]:
-    pods = [lab.pod(0)]
-    lab.step(60)
-    lab.fault()
-    pods += [lab.pod(1), lab.pod(2)]
-    codes = lab.ended(pods)
-    expect("world_size=3" in pods[0].log, "the three were never in one round")
-    return codes
-
-
-def scale_in(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
-    for pod in pods[1:]:
-        pod.terminate()
-    expect(set(lab.ended(pods[1:], 30)) == {143}, f"scaled-in pods ended with {[pod.code for pod in pods[1:]]}")
-    return lab.ended(pods[:1])
-
-
-def late_joiner(lab: Lab) -> list[int]:
-    pods = lab.start(1)
-    codes = lab.ended(pods)
-    lab.fault()
-    late = lab.pod(1)
-    codes += lab.ended([late], 15)
-    expect("event=round" not in late.log, "the late joiner trained")
-    return codes
-
-
-def corrupt_checkpoint(lab: Lab) -> list[int]:
-    pods = lab.start(2)
-    lab.step(PERIOD * 3)
-    lab.until(lambda: len(checkpoints(lab)) >= 2, 60, "two checkpoints")
-    lab.fault()
-    for pod in pods:
-        pod.kill()
-    *_, older, newest = checkpoints(lab)
-    file = lab.run_folder() / "checkpoints" / newest / "model" / "model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    file.write_bytes(content)
-    again = lab.start(2)
-    codes = lab.ended(again)
-    step = int(older.removeprefix("step-"))
-    expect(f"event=resume step={step} " in again[0].log + again[1].log, f"not resumed from step {step}")
-    return codes
-
-
-def disk_full(lab: Lab) -> list[int]:
-    """The volume of the run has no byte left for 10 s, with a checkpoint due."""
-    folder = lab.run_folder()
-    folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], check=True)
-    try:
-        pods = lab.start(2)
-        lab.step(PERIOD + 20)
-        lab.fault()
-        filler = folder / "filler"
-        try:
-            with open(filler, "wb", buffering=0) as file:
-                while file.write(b"\0" * 65536):
-                    pass
-        except OSError:
-            pass
-        time.sleep(10)
-        filler.unlink()
-        codes = lab.ended(pods)
-        lab.done()
-        (lab.folder / "DONE").write_text((folder / "DONE").read_text())
-    finally:
-        lab.journal().end()
-        for pod in lab.pods:
-            pod.kill()
-        subprocess.run(["umount", str(folder)], check=False)
-    (folder / "DONE").write_text((lab.folder / "DONE").read_text())
-    return codes
-
-
-def not_a_number(lab: Lab) -> list[int]:
-    pods = lab.start(2, optimizer__learning_rate=1e20, optimizer__clip=0, optimizer__warmup_steps=0)
-    lab.fault()
-    codes = lab.ended(pods)
-    expect("diverged" in str(pods[0].last_words.get("message")), f"last words: {pods[0].last_words}")
-    return codes
-
-
-def two_jobs(lab: Lab) -> list[int]:
-    """Same etcd, same namespace; one of them loses a worker."""
-    first = [lab.pod(machine) for machine in (0, 1)]
-    second = [lab.pod(machine, job="other") for machine in (2, 3)]
-    lab.step(40)
-    lab.step(40, job="other")
-    lab.fault()
-    first[1].signal(signal.SIGKILL, [first[1].worker()])
-    codes = lab.ended([*first, *second])
-    expect(max(pod.round for pod in second) == 1, "the other job noticed")
-    difference = abs(lab.done()["validation_loss"] - lab.done("other")["validation_loss"])
-    expect(difference < 5e-3, f"the two ended {difference:.4f} apart")
-    return codes
-
-
-def first_host_lost_three_times(lab: Lab) -> list[int]:
-    """Each time the machine that hosts rank 0, and with it the workers' store."""
-    pods = lab.start()
-    machine = 3
-    for step in (40, 80, 120):
-        lab.step(step)
-        current = max(pod.round for pod in pods)
-        first = next(pod for pod in pods if pod.ranks.get(current) == 0)
-        lab.fault()
-        lab.network.cut(first.name.split("-")[1])
-        pods.remove(first)
-        lab.more_steps()
-        first.kill()
-        pods.append(lab.pod(machine))
-        machine += 1
-    return lab.ended(pods)
-
-
 ROWS = (
-    Row("worker-killed", "worker SIGKILL", worker_killed, steps_lost=PERIOD + 2),
-    Row("agent-killed", "agent SIGKILL", agent_killed, steps_lost=PERIOD + 2),
-    Row("pod-killed", "pod deleted without grace", pod_deleted_at_once, steps_lost=PERIOD + 2),
-    Row("pod-deleted", "pod deleted with grace", pod_deleted, seconds=20),
-    Row("node-lost", "node lost, no FIN", node_lost, steps_lost=PERIOD + 2, seconds=45),
-    Row("frozen-worker", "worker SIGSTOP", frozen_worker, steps_lost=PERIOD + 2, seconds=45),
-    Row("frozen-agent", "agent SIGSTOP", frozen_agent, steps_lost=PERIOD + 2, seconds=45),
-    Row("frozen-pod", "agent and worker SIGSTOP", frozen_pod, steps_lost=PERIOD + 2, seconds=45),
-    Row("notice", "SIGTERM, machine gone 15 s later", notice, seconds=15),
-    Row("etcd-killed", "etcd away for 30 s", etcd_killed, seconds=2),
-    Row("etcd-and-worker", "etcd away for 30 s and a worker SIGKILL", etcd_killed_with_a_worker, (0,), PERIOD + 2, 60),
-    Row("etcd-data-lost", "etcd's data lost", etcd_data_lost, seconds=30),
-    Row("dns-outage", "no DNS for 20 s, a worker SIGKILL and a new pod", dns_outage, (0,), PERIOD + 2, 50),
-    Row("scale-out", "1 -> 3 pods", scale_out),
-    Row("scale-in", "3 -> 1 pods", scale_in, seconds=15),
-    Row("late-joiner", "a pod after the end", late_joiner, seconds=math.inf),
-    Row("corrupt-checkpoint", "all pods lost, newest checkpoint corrupt", corrupt_checkpoint, (0,), 2 * PERIOD + 2, 60),
-    Row("disk-full", "disk full for 10 s, checkpoint due", disk_full, seconds=30),
-    Row("nan", "NaN in the loss", not_a_number, (42,), seconds=math.inf, done=False),
-    Row("two-jobs", "two jobs at once, a worker SIGKILL in one", two_jobs, steps_lost=PERIOD + 2),
-    Row("first-host-lost", "rank 0's node lost three times", first_host_lost_three_times, (0,), 3 * PERIOD + 6, 45),
+    Row("worker-killed", "worker SIGKILL", faults.worker_killed, steps_lost=PERIOD + 2),
+    Row("agent-killed", "agent SIGKILL", faults.agent_killed, steps_lost=PERIOD + 2),
+    Row("pod-killed", "pod deleted without grace", faults.pod_deleted_at_once, steps_lost=PERIOD + 2),
+    Row("pod-deleted", "pod deleted with grace", faults.pod_deleted, seconds=20),
+    Row("node-lost", "node lost, no FIN", faults.node_lost, steps_lost=PERIOD + 2, seconds=45),
+    Row("frozen-worker", "worker SIGSTOP", faults.frozen_worker, steps_lost=PERIOD + 2, seconds=45),
+    Row("frozen-agent", "agent SIGSTOP", faults.frozen_agent, steps_lost=PERIOD + 2, seconds=45),
+    Row("frozen-pod", "agent and worker SIGSTOP", faults.frozen_pod, steps_lost=PERIOD + 2, seconds=45),
+    Row("notice", "SIGTERM, machine gone 15 s later", faults.notice, seconds=15),
+    Row("etcd-killed", "etcd away for 30 s", faults.etcd_killed, seconds=2),
+    Row(
+        "etcd-and-worker",
+        "etcd away for 60 s and a worker SIGKILL",
+        faults.etcd_killed_with_a_worker,
+        (0,),
+        PERIOD + 2,
+        90,
+    ),
+    Row("etcd-data-lost", "etcd's data lost", faults.etcd_data_lost, seconds=30),
+    Row("dns-outage", "no DNS for 20 s, a worker SIGKILL and a new pod", faults.dns_outage, (0,), PERIOD + 2, 50),
+    Row("scale-out", "1 -> 3 pods", faults.scale_out),
+    Row("scale-in", "3 -> 1 pods", faults.scale_in, seconds=15),
+    Row("deepspeed", "DeepSpeed: 2 -> 1 -> 2 pods", faults.deepspeed_resized),
+    Row("late-joiner", "a pod after the end", faults.late_joiner, seconds=math.inf),
+    Row(
+        "corrupt-checkpoint",
+        "all pods lost, newest checkpoint corrupt",
+        faults.corrupt_checkpoint,
+        (0,),
+        2 * PERIOD + 2,
+        60,
+    ),
+    Row("disk-full", "disk full for 10 s, checkpoint due", faults.disk_full, seconds=30),
+    Row("nan", "NaN in the loss", faults.not_a_number, (42,), seconds=math.inf, done=False),
+    Row("two-jobs", "two jobs at once, a worker SIGKILL in one", faults.two_jobs, steps_lost=PERIOD + 2),
+    Row(
+        "first-host-lost",
+        "rank 0's node lost three times",
+        faults.first_host_lost_three_times,
+        (0,),
+        3 * PERIOD + 6,
+        45,
+    ),
 )
-
-
-def replaced(lab: Lab, pod: Pod) -> Pod:
-    """The Job's next pod for the same index, on another machine."""
-    lab.ended([pod], 30)
-    time.sleep(REPLACE_SECONDS)
-    return lab.pod(3)
-
-
-def expect(met: bool, otherwise: str) -> None:
-    if not met:
-        raise Expected(otherwise)
-
-
-def checkpoints(lab: Lab) -> list[str]:
-    """Names of the whole checkpoints, oldest first."""
-    return sorted(path.parent.name for path in lab.run_folder().glob("checkpoints/step-*/manifest.json"))
