@@ -5,6 +5,8 @@ PYTHON ?= python3
 STACK ?= local
 PY := .venv/bin/python
 LOCAL := $(PY) -m local
+# The local stack's environment for the local stack alone: another one has its own backend and kubeconfig.
+RUN = $(if $(filter local,$(STACK)),$(LOCAL) run --)
 FOLLOW = $(PY) -m workloads.follow --before 'eval "$$($(LOCAL) env)"'
 # The kubeconfig context of the local stack: only trainyard-local is a node of ours.
 CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
@@ -14,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow status down destroy clean preview doctor cost snapshots test e2e chaos lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e chaos lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -35,7 +37,16 @@ use: .venv/infra.stamp  ## make `make up` train on a cluster you have: make use 
 	@test -z "$(REGISTRY)" || $(LOCAL) run -- pulumi config set --stack local --path image.registry "$(REGISTRY)"
 
 follow: .venv/infra.stamp  ## come back to a training that runs
-	@$(LOCAL) run -- $(FOLLOW) --stack $(STACK)
+	@$(RUN) $(FOLLOW) --stack $(STACK)
+
+upload: .venv/infra.stamp  ## put files on the shared volume: make upload STACK=local FROM=corpus/ [TO=texts] (or s3://, gs://, https://)
+	@$(RUN) $(PY) -m workloads.upload --stack $(STACK) $(if $(TO),--to "$(TO)") "$(FROM)"
+
+fetch: .venv/infra.stamp  ## bring a run to this machine: model, metrics, report: make fetch STACK=local [TO=folder]
+	@$(RUN) $(PY) -m workloads.fetch --stack $(STACK) $(if $(TO),--to "$(TO)")
+
+tensorboard: .venv/infra.stamp  ## open a stack's TensorBoard in the browser
+	@$(RUN) $(PY) -m workloads.board --stack $(STACK)
 
 status: .venv/infra.stamp  ## what of the local node runs
 	@$(LOCAL) status

@@ -16,6 +16,7 @@ from workloads.secrets import tokens
 from workloads.storage import claim, served, volume
 from workloads.tensorboard import TensorBoard
 from workloads.training import Training
+from workloads.volume_access import volume_access
 
 stack = pulumi.get_stack()
 try:
@@ -38,6 +39,7 @@ dataset = Dataset("dataset", config, cluster, namespace, image, data, secret)
 check = checked(config, cluster, namespace, image, data, after=software)
 first = [*software, check] if check else software
 training = Training("training", config, cluster, namespace, image, dataset, rendezvous, data, secret, after=first)
+volume_access(cluster, namespace, image, data)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", cluster, namespace, image, data)
 

@@ -17,3 +17,9 @@ def run_folder(name: str) -> str:
 def weights_folder(name: str) -> str:
     """Weights of a model of the Hugging Face hub, fetched once."""
     return f"{DATA}/models/{name}"
+
+
+#: Name of the template of the pods through which people's machines reach the shared volume.
+VOLUME_ACCESS = "volume-access"
+#: Where TensorBoard listens in its pod.
+TENSORBOARD_PORT = 6006

@@ -7,7 +7,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.image import ContainerImage
-from workloads.layout import DATA
+from workloads.layout import DATA, TENSORBOARD_PORT
 from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
@@ -21,7 +21,7 @@ from workloads.pod import (
 )
 
 NAME = "tensorboard"
-PORT = 6006
+PORT = TENSORBOARD_PORT
 #: Seconds between two looks for new points.
 RELOAD_SECONDS = 15
 

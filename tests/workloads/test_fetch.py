@@ -1,0 +1,118 @@
+"""A run on its way to this machine: what is chosen, what is resumed, what changes meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.volume import Seen, Wire, server
+from workloads import fetch
+from workloads.transfer import Pair, TransferError, get
+from workloads.volume_server import PIECE, hashes, partial
+
+RUN = "/data/runs/small"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with two complete checkpoints and one that is being written."""
+    folder = tmp_path / "volume" / "runs" / "small"
+    for step in (100, 200):
+        checkpoint = folder / "checkpoints" / f"step-{step:08d}"
+        (checkpoint / "model").mkdir(parents=True)
+        (checkpoint / "model" / "model.safetensors").write_bytes(random.Random(step).randbytes(3 * PIECE + step))
+        (checkpoint / "optimizer.safetensors").write_bytes(b"0" * 1000)
+        (checkpoint / "config.yaml").write_text("run: {}\n")
+        (checkpoint / "manifest.json").write_text("{}")
+    unfinished = folder / "checkpoints" / ".step-00000300.17"
+    unfinished.mkdir()
+    (unfinished / "manifest.json").write_text("{}")
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events").write_bytes(b"events")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    (folder / "DONE").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def wire(run: Path) -> Iterator[Wire]:
+    with server(run.parent.parent) as (port, _):
+        yield Wire(port)
+
+
+def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> Seen:
+    seen = Seen()
+    get(wire.volume, fetch.wanted(wire.volume.files(str(run)), str(run), target, everything), seen)
+    assert seen.done == seen.size
+    return seen
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_newest_complete_model_the_metrics_and_the_curves_come(tmp_path: Path, run: Path, wire: Wire) -> None:
+    target = tmp_path / "here"
+    receive(wire, run, target)
+    assert names(target) == {"model/model.safetensors", "config.yaml", "metrics.jsonl", "DONE", "tensorboard/events"}
+    newest = run / "checkpoints" / "step-00000200" / "model" / "model.safetensors"
+    assert (target / "model" / "model.safetensors").read_bytes() == newest.read_bytes()
+    before = wire.received
+    receive(wire, run, target)
+    assert wire.received - before < 10_000
+
+
+def test_all_of_a_run_can_come_to_train_on_elsewhere(tmp_path: Path, run: Path, wire: Wire) -> None:
+    receive(wire, run, tmp_path / "here", everything=True)
+    complete = {name for name in names(run) if ".step" not in name}
+    assert names(tmp_path / "here") == complete
+    assert "checkpoints/step-00000100/optimizer.safetensors" in complete
+
+
+def test_an_interrupted_fetch_gets_only_what_is_missing(tmp_path: Path, run: Path, wire: Wire) -> None:
+    target = tmp_path / "here"
+    model = (run / "checkpoints" / "step-00000200" / "model" / "model.safetensors").read_bytes()
+    half = partial(target / "model" / "model.safetensors")
+    half.parent.mkdir(parents=True)
+    half.write_bytes(model[:PIECE] + b"damaged" + model[PIECE + 7 : 2 * PIECE + 100])
+    receive(wire, run, target)
+    assert (target / "model" / "model.safetensors").read_bytes() == model
+    assert not half.exists()
+    assert 2 * PIECE < wire.received < 2.2 * PIECE
+
+
+def test_connections_that_break_are_made_again(tmp_path: Path, run: Path) -> None:
+    with server(run.parent.parent) as (port, _):
+        wire = Wire(port, break_after=PIECE * 3 // 2)
+        receive(wire, run, tmp_path / "here", everything=True)
+    assert wire.connections > 4
+    assert hashes(tmp_path / "here" / "checkpoints" / "step-00000100" / "model" / "model.safetensors", 1 << 30)
+
+
+def test_metrics_that_grow_meanwhile_come_as_far_as_they_were(tmp_path: Path, run: Path, wire: Wire) -> None:
+    pairs = fetch.wanted(wire.volume.files(str(run)), str(run), tmp_path / "here", False)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2}\n')
+    get(wire.volume, pairs, Seen())
+    assert (tmp_path / "here" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: Path, wire: Wire) -> None:
+    pair = Pair(tmp_path / "here" / "model.safetensors", str(run / "gone.safetensors"), 10)
+    with pytest.raises(TransferError, match=r"gone\.safetensors: No such file"):
+        get(wire.volume, [pair], Seen())
+    assert names(tmp_path / "here") == set()
+
+
+def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:
+    found = wire.volume.files(str(tmp_path / "volume" / "runs" / "other"))
+    with pytest.raises(LookupError, match=r"holds no file; .* --run"):
+        fetch.wanted(found, RUN, tmp_path, False)
+
+
+def test_before_the_first_checkpoint_there_are_metrics() -> None:
+    found = {"metrics.jsonl": 10, "checkpoints/step-00000001/config.yaml": 5}
+    assert [pair.remote for pair in fetch.wanted(found, RUN, Path("x"), False)] == [f"{RUN}/metrics.jsonl"]

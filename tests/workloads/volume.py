@@ -1,0 +1,93 @@
+"""A volume's server as a real process on the loopback, and connections to it that count, and break when asked to."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workloads.reach import SERVER, relay
+from workloads.transfer import Volume
+
+
+class Seen:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.files, self.size, self.done = 0, None, 0
+        self.lock = threading.Lock()
+
+    def total(self, files: int, size: int | None) -> None:
+        self.files, self.size = files, size
+
+    def file(self, name: str) -> None:
+        pass
+
+    def advance(self, size: int) -> None:
+        with self.lock:
+            self.done += size
+
+
+class Wire:
+    """Connections to a server through workloads.reach.relay; what passes is counted."""
+
+    def __init__(self, port: int, break_after: int | None = None):
+        self.port, self.break_after = port, break_after
+        self.sent = self.received = self.connections = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=relay, args=(self.listener, self._there, lambda error: None), daemon=True).start()
+
+    @property
+    def volume(self) -> Volume:
+        return Volume(lambda: socket.create_connection(self.listener.getsockname()))
+
+    def _there(self) -> socket.socket:
+        self.connections += 1
+        return _Counted(self, socket.create_connection(("127.0.0.1", self.port)))  # type: ignore[return-value]
+
+
+class _Counted:
+    """A socket that tells its Wire what passes, and breaks after so many bytes."""
+
+    def __init__(self, wire: Wire, inner: socket.socket):
+        self.wire, self.inner, self.passed = wire, inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def recv(self, size: int) -> bytes:
+        part = self.inner.recv(size)
+        self.wire.received += len(part)
+        return self._pass(part)
+
+    def sendall(self, part: bytes) -> None:
+        self.wire.sent += len(part)
+        self.inner.sendall(self._pass(part))
+
+    def _pass(self, part: bytes) -> bytes:
+        self.passed += len(part)
+        if self.wire.break_after is not None and self.passed > self.wire.break_after:
+            raise ConnectionResetError("broken by the test")
+        return part
+
+
+@contextmanager
+def server(
+    *folders: Path, before: str = "", program: str | None = None, **environment: str
+) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """The port, and the process: the same program in the same way as in a pod. `before`: what it runs first."""
+    first = "from __future__ import annotations\n"
+    text = (program or SERVER.read_text("utf-8")).replace(first, first + before)
+    command = [sys.executable, "-c", text, "0", *map(str, folders)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment or None)
+    try:
+        assert process.stdout
+        yield int(process.stdout.readline().split()[1]), process
+    finally:
+        process.kill()
+        process.wait()
