@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+
+from infra.eks.machines import MACHINES as EC2_MACHINES
+from infra.machine import Machine
 
 #: Longest sequence of each preset of GPT-2, tokens. The presets are those of trainer/presets.py, which the program that
 #: builds clusters does not import; tests/infra/test_catalog.py holds the two together.
@@ -11,74 +14,6 @@ POSITIONS = {"tiny": 128, "micro": 256, "distil": 1024, "small": 1024, "medium":
 #: When the tables below were checked against cloud.google.com/compute/docs (accelerator-optimized-machines,
 #: general-purpose-machines, gpus/gpu-regions-zones) and the zones of SkyPilot's catalog v8.
 DATE = "2026-11-21"
-
-#: What GKE's own pods on a worker node ask for (node agent, fluent-bit, metrics and Prometheus collectors, CSI drivers,
-#: metadata server; with an accelerator also device plugin and DCGM exporter). They come on top of what the kubelet
-#: reserves. Higher than their requests as of GKE 1.34, because each release adds one.
-DAEMONS_CPU, DAEMONS_GIB = 0.75, 1.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """A machine type of Compute Engine."""
-
-    name: str
-    family: str
-    """The series with its memory class, as prices are listed: c3-highmem, a2-highgpu, e2-standard."""
-    vcpus: int
-    """Hyperthreads."""
-    memory_gib: float
-    accelerator: str | None = None
-    """GKE's name for the accelerators of the machine."""
-    accelerators: int = 0
-    precisions: tuple[str, ...] = ("fp32",)
-    """What its matrix units multiply, or its registers at least."""
-    local_ssds: tuple[int, ...] = (0,)
-    """How many local SSDs of 375 GB can be attached."""
-    bundled_ssds: int = 0
-    """Local SSDs that the machine always has."""
-    boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
-    zones: frozenset[str] | None = None
-    """Where it is offered, as of DATE; None: nearly everywhere, `python -m infra.doctor` asks."""
-    capability: str | None = None
-    """Processor flag that the training is fast with, checked when it starts."""
-    compact: bool = True
-    """A pool of it can be placed compactly."""
-    threads_selectable: bool = True
-    """Whether hyperthreads can be switched off (threads per core 1)."""
-
-    def threads(self, per_core: int | None) -> int:
-        """Logical processors with `per_core` threads on each core; None: as the machine comes, two."""
-        return self.vcpus // 2 * (per_core or 2)
-
-
-def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
-    """(CPU, GiB) of a GKE node that pods can ask for.
-
-    GKE reserves 6 % of the first core, 1 % of the second, 0.5 % of the next two and 0.25 % of the rest; of the memory
-    25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2 % of the rest, and 100 MiB
-    for evictions (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes).
-    """
-    cpus = machine.threads(threads_per_core)
-    reserved = _by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
-    kept = _by_steps(machine.memory_gib, [(4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (None, 0.02)])
-    # Firmware and kernel take some of what is sold before the kubelet sees it: 3 % (e2-standard-4: 12.87 GiB are left).
-    return round(cpus - reserved, 2), round(machine.memory_gib * 0.97 - kept - 100 / 1024, 2)
-
-
-def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
-    """(CPU, GiB) that one training pod can have on a node of its own: whole processors, whole GiB."""
-    cpu, memory = allocatable(machine, threads_per_core)
-    return float(int(cpu - DAEMONS_CPU)), float(int(memory - DAEMONS_GIB))
-
-
-def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
-    total = 0.0
-    for width, share in steps:
-        part = amount if width is None else min(amount, width)
-        total += part * share
-        amount -= part
-    return total
 
 
 def _zones(listed: str) -> frozenset[str]:
@@ -229,11 +164,13 @@ _MACHINES = (
         for cpus in (2, 4, 8, 16)
     ),
 )
-MACHINES = {machine.name: machine for machine in _MACHINES}
+_GCE_MACHINES = {machine.name: machine for machine in _MACHINES}
+#: Of all clouds; no two of them use the same names.
+MACHINES = _GCE_MACHINES | EC2_MACHINES
 #: What the system pool may be: cheap, on-demand, in every zone. GKE would choose a type that some zones lack
 #: (cluster-toolkit #6275).
-SYSTEM_MACHINES = tuple(name for name, machine in MACHINES.items() if machine.family.startswith("e2-"))
-WORKER_MACHINES = tuple(name for name in MACHINES if name not in SYSTEM_MACHINES)
+SYSTEM_MACHINES = tuple(name for name, machine in _GCE_MACHINES.items() if machine.family.startswith("e2-"))
+WORKER_MACHINES = tuple(name for name in _GCE_MACHINES if name not in SYSTEM_MACHINES)
 #: Persistent disk types of the NFS server's disk.
 DATA_DISKS = ("pd-ssd", "pd-balanced", "pd-standard")
 #: Filestore's tiers: (smallest, largest) GiB (cloud.google.com/filestore/docs/service-tiers).
@@ -242,6 +179,6 @@ FILESTORE_TIERS = {"BASIC_HDD": (1024, 65_433), "BASIC_SSD": (2560, 65_433), "ZO
 
 def nearest(name: str, names: tuple[str, ...]) -> str:
     """What to say about a name that is not in `names`."""
-    family = name.split("-")[0]
-    related = [known for known in names if known.startswith(f"{family}-")]
+    family = re.split("[-.]", name)[0]
+    related = [known for known in names if re.split("[-.]", known)[0] == family]
     return ", ".join(related or names)

@@ -13,11 +13,15 @@ import pulumi_kubernetes as k8s
 
 #: Resource name of NVIDIA's accelerators, as the device plugin registers them.
 NVIDIA_GPU = "nvidia.com/gpu"
+#: Label that the workers' pods select, and taint that keeps every other pod off nodes without an accelerator.
+POOL = "trainyard/pool"
 #: Upstream's image, v3.6.5: 3.6 speaks the v3 API only, which is all the rendezvous needs. By digest: what was reviewed
 #: is what runs (policy/).
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5@sha256:3397341272b9e0a6f44d7e3fc7c321c6efe6cbe82ce866b9b01d0c704bfc5bf3"
 #: Kubernetes service account of the pods that read the user's data, in the stack's namespace.
 READER = "dataset"
+#: Kubernetes service account of the cluster-autoscaler, in kube-system.
+AUTOSCALER = "cluster-autoscaler"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,10 @@ class WorkerPool:
     """What a pod gets to save and leave, at most: a node that the cloud takes back may give less than others."""
     driver_installer: DriverInstaller | None = None
     """The accelerators' driver comes from a DaemonSet of ours; None: from the nodes' image, or from the cloud."""
+    device_plugin: bool = False
+    """The accelerators are announced by a device plugin of ours; False: by the cloud's."""
+    metrics_exporter: bool = False
+    """Run an exporter of the accelerators' metrics on these nodes."""
     queue_hours: float | None = None
     """The nodes come all together, when there is capacity, for this time: pods ask for them with a
     ProvisioningRequest. None: pods just ask."""
@@ -116,6 +124,7 @@ def static_volume(
     mount_options: list[str] | None = None,
     address: pulumi.Input[str] | None = None,
     root_owned: bool = False,
+    after: tuple[pulumi.Resource, ...] = (),
 ) -> SharedStorage:
     """Shared storage on a volume that exists already: a directory, an NFS export or a CSI volume."""
     volume = k8s.core.v1.PersistentVolumeSpecArgs(
@@ -139,6 +148,7 @@ def static_volume(
         claimed_gib=None if host_path else 1,
         root_owned=root_owned,
         nfs=nfs,
+        after=after,
     )
 
 
@@ -150,6 +160,31 @@ class Registry:
     """host[:port][/path], without a scheme."""
     insecure: bool = False
     """Plain HTTP: a registry on this machine."""
+    cache: str = ":cache"
+    """What follows an image's name in that of its build cache, whose tag has to be mutable."""
+    login: Login | None = None
+    """What pushing takes; None: Docker's own credentials of this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """Short-lived credentials of a registry."""
+
+    server: pulumi.Output[str]
+    user: pulumi.Output[str]
+    password: pulumi.Output[str]
+    """Secret."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoscaler:
+    """What the cluster-autoscaler needs to know, where the cloud runs none."""
+
+    image: str
+    region: str
+    priorities: tuple[str, ...]
+    """Regular expressions of the names of node groups, the most wanted first."""
+    most_nodes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +206,9 @@ class Cluster:
     """Context of the user's kubeconfig that reaches the cluster, for the commands that the stack prints."""
     credentials_command: str | None = None
     """What adds that context to the kubeconfig; None: it is there."""
-    reader_annotations: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Annotations that let the service account READER read the user's buckets; empty: there are none to read."""
+    reader_annotations: Mapping[str, pulumi.Input[str]] | None = None
+    """Annotations that let the service account READER read the user's buckets; None: there are none to read."""
+    autoscaler: Autoscaler | None = None
+    """None: the cloud adds and removes nodes, or nobody does."""
     resource: pulumi.Resource | None = None
     """The cluster that this stack owns: objects in it are deleted with it. None: the cluster outlives the stack."""

@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from infra import computed_aws
+
 Inputs = Mapping[str, Any]
 #: (outputs beside the inputs, id)
 Made = tuple[dict[str, Any], str]
@@ -26,14 +28,14 @@ def outputs(type_: str, name: str, inputs: Inputs, project: str) -> tuple[str, d
     Args:
         type_: Pulumi's type token, `gcp:container/cluster:Cluster`.
         inputs: as the provider gets them, camelCase.
-        project: what the provider is configured for.
+        project: what the provider is configured for: a project of Google Cloud, or a region of AWS.
     """
     if type_.startswith("kubernetes:"):
         find = _kubernetes_service if type_ == "kubernetes:core/v1:Service" else _kubernetes
     elif type_.endswith(":BuildahImage"):
         find = _buildah_image
-    elif type_ in _TABLE:
-        find = _TABLE[type_]
+    elif found := _TABLE.get(type_) or computed_aws.TABLE.get(type_):
+        find = found
     else:
         return name, dict(inputs)
     added, id_ = find(inputs.get("name") or name, inputs, inputs.get("project") or project)

@@ -14,8 +14,11 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.catalog import MACHINES, for_pods
-from infra.rules import RULES
+from infra.catalog import MACHINES
+from infra.eks.machines import default_zones
+from infra.eks.section import EksConfig
+from infra.machine import for_pods
+from infra.rules import rules_for
 from infra.sections import (
     AnsweringConfig,
     CheckConfig,
@@ -34,7 +37,7 @@ from infra.sections import (
 )
 
 #: Sections that a kind of cluster cannot do without.
-REQUIRED = {"gke": ("gke", "nodes")}
+REQUIRED = {"gke": ("gke", "nodes"), "eks": ("eks", "nodes")}
 
 
 class StackConfig(Section):
@@ -44,6 +47,8 @@ class StackConfig(Section):
     """The cluster to run on."""
     gke: GkeConfig | None = None
     """Where on Google Cloud the stack makes its cluster, with kind gke."""
+    eks: EksConfig | None = None
+    """Where on AWS the stack makes its cluster, with kind eks."""
     nodes: NodesConfig | None = None
     """The nodes that train, where the stack makes them."""
     workers: WorkersConfig = WorkersConfig()
@@ -108,7 +113,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
             problems += [_describe(section, key, detail) for detail in error.errors()]
     problems += _missing_sections(sections)
     _fill_in(sections, stack)
-    for rule in RULES:
+    for rule in rules_for(sections):
         wanted = rule.__code__.co_varnames[: rule.__code__.co_argcount]
         if all(name in sections for name in wanted):
             problems += rule(*(sections[name] for name in wanted))
@@ -146,6 +151,9 @@ def _fill_in(sections: dict[str, Any], stack: str) -> None:
     if cluster is not None and cluster.name is None:
         sections["cluster"] = cluster.model_copy(update={"name": f"trainyard-{stack}"})
     _fill_in_answering(sections)
+    eks = sections.get("eks")
+    if eks is not None and not eks.zones:
+        sections["eks"] = eks.model_copy(update={"zones": default_zones(eks.region)})
     machine = MACHINES.get(nodes.machine_type) if nodes is not None else None
     if nodes is None or workers is None or machine is None:
         return

@@ -116,7 +116,8 @@ def _buildkit(
     import pulumi_docker_build as docker_build
 
     repository = pulumi.Output.concat(registry.address, f"/{recipe.repository}")
-    cache = pulumi.Output.concat(repository, ":cache")
+    cache = pulumi.Output.concat(repository, registry.cache)
+    login = registry.login
     image = docker_build.Image(
         recipe.name,
         tags=[pulumi.Output.concat(repository, f":{version}")],
@@ -136,6 +137,9 @@ def _buildkit(
                 )
             )
         ],
+        registries=[docker_build.RegistryArgs(address=login.server, username=login.user, password=login.password)]
+        if login
+        else None,
         opts=opts,
     )
     return image.ref

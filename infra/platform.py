@@ -17,6 +17,10 @@ def cluster_for(config: StackConfig, stack: str) -> Cluster:
             from infra.gke.stack import gke_cluster
 
             return gke_cluster(config, stack)
+        case "eks":
+            from infra.eks.stack import eks_cluster
+
+            return eks_cluster(config, stack)
         case "existing":
             from infra.existing import existing_cluster
 

@@ -24,7 +24,7 @@ from pulumi.runtime.settings import set_root_resource
 from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
 
-from infra import computed
+from infra import computed, computed_aws
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -72,12 +72,14 @@ class _Answers(mocks.Mocks):
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         # A provider adds random digits to a name that it chooses; without them the record is the same each time.
         if args.typ.startswith("pulumi:providers:"):
-            self.projects[args.name] = args.inputs.get("project") or PROJECT
+            self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
         # A reference to a provider: URN::id.
         provider = (args.provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1]
         return computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        if answer := computed_aws.ANSWERS.get(args.token):
+            return answer(args.args), []
         raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
 
 

@@ -2,17 +2,22 @@
 
 Each takes the sections that it names and yields one line a problem.
 
-What holds on Google Cloud alone is in infra/gke/rules.py.
+What holds on one cloud alone is in infra/gke/rules.py and infra/eks/rules.py.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from infra.catalog import MACHINES, POSITIONS, WORKER_MACHINES, allocatable, for_pods, nearest
+from infra.catalog import MACHINES, POSITIONS, WORKER_MACHINES, nearest
+from infra.eks.machines import WORKER_MACHINES as EC2_WORKERS
+from infra.eks.rules import RULES as EKS_RULES
+from infra.eks.section import EksConfig
 from infra.gke.rules import RULES as GKE_RULES
+from infra.machine import allocatable, for_pods
 from infra.sections import (
     ClusterConfig,
     GkeConfig,
@@ -25,13 +30,17 @@ from infra.sections import (
 )
 
 
-def _cluster_kind(cluster: ClusterConfig, gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
+def _cluster_kind(
+    cluster: ClusterConfig, gke: GkeConfig | None, eks: EksConfig | None, nodes: NodesConfig | None
+) -> Iterator[str]:
+    for key, section in (("gke", gke), ("eks", eks)):
+        if section is not None and cluster.kind != key:
+            yield f"{key}: only used with clusters that the stack makes; set cluster.kind: {key}, or remove {key}"
     if cluster.kind == "existing":
         if not cluster.context:
             yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
-        for key, section in (("gke", gke), ("nodes", nodes)):
-            if section is not None:
-                yield f"{key}: only used with clusters that the stack makes; set cluster.kind: gke, or remove {key}"
+        if nodes is not None:
+            yield ("nodes: only used with clusters that the stack makes; set cluster.kind: gke or eks, or remove nodes")
         return
     for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
         if value:
@@ -45,10 +54,11 @@ def _worker_range(workers: WorkersConfig) -> Iterator[str]:
         yield f"workers.processes: {workers.processes} for {workers.gpus} GPUs; allowed: {workers.gpus}, one per GPU"
 
 
-def _machine(nodes: NodesConfig | None) -> Iterator[str]:
-    if nodes is not None and nodes.machine_type not in WORKER_MACHINES:
-        close = difflib.get_close_matches(nodes.machine_type, WORKER_MACHINES, n=1, cutoff=0.8)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(nodes.machine_type, WORKER_MACHINES)}"
+def _machine(cluster: ClusterConfig, nodes: NodesConfig | None) -> Iterator[str]:
+    known = EC2_WORKERS if cluster.kind == "eks" else WORKER_MACHINES
+    if nodes is not None and nodes.machine_type not in known:
+        close = difflib.get_close_matches(nodes.machine_type, known, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(nodes.machine_type, known)}"
         yield f"nodes.machineType: '{nodes.machine_type}' is not known as a worker; {hint}"
 
 
@@ -68,12 +78,12 @@ def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterat
     if workers.cpu > most_cpu:
         yield (
             f"workers.cpu: {workers.cpu:g} on {machine.name}{threads}, which has {cpus} CPUs, "
-            f"{cpu:g} of them for pods, less what GKE's own pods take; allowed: at most {most_cpu:g}"
+            f"{cpu:g} of them for pods, less what the cluster's own pods take; allowed: at most {most_cpu:g}"
         )
     if workers.memory_gib > most_memory:
         yield (
             f"workers.memoryGib: {workers.memory_gib:g} on {machine.name}, which has {memory:g} GiB for pods, less "
-            f"what GKE's own pods take; allowed: at most {most_memory:g}"
+            f"what the cluster's own pods take; allowed: at most {most_memory:g}"
         )
     if workers.gpus != machine.accelerators:
         has = f"{machine.accelerator} x{machine.accelerators}" if machine.accelerator else "no accelerator"
@@ -114,15 +124,25 @@ def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
             yield f"training.settings.{key}: the trainer has no such setting; {hint}"
 
 
+#: The kinds of storage of each kind of cluster; the first is its default where the stack makes the cluster.
+STORAGE = {"existing": ("hostPath", "storageClass"), "gke": ("nfs", "filestore"), "eks": ("efs",)}
+
+
 def _storage_kind(cluster: ClusterConfig, storage: StorageConfig) -> Iterator[str]:
-    ours, theirs = ("nfs", "filestore"), ("hostPath", "storageClass")
-    if cluster.kind == "existing" and storage.kind in ours:
-        yield f"storage.kind: {storage.kind} needs cluster.kind gke; allowed here: {', '.join(theirs)}"
-    if cluster.kind != "existing" and storage.kind in theirs:
-        yield (
-            f"storage.kind: {storage.kind} is not shared by the nodes of a cluster that the stack makes; "
-            f"allowed: {', '.join(ours)}"
-        )
+    allowed = STORAGE[cluster.kind]
+    if storage.kind is not None and storage.kind not in allowed:
+        if storage.kind in STORAGE["existing"]:
+            yield (
+                f"storage.kind: {storage.kind} is not shared by the nodes of a cluster that the stack makes; "
+                f"allowed: {', '.join(allowed)}"
+            )
+        else:
+            owner = next(kind for kind, kinds in STORAGE.items() if storage.kind in kinds)
+            yield f"storage.kind: {storage.kind} needs cluster.kind {owner}; allowed here: {', '.join(allowed)}"
+    if cluster.kind == "existing":
+        for key, used in (("retain", storage.retain), ("disk", storage.disk)):
+            if used:
+                yield f"storage.{key}: only used with storage.kind nfs or efs; remove it"
     if storage.path and storage.kind != "hostPath":
         yield "storage.path: only used with storage.kind hostPath; set storage.kind, or remove the path"
     if storage.path and not storage.path.startswith("/"):
@@ -204,5 +224,11 @@ RULES = (
     _batch_arithmetic,
     _model_positions,
     _work_for_all,
-    *GKE_RULES,
 )
+OF_KIND: dict[str, tuple[Callable[..., Iterator[str]], ...]] = {"gke": GKE_RULES, "eks": EKS_RULES}
+
+
+def rules_for(sections: Mapping[str, Any]) -> tuple[Callable[..., Iterator[str]], ...]:
+    """The rules that a configuration is held to: those of all, and those of the cloud that it names."""
+    cluster = sections.get("cluster")
+    return (*RULES, *OF_KIND.get(cluster.kind if cluster is not None else "", ()))

@@ -30,9 +30,10 @@ class Section(BaseModel):
 
 
 class ClusterConfig(Section):
-    kind: Literal["existing", "gke"] = "existing"
+    kind: Literal["existing", "gke", "eks"] = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches; nothing of it is created or
-    destroyed. `gke`: made on Google Cloud, and destroyed with the stack; see `gke` and `nodes`."""
+    destroyed. `gke` and `eks`: made on Google Cloud or on AWS, and destroyed with the stack; see `gke` or `eks`, and
+    `nodes`."""
     context: str | None = Field(default=None, min_length=1)
     """Of an existing cluster: its context in the kubeconfig. `trainyard-local` is the node that `make up` starts on
     this machine."""
@@ -67,23 +68,31 @@ class GkeConfig(Section):
 
 class NodesConfig(Section):
     machine_type: str
-    """Machine type of the nodes that train, such as a2-highgpu-8g or c3-highmem-8; infra/catalog.py lists them."""
+    """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
+    infra/catalog.py and infra/eks/machines.py list them."""
+    alternatives: tuple[str, ...] = Field(default=(), max_length=10)
+    """With kind eks: larger instance types with the same accelerators, taken when the first has no capacity. Pods ask
+    for what fits the first."""
     max: int = Field(default=2, ge=1, le=1000)
     """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
     consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
     """How the nodes are had. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at any
     time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
-    together. `reservation`: from `nodes.reservation`."""
+    together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
     reservation: str | None = None
     """Name of the reservation that the nodes come from, with consumption reservation."""
     compact_placement: bool = False
     """Place the nodes close to each other: less latency between them, harder to get."""
+    efa: bool = False
+    """With kind eks: attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image has to bring
+    libfabric and aws-ofi-nccl, or NCCL goes on using TCP."""
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
-    """Boot disk."""
+    """Boot disk, with kind gke; on AWS it is an encrypted gp3 volume."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
     """Size of the boot disk, GiB: the image with its CUDA libraries takes 10."""
     local_ssds: int | None = Field(default=None, ge=0, le=32)
-    """Local SSDs of 375 GB for the pods' scratch (/tmp and caches). Default: what the machine type comes with."""
+    """Local SSDs (with kind gke of 375 GB) for the pods' scratch: images, /tmp and caches. Default: what the machine
+    type comes with."""
     threads_per_core: Literal[1, 2] | None = None
     """1 switches hyperthreads off, which halves the CPUs that pods can ask for. Default: as the machine type comes."""
     max_run_hours: float | None = Field(default=None, gt=0, le=24 * 365)
@@ -119,10 +128,11 @@ class WorkersConfig(Section):
 
 
 class StorageConfig(Section):
-    kind: Literal["hostPath", "storageClass", "nfs", "filestore"] | None = None
+    kind: Literal["hostPath", "storageClass", "nfs", "filestore", "efs"] | None = None
     """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. `nfs`: a disk
-    of ours behind an NFS server in the cluster, and `filestore`: Google's NFS service, both with kind gke. Default: nfs
-    with kind gke; the directory of the local node; else the cluster's default class."""
+    of ours behind an NFS server in the cluster, and `filestore`: Google's NFS service, both with kind gke. `efs`:
+    Amazon's NFS service, with kind eks. Default: nfs with kind gke, efs with kind eks; the directory of the local node;
+    else the cluster's default class."""
     path: str | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
     class_name: str | None = None
@@ -131,15 +141,20 @@ class StorageConfig(Section):
     """Default: ReadWriteMany for a class that is named; ReadWriteOnce for the cluster's default class, which is nearly
     everywhere a disk or a directory of one node."""
     size_gib: int = Field(default=10, ge=1)
-    """Size of the volume, GiB. It can grow."""
+    """Size of the volume, GiB. It can grow. With efs an estimate for the bill: EFS grows by itself."""
     retain: bool = False
-    """With nfs: the disk stays when the stack is destroyed, and goes on costing; `storage.disk` brings it back."""
+    """With nfs or efs: the disk or file system stays when the stack is destroyed, and goes on costing; `storage.disk`
+    brings it back."""
     disk: str | None = None
-    """With nfs: name of a disk that exists already in the zone, instead of a new one. It is never deleted."""
+    """With nfs: name of a disk that exists already in the zone, instead of a new one; with efs: id of a file system
+    (fs-...) of the region. It is never deleted."""
     disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-ssd"
     """With nfs: type of the disk."""
     tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
     """With filestore: the service tier."""
+    throughput: Literal["bursting", "elastic"] = "bursting"
+    """With efs: `bursting` costs nothing beyond the space and gives 100 MiB/s until 2.1 TiB of credit are used;
+    `elastic` gives more, at 3 cents per GB read and 6 cents per GB written."""
     server_image: str | None = None
     """With nfs and a prebuilt image: the NFS server's image, by digest."""
 
@@ -150,7 +165,8 @@ class ImageConfig(Section):
     what the local node offers, else buildkit."""
     registry: str | None = None
     """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001 or ghcr.io/you.
-    Default: the local node's; with kind gke an Artifact Registry repository that the stack makes."""
+    Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR repository that the
+    stack makes."""
     base: str | None = None
     """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
     ref: str | None = None
@@ -173,8 +189,8 @@ class DatasetConfig(Section):
     """Folder under /data/datasets on the shared volume."""
     input: tuple[str, ...] = Field(default=("sample",), min_length=1)
     """Text: files or folders on the shared volume; `sample`, Newton's Opticks, which the image carries; `hf:NAME` for a
-    data set of the Hugging Face hub; https:// or gs:// addresses. With kind gke the stack may read the buckets named
-    here."""
+    data set of the Hugging Face hub; https://, gs:// or s3:// addresses. With kind gke the stack may read the gs://
+    buckets named here, with kind eks the s3:// buckets."""
     tokenizer: str = "gpt2"
     """`gpt2`, a folder, or a name on the Hugging Face hub."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
@@ -253,6 +269,9 @@ class TrainingConfig(Section):
     """Validation loss."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
+    runtime: Literal["job", "trainjob"] = "job"
+    """What runs the pods. `job`: a Job of Kubernetes, which every cluster has. `trainjob`: the same Job inside a
+    TrainJob, for a cluster that has Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """Any other setting of the trainer by its own name, such as `train.compile: true`; docs/training.md lists them."""
     max_hours: float | None = Field(default=None, gt=0)

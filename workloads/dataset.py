@@ -75,7 +75,7 @@ class Dataset(pulumi.ComponentResource):
 
     def _account(self, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.ServiceAccount | None:
         """The account that may read the user's buckets, where there are any."""
-        if not cluster.reader_annotations:
+        if cluster.reader_annotations is None:
             return None
         return k8s.core.v1.ServiceAccount(
             READER,
@@ -83,7 +83,7 @@ class Dataset(pulumi.ComponentResource):
                 name=READER,
                 namespace=namespace.name,
                 labels=labels("dataset"),
-                annotations=dict(cluster.reader_annotations),
+                annotations=dict(cluster.reader_annotations) or None,
             ),
             automount_service_account_token=False,
             opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),

@@ -53,7 +53,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     assert config.gke is not None
     assert config.nodes is not None
     yield from _plugin()
-    yield from everywhere.kubectl()
+    yield from everywhere.kubectl("gcloud components install kubectl")
     region = config.gke.zone.rsplit("-", 1)[0]
     yield from everywhere.builder(config.image.builder or "buildkit", f"{region}-docker.pkg.dev")
     if config.gke.project == PLACEHOLDER:

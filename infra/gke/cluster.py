@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pulumi
 import pulumi_gcp as gcp
 
@@ -11,7 +9,9 @@ from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
 from infra.gke.network import Network
-from infra.gke.scope import LONG, Scope
+from infra.gke.scope import Scope
+from infra.kubeconfig import kubeconfig as written
+from infra.scope import LONG
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -136,20 +136,5 @@ def _dns_endpoint(config: gcp.container.outputs.ClusterControlPlaneEndpointsConf
 
 
 def _kubeconfig(context: str, endpoint: str) -> str:
-    command = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1",
-        "command": "gke-gcloud-auth-plugin",
-        "installHint": "gcloud components install gke-gcloud-auth-plugin",
-        "provideClusterInfo": True,
-        "interactiveMode": "Never",
-    }
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": context, "cluster": {"server": f"https://{endpoint}"}}],
-            "users": [{"name": context, "user": {"exec": command}}],
-            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
-            "current-context": context,
-        }
-    )
+    command = {"command": "gke-gcloud-auth-plugin", "installHint": "gcloud components install gke-gcloud-auth-plugin"}
+    return written(context, {"server": f"https://{endpoint}"}, command)

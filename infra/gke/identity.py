@@ -40,11 +40,11 @@ def node_identity(scope: Scope, after: list[pulumi.Resource]) -> NodeIdentity:
 
 def bucket_reader(
     config: StackConfig, scope: Scope, after: list[pulumi.Resource], cluster: gcp.container.Cluster
-) -> dict[str, pulumi.Input[str]]:
-    """Annotations of the Kubernetes service account that may read the buckets that `dataset.input` names; none: {}."""
+) -> dict[str, pulumi.Input[str]] | None:
+    """Annotations of the Kubernetes service account that may read the buckets that `dataset.input` names, if any."""
     buckets = sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("gs://")})
     if not buckets:
-        return {}
+        return None
     account = gcp.serviceaccount.Account(
         "reader",
         account_id=f"{scope.name}-data",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.gke.scope import NETWORK, Scope
+from infra.gke.scope import Scope
+from infra.scope import NETWORK
 
 #: Addresses of 4,096 nodes; of the pods of 1,024 (110 pods a node take a /24); of 4,096 services.
 NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/14", "10.32.0.0/20"

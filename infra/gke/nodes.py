@@ -8,16 +8,16 @@ import pulumi
 import pulumi_gcp as gcp
 import pulumi_kubernetes as k8s
 
-from infra.catalog import MACHINES, Machine, for_pods
-from infra.cluster import NVIDIA_GPU, DriverInstaller, WorkerPool
+from infra.catalog import MACHINES
+from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
-from infra.gke.scope import LONG, Scope
+from infra.gke.scope import Scope
+from infra.machine import Machine, for_pods
+from infra.scope import LONG
 from infra.sections import NodesConfig
 
-#: Label that the workers' pods select, and taint that keeps every other pod off nodes without an accelerator.
-POOL = "trainyard/pool"
 #: Seconds that pods of a Spot node have after its notice, all that the machine gets; system pods the last of them.
 SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
 #: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.

@@ -18,12 +18,12 @@ FLEX_HOURS = 7 * 24
 
 
 def _name(cluster: ClusterConfig) -> Iterator[str]:
-    if cluster.kind == "gke" and cluster.name and len(cluster.name) > NAME_LENGTH:
+    if cluster.name and len(cluster.name) > NAME_LENGTH:
         yield (
             f"cluster.name: '{cluster.name}' has {len(cluster.name)} characters; allowed: {NAME_LENGTH}, because the "
             "service accounts are named after it"
         )
-    if cluster.kind == "gke" and cluster.name and not cluster.name[0].isalpha():
+    if cluster.name and not cluster.name[0].isalpha():
         yield f"cluster.name: '{cluster.name}' begins with a digit; Google Cloud wants a letter first"
 
 
@@ -107,12 +107,7 @@ def _driver(nodes: NodesConfig | None) -> Iterator[str]:
         yield f"nodes.gpuDriver: {machine.name} has no accelerator; remove it"
 
 
-def _storage(cluster: ClusterConfig, storage: StorageConfig, gke: GkeConfig | None) -> Iterator[str]:
-    if cluster.kind != "gke":
-        for key, used in (("retain", storage.retain), ("disk", storage.disk)):
-            if used:
-                yield f"storage.{key}: only used with storage.kind nfs; remove it"
-        return
+def _storage(storage: StorageConfig) -> Iterator[str]:
     if storage.access_mode == "ReadWriteOnce":
         yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
     if storage.kind == "filestore":
@@ -134,8 +129,8 @@ def _storage(cluster: ClusterConfig, storage: StorageConfig, gke: GkeConfig | No
         yield "storage.retain: a disk that storage.disk names is never deleted; remove retain"
 
 
-def _registry(cluster: ClusterConfig, image: ImageConfig) -> Iterator[str]:
-    if cluster.kind == "gke" and image.registry:
+def _registry(image: ImageConfig) -> Iterator[str]:
+    if image.registry:
         yield (
             "image.registry: the stack makes an Artifact Registry repository that its nodes may read; remove it, or "
             "use image.builder prebuilt with an image that they can pull"

@@ -15,7 +15,8 @@ import pulumi_kubernetes as k8s
 from infra.cluster import ServedDisk, SharedStorage, static_volume
 from infra.config import StackConfig
 from infra.gke.network import NODES, PODS, Network
-from infra.gke.scope import LONG, Scope
+from infra.gke.scope import Scope
+from infra.scope import LONG
 
 #: Name of the file share of a Filestore instance, and so its path.
 SHARE = "data"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES, allocatable, for_pods
+from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES
+from infra.machine import allocatable, for_pods
 from trainer.presets import PRESETS
 
 

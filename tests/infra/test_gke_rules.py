@@ -95,12 +95,12 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             "gcp-c3",
             {"nodes": {"threadsPerCore": 1}, "workers": {"cpu": 7}},
             "workers.cpu: 7 on c3-highmem-8 with 1 thread a core, which has 4 CPUs, 3.92 of them for pods, less what "
-            "GKE's own pods take; allowed: at most 3",
+            "the cluster's own pods take; allowed: at most 3",
         ),
         (
             "gcp-c3",
             {"workers": {"memoryGib": 64}},
-            "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what GKE's own pods take; "
+            "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what the cluster's own pods take; "
             "allowed: at most 55",
         ),
         ("gcp-c3", {"workers": {"cpu": 6.5}}, "workers.cpu: 6.5 is no whole number; pods get whole cores"),

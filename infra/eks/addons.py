@@ -1,0 +1,80 @@
+"""EKS' add-ons, in the order in which they and the nodes need each other.
+
+    network plug-in, kube-proxy, pod identity agent  ->  nodes  ->  CoreDNS, EFS driver
+
+The first three are DaemonSets without which no node gets ready; the others are Deployments, which are never ready
+without a node. Backwards it is as right: the network plug-in lives longer than the nodes, and gives their network
+interfaces back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.eks.identity import PODS, Identity, identity
+from infra.eks.scope import Scope
+from infra.scope import LONG
+
+
+def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource]:
+    agent = _addon("eks-pod-identity-agent", scope, cluster, [])
+    network = _addon(
+        "vpc-cni",
+        scope,
+        cluster,
+        [],
+        role=("aws-node", identity("network", scope, PODS, policies=["AmazonEKS_CNI_Policy"])),
+        # The policies of workloads/namespace.py are enforced by its agent, which is off by default.
+        values={"enableNetworkPolicy": "true"},
+    )
+    return [agent, network, _addon("kube-proxy", scope, cluster, [])]
+
+
+def after_nodes(scope: Scope, cluster: aws.eks.Cluster, nodes: list[pulumi.Resource]) -> list[pulumi.Resource]:
+    """`nodes` are those that their Deployments run on."""
+    # Volumes are static: the driver looks at file systems, and makes none.
+    look = [
+        "elasticfilesystem:DescribeAccessPoints",
+        "elasticfilesystem:DescribeFileSystems",
+        "elasticfilesystem:DescribeMountTargets",
+        "ec2:DescribeAvailabilityZones",
+    ]
+    statements = [{"Effect": "Allow", "Action": look, "Resource": "*"}]
+    driver = identity("efs-driver", scope, PODS, statements={"look": statements})
+    return [
+        _addon("coredns", scope, cluster, nodes),
+        _addon("aws-efs-csi-driver", scope, cluster, nodes, role=("efs-csi-controller-sa", driver)),
+    ]
+
+
+def _addon(
+    name: str,
+    scope: Scope,
+    cluster: aws.eks.Cluster,
+    after: list[pulumi.Resource],
+    role: tuple[str, Identity] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> aws.eks.Addon:
+    """The version that EKS has for the cluster's. `role` is (service account, identity)."""
+    association = aws.eks.AddonPodIdentityAssociationArgs
+    return aws.eks.Addon(
+        name,
+        cluster_name=cluster.name,
+        addon_name=name,
+        configuration_values=json.dumps(values) if values else None,
+        pod_identity_associations=[association(service_account=role[0], role_arn=role[1].role.arn)] if role else None,
+        # What an upgrade of EKS, or somebody by hand, has changed is ours again.
+        resolve_conflicts_on_create="OVERWRITE",
+        resolve_conflicts_on_update="OVERWRITE",
+        opts=scope.options(
+            depends_on=[*after, *(role[1].grants if role else [])],
+            timeouts=LONG,
+            # EKS deletes its add-ons with the cluster.
+            deleted_with=cluster,
+        ),
+    )

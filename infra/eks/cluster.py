@@ -1,0 +1,130 @@
+"""The control plane: reached by an allow-list of addresses with IAM identities, its logs and Secrets in the stack's
+hands."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.config import StackConfig
+from infra.eks.identity import CONTROL_PLANE, identity
+from infra.eks.network import Network
+from infra.eks.rules import SERVICES
+from infra.eks.scope import Scope
+from infra.kubeconfig import kubeconfig as written
+from infra.scope import LONG
+
+LOGS = ("api", "audit", "authenticator", "controllerManager", "scheduler")
+#: Days in which a deleted KMS key can still be had back: the least that AWS allows. It is not billed.
+KEY_DAYS = 7
+ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+
+
+def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluster:
+    """The cluster without nodes."""
+    eks, c = config.eks, aws.eks
+    assert eks is not None
+    # EKS would make it by itself, keep it for ever, and leave it behind.
+    logs = aws.cloudwatch.LogGroup(
+        "control-plane",
+        name=f"/aws/eks/{scope.name}/cluster",
+        retention_in_days=eks.log_retention_days,
+        opts=scope.options(),
+    )
+    key = _key(scope) if eks.secrets_encryption else None
+    # Log lines that come late, while the cluster is deleted, would make the group anew (terraform-aws-eks #920).
+    statements: dict[str, pulumi.Input] = {
+        "no-log-groups": [{"Effect": "Deny", "Action": "logs:CreateLogGroup", "Resource": "*"}]
+    }
+    if key is not None:
+        use = ["kms:Encrypt", "kms:Decrypt", "kms:ListGrants", "kms:DescribeKey"]
+        statements["secrets"] = key.arn.apply(lambda arn: [{"Effect": "Allow", "Action": use, "Resource": arn}])
+    who = identity("cluster", scope, CONTROL_PLANE, policies=["AmazonEKSClusterPolicy"], statements=statements)
+    cluster = c.Cluster(
+        "cluster",
+        name=scope.name,
+        role_arn=who.role.arn,
+        version=eks.version,
+        deletion_protection=config.cluster.deletion_protection,
+        access_config=c.ClusterAccessConfigArgs(
+            authentication_mode="API", bootstrap_cluster_creator_admin_permissions=True
+        ),
+        # Ours come in the order that they need (infra/eks/addons.py).
+        bootstrap_self_managed_addons=False,
+        vpc_config=c.ClusterVpcConfigArgs(
+            subnet_ids=[subnet.id for subnet in network.subnets.values()],
+            # Nodes do not leave the network to reach it.
+            endpoint_private_access=True,
+            endpoint_public_access=True,
+            public_access_cidrs=list(eks.api_allowed_cidrs),
+        ),
+        kubernetes_network_config=c.ClusterKubernetesNetworkConfigArgs(service_ipv4_cidr=str(SERVICES)),
+        enabled_cluster_log_types=list(LOGS),
+        encryption_config=c.ClusterEncryptionConfigArgs(
+            provider=c.ClusterEncryptionConfigProviderArgs(key_arn=key.arn), resources=["secrets"]
+        )
+        if key is not None
+        else None,
+        # An old version costs six times as much; it is upgraded instead.
+        upgrade_policy=c.ClusterUpgradePolicyArgs(support_type="STANDARD"),
+        opts=scope.options(
+            depends_on=[*who.grants, logs],
+            timeouts=LONG,
+            # Pulumi's own protection too: it refuses in the preview of a destroy, before what goes with the cluster has
+            # left the state.
+            protect=config.cluster.deletion_protection,
+        ),
+    )
+    for number, arn in enumerate(eks.admins):
+        _admin(f"admin-{number}", scope, cluster, arn)
+    return cluster
+
+
+def _key(scope: Scope) -> aws.kms.Key:
+    key = aws.kms.Key(
+        "secrets",
+        description=f"Secrets of {scope.name}",
+        deletion_window_in_days=KEY_DAYS,
+        enable_key_rotation=True,
+        opts=scope.options(),
+    )
+    aws.kms.Alias("secrets", name=f"alias/{scope.name}", target_key_id=key.key_id, opts=scope.options())
+    return key
+
+
+def _admin(name: str, scope: Scope, cluster: aws.eks.Cluster, arn: str) -> None:
+    entry = aws.eks.AccessEntry(
+        name, cluster_name=cluster.name, principal_arn=arn, opts=scope.options(deleted_with=cluster)
+    )
+    aws.eks.AccessPolicyAssociation(
+        name,
+        cluster_name=cluster.name,
+        principal_arn=entry.principal_arn,
+        policy_arn=ADMIN,
+        access_scope=aws.eks.AccessPolicyAssociationAccessScopeArgs(type="cluster"),
+        opts=scope.options(deleted_with=cluster),
+    )
+
+
+def security_group(cluster: aws.eks.Cluster) -> pulumi.Output[str]:
+    """The one that EKS makes for control plane and nodes, and deletes with the cluster."""
+    return cluster.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
+
+
+def identifier(scope: Scope) -> str:
+    """The cluster in plain words that are known at preview; an unknown one would show every object as replaced."""
+    return f"{scope.region}/{scope.name}"
+
+
+def kubeconfig(scope: Scope, cluster: aws.eks.Cluster) -> pulumi.Output[str]:
+    authority = cluster.certificate_authority.apply(lambda found: found.data)
+    return pulumi.Output.all(cluster.endpoint, authority).apply(lambda parts: _kubeconfig(scope, parts[0], parts[1]))
+
+
+def _kubeconfig(scope: Scope, endpoint: str, authority: str) -> str:
+    command = {
+        "command": "aws",
+        "args": ["eks", "get-token", "--cluster-name", scope.name, "--region", scope.region, "--output", "json"],
+        "installHint": "install the AWS CLI, version 2",
+    }
+    return written(scope.name, {"server": endpoint, "certificate-authority-data": authority}, command)

@@ -1,0 +1,146 @@
+"""Roles: who may take them, and no more rights than their work needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.cluster import AUTOSCALER, READER
+from infra.config import StackConfig
+from infra.eks.scope import Scope
+
+#: Services of AWS that take a role, and the one that takes it for pods.
+CONTROL_PLANE, MACHINES, PODS = "eks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"
+#: Join the cluster, ask for the credentials of pods, and pull images. Addresses of pods are the network plug-in's own
+#: business, with a role of its own.
+NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+#: The tag that EKS gives to the Auto Scaling group of each managed node group.
+OWNED = "k8s.io/cluster-autoscaler/{name}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A role, and what has to exist before it can do its work."""
+
+    role: aws.iam.Role
+    grants: list[pulumi.Resource]
+
+
+def identity(
+    name: str,
+    scope: Scope,
+    service: str,
+    *,
+    policies: Sequence[str] = (),
+    statements: Mapping[str, pulumi.Input[Sequence[Mapping[str, Any]]]] | None = None,
+) -> Identity:
+    """A role that `service` takes, with AWS' own `policies` and with `statements` by the name of their policy."""
+    actions = ["sts:AssumeRole", "sts:TagSession"] if service == PODS else ["sts:AssumeRole"]
+    trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}
+    role = aws.iam.Role(
+        name,
+        name=f"{scope.name}-{name}",
+        assume_role_policy=json.dumps({"Version": "2012-10-17", "Statement": [trust]}),
+        opts=scope.options(),
+    )
+    attached: list[pulumi.Resource] = [
+        aws.iam.RolePolicyAttachment(
+            f"{name}-{policy}", role=role.name, policy_arn=f"arn:aws:iam::aws:policy/{policy}", opts=scope.options()
+        )
+        for policy in policies
+    ]
+    attached += [
+        aws.iam.RolePolicy(
+            f"{name}-{title}",
+            name=title,
+            role=role.name,
+            policy=pulumi.Output.from_input(wanted).apply(_document),
+            opts=scope.options(),
+        )
+        for title, wanted in (statements or {}).items()
+    ]
+    return Identity(role, [role, *attached])
+
+
+def _document(statements: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+
+
+def for_nodes(scope: Scope) -> Identity:
+    return identity("nodes", scope, MACHINES, policies=[f"{policy}" for policy in NODE_POLICIES])
+
+
+def pod_identity(
+    name: str, scope: Scope, cluster: aws.eks.Cluster, namespace: str, account: str, who: Identity
+) -> aws.eks.PodIdentityAssociation:
+    """The pods of a service account take the role; those that exist by then do not, so pods come after it."""
+    return aws.eks.PodIdentityAssociation(
+        name,
+        cluster_name=cluster.name,
+        namespace=namespace,
+        service_account=account,
+        role_arn=who.role.arn,
+        # EKS deletes it with the cluster.
+        opts=scope.options(depends_on=who.grants, deleted_with=cluster),
+    )
+
+
+def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAssociation:
+    """Looks at all groups, since AWS knows no other way, and changes those of this cluster alone.
+
+    The labels, taints and accelerators of a group without nodes it learns from eks:DescribeNodegroup and
+    ec2:DescribeInstanceTypes; tags on the Auto Scaling groups, which say the same, are not needed.
+    """
+    look = [
+        "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:DescribeAutoScalingInstances",
+        "autoscaling:DescribeLaunchConfigurations",
+        "autoscaling:DescribeScalingActivities",
+        "autoscaling:DescribeTags",
+        "ec2:DescribeImages",
+        "ec2:DescribeInstanceTypes",
+        "ec2:DescribeLaunchTemplateVersions",
+        "ec2:GetInstanceTypesFromInstanceRequirements",
+    ]
+    change = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
+    owned = {"StringEquals": {f"aws:ResourceTag/{OWNED.format(name=scope.name)}": "owned"}}
+
+    def statements(arn: str) -> list[dict[str, Any]]:
+        groups = f"{arn.replace(':cluster/', ':nodegroup/')}/*"
+        return [
+            {"Effect": "Allow", "Action": look, "Resource": "*"},
+            {"Effect": "Allow", "Action": change, "Resource": "*", "Condition": owned},
+            {"Effect": "Allow", "Action": "eks:DescribeNodegroup", "Resource": groups},
+        ]
+
+    who = identity("autoscaler", scope, PODS, statements={"scale": cluster.arn.apply(statements)})
+    return pod_identity("autoscaler", scope, cluster, "kube-system", AUTOSCALER, who)
+
+
+def bucket_reader(config: StackConfig, scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAssociation | None:
+    """The Kubernetes service account that may read the buckets that `dataset.input` names, if any."""
+    buckets = sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("s3://")})
+    if not buckets:
+        return None
+    arns = [f"arn:aws:s3:::{bucket}" for bucket in buckets]
+    statements = [
+        {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetBucketLocation"], "Resource": arns},
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{arn}/*" for arn in arns]},
+    ]
+    who = identity("reader", scope, PODS, statements={"buckets": statements})
+    return pod_identity("reader", scope, cluster, config.cluster.namespace, READER, who)
+
+
+def oidc(scope: Scope, cluster: aws.eks.Cluster) -> aws.iam.OpenIdConnectProvider:
+    """For software that takes roles by its service account's token (IRSA)."""
+    return aws.iam.OpenIdConnectProvider(
+        "oidc",
+        url=cluster.identities[0].oidcs[0].issuer.apply(lambda issuer: issuer or ""),
+        client_id_lists=["sts.amazonaws.com"],
+        opts=scope.options(),
+    )

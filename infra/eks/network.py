@@ -1,0 +1,141 @@
+"""A network of the stack's own: a subnet in every zone for the nodes, and a way out for them.
+
+Nodes have no public addresses and go out through one NAT gateway. One, not one a zone: it costs 33 dollars a month, and
+when its zone fails, nodes elsewhere lose the way to the internet, not each other, the volume or the control plane. What
+is heavy, the layers of images, comes from S3 through a gateway endpoint that costs nothing. With `publicNodes` there is
+no NAT at all; nobody may connect to a node either way.
+
+Nothing that Kubernetes would leave behind (load balancers, their security groups) is ever made in it, so it can be
+deleted after the cluster.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.config import StackConfig
+from infra.eks.scope import Scope
+from infra.scope import NETWORK
+
+ANYWHERE = "0.0.0.0/0"
+#: The nodes and pods of zones a to g get an eighth of the network each (/19 of a /16); the last eighth has the NAT's
+#: little subnet.
+NODE_BITS, NAT_BITS = 3, 8
+
+
+@dataclass(frozen=True)
+class Network:
+    vpc: aws.ec2.Vpc
+    subnets: Mapping[str, aws.ec2.Subnet]
+    """Zone -> subnet of its nodes."""
+    way_out: list[pulumi.Resource]
+    """What nodes need to reach the internet, and so has to outlive them."""
+
+
+def build(config: StackConfig, scope: Scope) -> Network:
+    eks = config.eks
+    assert eks is not None
+    vpc = aws.ec2.Vpc(
+        "network",
+        cidr_block=eks.vpc_cidr,
+        enable_dns_support=True,
+        # The file system's mount targets have names.
+        enable_dns_hostnames=True,
+        tags=scope.named(),
+        opts=scope.options(timeouts=NETWORK),
+    )
+    # What nobody chose a security group for is let in nowhere.
+    aws.ec2.DefaultSecurityGroup("default", vpc_id=vpc.id, tags=scope.named("unused"), opts=scope.options())
+    gateway = aws.ec2.InternetGateway(
+        "internet", vpc_id=vpc.id, tags=scope.named(), opts=scope.options(timeouts=NETWORK)
+    )
+    public = _table("public", scope, vpc)
+    out = _route("public", scope, public, gateway_id=gateway.id)
+    if eks.public_nodes:
+        table, way_out = public, [out]
+    else:
+        nat, outside = _nat(scope, vpc, eks.vpc_cidr, public, gateway, out)
+        table = _table("private", scope, vpc)
+        way_out = [outside, _route("private", scope, table, nat_gateway_id=nat.id)]
+    blocks = list(ipaddress.IPv4Network(eks.vpc_cidr).subnets(prefixlen_diff=NODE_BITS))
+    subnets = {
+        zone: aws.ec2.Subnet(
+            f"nodes-{zone}",
+            vpc_id=vpc.id,
+            availability_zone=zone,
+            # By the zone's letter: another order of the zones, or one more, changes no subnet.
+            cidr_block=str(blocks["abcdefg".index(zone[-1])]),
+            map_public_ip_on_launch=eks.public_nodes,
+            tags=scope.named(zone),
+            opts=scope.options(timeouts=NETWORK),
+        )
+        for zone in sorted(scope.zones)
+    }
+    joined = [_join(f"nodes-{zone}", scope, subnet, table) for zone, subnet in subnets.items()]
+    endpoint = aws.ec2.VpcEndpoint(
+        "s3",
+        vpc_id=vpc.id,
+        service_name=f"com.amazonaws.{scope.region}.s3",
+        vpc_endpoint_type="Gateway",
+        route_table_ids=[table.id],
+        tags=scope.named("s3"),
+        opts=scope.options(timeouts=NETWORK),
+    )
+    return Network(vpc, subnets, [*way_out, *joined, endpoint])
+
+
+def _nat(
+    scope: Scope,
+    vpc: aws.ec2.Vpc,
+    cidr: str,
+    public: aws.ec2.RouteTable,
+    gateway: aws.ec2.InternetGateway,
+    out: aws.ec2.Route,
+) -> tuple[aws.ec2.NatGateway, aws.ec2.RouteTableAssociation]:
+    """The gateway, in a public subnet of its own."""
+    *_, block = ipaddress.IPv4Network(cidr).subnets(prefixlen_diff=NAT_BITS)
+    subnet = aws.ec2.Subnet(
+        "nat",
+        vpc_id=vpc.id,
+        availability_zone=min(scope.zones),
+        cidr_block=str(block),
+        tags=scope.named("nat"),
+        opts=scope.options(timeouts=NETWORK),
+    )
+    # An internet gateway cannot be detached while an address of its network is in use.
+    address = aws.ec2.Eip(
+        "nat", domain="vpc", tags=scope.named("nat"), opts=scope.options(depends_on=[gateway], timeouts=NETWORK)
+    )
+    nat = aws.ec2.NatGateway(
+        "nat",
+        allocation_id=address.id,
+        subnet_id=subnet.id,
+        tags=scope.named(),
+        opts=scope.options(depends_on=[out], timeouts=NETWORK),
+    )
+    return nat, _join("nat", scope, subnet, public)
+
+
+def _table(name: str, scope: Scope, vpc: aws.ec2.Vpc) -> aws.ec2.RouteTable:
+    return aws.ec2.RouteTable(
+        name, vpc_id=vpc.id, tags=scope.named(name), opts=scope.options(timeouts=pulumi.CustomTimeouts(delete="30m"))
+    )
+
+
+def _route(name: str, scope: Scope, table: aws.ec2.RouteTable, **to: pulumi.Input[str]) -> aws.ec2.Route:
+    return aws.ec2.Route(
+        name,
+        route_table_id=table.id,
+        destination_cidr_block=ANYWHERE,
+        opts=scope.options(timeouts=pulumi.CustomTimeouts(create="10m")),
+        **to,
+    )
+
+
+def _join(name: str, scope: Scope, subnet: aws.ec2.Subnet, table: aws.ec2.RouteTable) -> aws.ec2.RouteTableAssociation:
+    return aws.ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=scope.options())

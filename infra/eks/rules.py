@@ -1,0 +1,170 @@
+"""What AWS refuses, or accepts and never does, said before anything is created."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from collections.abc import Iterator
+
+from infra.catalog import MACHINES, nearest
+from infra.eks.machines import REGIONS, SYSTEM_MACHINES
+from infra.eks.section import EksConfig
+from infra.machine import allocatable
+from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfig, StorageConfig
+
+#: An IAM role's name has 64 characters at most, ours add "-autoscaler"; and Kubernetes' own labels and tags repeat it.
+NAME_LENGTH = 40
+#: Zones of a cluster: EKS wants two, and the network's plan has room for six.
+FEWEST_ZONES, MOST_ZONES = 2, 6
+#: EKS' range for Services (infra/eks/cluster.py), which the network must not overlap.
+SERVICES = ipaddress.IPv4Network("172.20.0.0/16")
+#: Of the network: /16 is the largest that a VPC takes, and an eighth of a /20 still has 507 addresses.
+LARGEST, SMALLEST = 16, 20
+#: Ranges of the API's allow-list: fewer fixed digits than this let half of the internet in.
+WIDEST = 8
+MOST_CIDRS = 40
+
+
+def _name(cluster: ClusterConfig) -> Iterator[str]:
+    if cluster.name and not cluster.name[0].isalpha():
+        yield f"cluster.name: '{cluster.name}' begins with a digit; AWS wants a letter first"
+
+
+def _place(eks: EksConfig | None) -> Iterator[str]:
+    if eks is None:
+        return
+    if eks.region not in REGIONS and not eks.zones:
+        close = difflib.get_close_matches(eks.region, REGIONS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(REGIONS)}"
+        yield f"eks.region: the zones of '{eks.region}' are not known; {hint} Or name the zones in eks.zones"
+    foreign = [zone for zone in eks.zones if zone[:-1] != eks.region]
+    if foreign:
+        yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}"
+    if len(set(eks.zones)) != len(eks.zones):
+        yield "eks.zones: a zone is named twice; allowed: each once"
+    if eks.zones and not FEWEST_ZONES <= len(eks.zones) <= MOST_ZONES:
+        yield f"eks.zones: {len(eks.zones)} zones; allowed: {FEWEST_ZONES} to {MOST_ZONES}"
+
+
+def _endpoint(eks: EksConfig | None) -> Iterator[str]:
+    if eks is None:
+        return
+    if not eks.api_allowed_cidrs:
+        yield (
+            "eks.apiAllowedCidrs: missing; without it not even Pulumi reaches the cluster. Give the public address of "
+            "this machine (`curl https://checkip.amazonaws.com`) with /32"
+        )
+    if len(eks.api_allowed_cidrs) > MOST_CIDRS:
+        yield f"eks.apiAllowedCidrs: {len(eks.api_allowed_cidrs)} ranges; EKS takes at most {MOST_CIDRS}"
+    for text in eks.api_allowed_cidrs:
+        network = ipaddress.IPv4Network(text)
+        if network.prefixlen < WIDEST:
+            yield f"eks.apiAllowedCidrs: {text} lets in far more than your network; allowed: /{WIDEST} to /32"
+        elif network.is_private and not network.overlaps(ipaddress.IPv4Network("203.0.113.0/24")):
+            yield (
+                f"eks.apiAllowedCidrs: {text} is a private range, which no request from outside comes from; give the "
+                "public address (`curl https://checkip.amazonaws.com`)"
+            )
+
+
+def _network(eks: EksConfig | None) -> Iterator[str]:
+    if eks is None:
+        return
+    network = ipaddress.IPv4Network(eks.vpc_cidr)
+    if not network.is_private:
+        yield f"eks.vpcCidr: {network} is public; allowed: a range inside 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
+    if not LARGEST <= network.prefixlen <= SMALLEST:
+        yield f"eks.vpcCidr: {network} is a /{network.prefixlen}; allowed: /{LARGEST} to /{SMALLEST}"
+    if network.overlaps(SERVICES):
+        yield f"eks.vpcCidr: {network} overlaps {SERVICES}, the range of the cluster's Services; take another"
+
+
+def _system(eks: EksConfig | None, dataset: DatasetConfig) -> Iterator[str]:
+    if eks is None:
+        return
+    machine = MACHINES.get(eks.system_machine_type)
+    if machine is None or machine.name not in SYSTEM_MACHINES:
+        known = nearest(eks.system_machine_type, SYSTEM_MACHINES)
+        yield f"eks.systemMachineType: '{eks.system_machine_type}' is not known; allowed: {known}"
+        return
+    cpu, memory = allocatable(machine)
+    for key, asked, most in (("cpu", dataset.cpu, cpu - 0.5), ("memoryGib", dataset.memory_gib, memory - 1)):
+        if asked > most:
+            yield (
+                f"dataset.{key}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
+                "larger eks.systemMachineType"
+            )
+
+
+def _alternatives(nodes: NodesConfig | None) -> Iterator[str]:
+    machine = MACHINES.get(nodes.machine_type) if nodes else None
+    if nodes is None or machine is None:
+        return
+    for name in nodes.alternatives:
+        other = MACHINES.get(name)
+        fits = other is not None and (
+            (other.accelerator, other.accelerators) == (machine.accelerator, machine.accelerators)
+            and other.vcpus > machine.vcpus
+            and other.memory_gib >= machine.memory_gib
+        )
+        if not fits:
+            larger = [
+                known.name
+                for known in MACHINES.values()
+                if (known.accelerator, known.accelerators) == (machine.accelerator, machine.accelerators)
+                and known.vcpus > machine.vcpus
+            ]
+            yield (
+                f"nodes.alternatives: {name} cannot stand in for {machine.name}, which has {machine.accelerators} "
+                f"{machine.accelerator} and {machine.vcpus} vCPU; allowed: {', '.join(larger) or 'none'}"
+            )
+        elif nodes.efa and other is not None and not other.efa:
+            yield f"nodes.alternatives: {name} has no Elastic Fabric Adapter; remove it, or nodes.efa"
+
+
+def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
+    if nodes is None:
+        return
+    machine = MACHINES.get(nodes.machine_type)
+    if nodes.consumption not in ("on_demand", "spot"):
+        yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
+    not_here = {
+        "reservation": "only used with nodes.consumption reservation",
+        "disk_type": "boot disks on AWS are encrypted gp3 volumes",
+        "threads_per_core": "not offered for managed node groups",
+        "gpu_driver": "the nodes' image has the driver",
+        "gpu_driver_version": "the nodes' image has the driver",
+    }
+    for field, reason in not_here.items():
+        if field in nodes.model_fields_set and getattr(nodes, field) is not None:
+            yield f"nodes.{NodesConfig.model_fields[field].alias}: {reason}; remove it"
+    if nodes.max_run_hours:
+        yield "nodes.maxRunHours: AWS ends no node by its age; remove it, training.maxHours ends the training"
+    if machine is None:
+        return
+    if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
+        allowed = ", ".join(map(str, machine.local_ssds))
+        yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
+    if nodes.efa and not machine.efa:
+        having = [known.name for known in MACHINES.values() if known.family == machine.family and known.efa]
+        yield f"nodes.efa: {machine.name} has no Elastic Fabric Adapter; allowed: {', '.join(having)}, or remove it"
+
+
+def _storage(storage: StorageConfig) -> Iterator[str]:
+    if storage.access_mode == "ReadWriteOnce":
+        yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
+    if storage.disk and not storage.disk.startswith("fs-"):
+        yield f"storage.disk: '{storage.disk}' is no file system; give its id, fs-... (`aws efs describe-file-systems`)"
+    if storage.disk and storage.retain:
+        yield "storage.retain: a file system that storage.disk names is never deleted; remove retain"
+
+
+def _registry(image: ImageConfig) -> Iterator[str]:
+    if image.registry:
+        yield (
+            "image.registry: the stack makes an ECR repository that its nodes may read; remove it, or use "
+            "image.builder prebuilt with an image that they can pull"
+        )
+
+
+RULES = (_name, _place, _endpoint, _network, _system, _alternatives, _nodes, _storage, _registry)

@@ -1,0 +1,42 @@
+"""What every part of a cluster on AWS shares: names, place, provider and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi_aws as aws
+
+from infra.config import StackConfig
+from infra.scope import Scope as Common
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope(Common):
+    """Where things are made, and by which provider."""
+
+    zones: tuple[str, ...]
+    stack: str
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """On everything that is billed: the bill and the check for leftovers go by them."""
+        return tags(self.stack)
+
+    def named(self, suffix: str = "") -> dict[str, str]:
+        """The tag that AWS' lists show as the name of what has no other."""
+        return {"Name": f"{self.name}-{suffix}" if suffix else self.name}
+
+
+def tags(stack: str) -> dict[str, str]:
+    return {"app": "trainyard", "stack": stack}
+
+
+def provider(config: StackConfig, stack: str) -> aws.Provider:
+    """AWS with the credentials of the environment (AWS_PROFILE, `aws sso login`, or CI's OIDC)."""
+    assert config.eks is not None
+    return aws.Provider(
+        "aws",
+        region=config.eks.region,
+        default_tags=aws.ProviderDefaultTagsArgs(tags=tags(stack)),
+    )

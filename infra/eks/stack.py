@@ -1,0 +1,85 @@
+"""Puts a cluster on AWS together, in the order in which its parts are made; it is destroyed backwards.
+
+    network -> control plane -> add-ons of nodes -> node groups -> add-ons with pods -> Kubernetes provider
+            -> mount targets -----------------------^
+    log group, key, roles -^
+    repository -> image       (beside the cluster: a build takes as long as a control plane)
+
+Kubernetes objects and add-ons go with their cluster, not one by one; node groups go before it, because EKS deletes no
+cluster that has some; then logs, key, network, file system and repository.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import ETCD_IMAGE, Cluster
+from infra.config import StackConfig
+from infra.eks import addons, cluster, identity, network, nodes, registry, storage
+from infra.eks.scope import Scope, provider
+
+
+def eks_cluster(config: StackConfig, stack: str) -> Cluster:
+    """The cluster that a configuration of kind eks describes."""
+    assert config.eks is not None
+    aws_provider = provider(config, stack)
+    component = EksCluster(config.name, pulumi.ResourceOptions(providers={"aws": aws_provider}))
+    scope = Scope(
+        name=config.name, region=config.eks.region, zones=config.eks.zones, stack=stack.lower(), parent=component
+    )
+    net = network.build(config, scope)
+    images = registry.build(config, scope)
+    volume = storage.build(config, scope, net)
+    control_plane = cluster.build(config, scope, net)
+    door = storage.let_in(scope, volume, cluster.security_group(control_plane))
+    ready = addons.before_nodes(scope, control_plane)
+    groups = nodes.Groups(
+        config,
+        scope,
+        control_plane,
+        net,
+        identity.for_nodes(scope),
+        [*ready, *net.way_out, *volume.targets, door],
+    )
+    system = nodes.system_group(groups)
+    workers = nodes.worker_groups(groups)
+    running = addons.after_nodes(scope, control_plane, [system])
+    # Pods take the roles of their service accounts when they start.
+    reader = identity.bucket_reader(config, scope, control_plane)
+    roles = [identity.autoscaler(scope, control_plane), *([reader] if reader else [])]
+    if config.eks.irsa:
+        identity.oidc(scope, control_plane)
+    kubernetes = k8s.Provider(
+        "cluster",
+        kubeconfig=cluster.kubeconfig(scope, control_plane),
+        cluster_identifier=cluster.identifier(scope),
+        enable_server_side_apply=True,
+        # Objects come after nodes to run on, and go before them.
+        opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers, *running, *roles]),
+    )
+    component.register_outputs({"name": control_plane.name})
+    return Cluster(
+        name=config.name,
+        provider=kubernetes,
+        workers=nodes.as_scheduled(config),
+        storage=volume.shared,
+        registry=images,
+        builder=config.image.builder or "buildkit",
+        base_image=config.image.base,
+        etcd_image=config.rendezvous.image or ETCD_IMAGE,
+        context=scope.name,
+        credentials_command=(
+            f"aws eks update-kubeconfig --region {scope.region} --name {scope.name} --alias {scope.name}"
+        ),
+        reader_annotations={} if reader else None,
+        autoscaler=nodes.autoscaler(config, scope),
+        resource=control_plane,
+    )
+
+
+class EksCluster(pulumi.ComponentResource):
+    """Everything on AWS that the stack owns."""
+
+    def __init__(self, name: str, opts: pulumi.ResourceOptions):
+        super().__init__("trainyard:infra:EksCluster", name, None, opts)

@@ -1,0 +1,138 @@
+"""The shared volume: a file system on EFS, entered through an access point that belongs to the trainer.
+
+It does not depend on the cluster, and is made while that is. The nodes wait for the mount targets: what they mount has
+to outlive them, or a destroy would pull the volume away under pods that save their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as k8s
+
+from infra.cluster import SharedStorage, static_volume
+from infra.config import StackConfig
+from infra.eks.network import Network
+from infra.eks.scope import Scope
+from infra.scope import LONG, NETWORK
+
+NFS = 2049
+#: uid and gid of the trainer in its image; workloads/pod.py has it for pods.
+OWNER = 1000
+FOLDER = "/trainyard"
+
+
+@dataclass(frozen=True)
+class Storage:
+    shared: SharedStorage
+    group: aws.ec2.SecurityGroup
+    targets: list[pulumi.Resource]
+    """What the nodes mount."""
+
+
+def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
+    given = config.storage.disk
+    made = None if given else _file_system(config, scope)
+    system: pulumi.Input[str] = given or (made.id if made else "")
+    group = aws.ec2.SecurityGroup(
+        "storage",
+        name=f"{scope.name}-storage",
+        description="NFS from the nodes of the cluster",
+        vpc_id=network.vpc.id,
+        tags=scope.named("storage"),
+        opts=scope.options(timeouts=NETWORK),
+    )
+    # One in each zone, in the subnet of the nodes: a node finds the one of its own zone by name.
+    targets = [
+        aws.efs.MountTarget(
+            f"data-{zone}",
+            file_system_id=system,
+            subnet_id=subnet.id,
+            security_groups=[group.id],
+            opts=scope.options(timeouts=LONG),
+        )
+        for zone, subnet in network.subnets.items()
+    ]
+    point = aws.efs.AccessPoint(
+        "data",
+        file_system_id=system,
+        # Whoever writes through it is the trainer, and the folder is the trainer's from the start.
+        posix_user=aws.efs.AccessPointPosixUserArgs(uid=OWNER, gid=OWNER),
+        root_directory=aws.efs.AccessPointRootDirectoryArgs(
+            path=FOLDER,
+            creation_info=aws.efs.AccessPointRootDirectoryCreationInfoArgs(
+                owner_uid=OWNER, owner_gid=OWNER, permissions="0750"
+            ),
+        ),
+        tags=scope.named("data"),
+        opts=scope.options(),
+    )
+    after: list[pulumi.Resource] = [*targets, point]
+    if made is not None:
+        after.append(_policy(scope, made, point))
+    source = k8s.core.v1.CSIPersistentVolumeSourceArgs(
+        driver="efs.csi.aws.com", volume_handle=pulumi.Output.concat(system, "::", point.id)
+    )
+    shared = static_volume(
+        config.storage.size_gib,
+        csi=source,
+        # Encrypted on the way: the driver's own tunnel.
+        mount_options=["tls"],
+        address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),
+        after=tuple(after),
+    )
+    return Storage(shared, group, after)
+
+
+def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
+    return aws.efs.FileSystem(
+        "data",
+        # AWS' own key for EFS: a key of the stack's would be gone when the file system is kept.
+        encrypted=True,
+        performance_mode="generalPurpose",
+        throughput_mode=config.storage.throughput,
+        tags=scope.named("data"),
+        opts=scope.options(timeouts=LONG, retain_on_delete=config.storage.retain),
+    )
+
+
+def _policy(scope: Scope, system: aws.efs.FileSystem, point: aws.efs.AccessPoint) -> aws.efs.FileSystemPolicy:
+    """In by the access point and encrypted, or not at all; not as root."""
+
+    def document(parts: list[str]) -> str:
+        file_system, access_point = parts
+        allow = {
+            "Effect": "Allow",
+            "Principal": {"AWS": "*"},
+            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            "Resource": file_system,
+            "Condition": {
+                "Bool": {"elasticfilesystem:AccessedViaMountTarget": "true", "aws:SecureTransport": "true"},
+                "StringEquals": {"elasticfilesystem:AccessPointArn": access_point},
+            },
+        }
+        return json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+
+    return aws.efs.FileSystemPolicy(
+        "data",
+        file_system_id=system.id,
+        policy=pulumi.Output.all(system.arn, point.arn).apply(document),
+        opts=scope.options(),
+    )
+
+
+def let_in(scope: Scope, storage: Storage, nodes: pulumi.Input[str]) -> aws.vpc.SecurityGroupIngressRule:
+    """NFS from one security group, that of the nodes, and from nowhere else."""
+    return aws.vpc.SecurityGroupIngressRule(
+        "nfs",
+        security_group_id=storage.group.id,
+        referenced_security_group_id=nodes,
+        ip_protocol="tcp",
+        from_port=NFS,
+        to_port=NFS,
+        description="NFS from the nodes",
+        opts=scope.options(),
+    )

@@ -1,0 +1,44 @@
+"""What every part of a cluster that a stack makes shares on any cloud: names, owner, and how long things may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+
+#: A control plane takes 3 to 15 minutes; nodes that wait for capacity took up to 40 (NVIDIA/aicr #2065). Giving up
+#: earlier leaves behind what arrives later.
+LONG = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
+#: Network parts are quick, but what a cluster leaves in them goes a while after it.
+NETWORK = pulumi.CustomTimeouts(create="20m", update="20m", delete="30m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    name: str
+    """Beginning of all names."""
+    region: str
+    parent: pulumi.Resource
+    """Component that all of it belongs to, with the provider."""
+
+    def options(
+        self,
+        *,
+        depends_on: list[pulumi.Resource] | None = None,
+        timeouts: pulumi.CustomTimeouts | None = None,
+        deleted_with: pulumi.Resource | None = None,
+        ignore_changes: list[str] | None = None,
+        delete_before_replace: bool | None = None,
+        retain_on_delete: bool | None = None,
+        protect: bool | None = None,
+    ) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(
+            parent=self.parent,
+            depends_on=depends_on,
+            custom_timeouts=timeouts,
+            deleted_with=deleted_with,
+            ignore_changes=ignore_changes,
+            delete_before_replace=delete_before_replace,
+            retain_on_delete=retain_on_delete,
+            protect=protect,
+        )
