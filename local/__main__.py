@@ -23,6 +23,9 @@ def parser() -> argparse.ArgumentParser:
         default="trainyard-local",
         help="the kubeconfig context the stack uses; another than trainyard-local needs no node, so none is made",
     )
+    up.add_argument(
+        "--policies", action="store_true", help="enforce network policies, as the clouds do, until the node is stopped"
+    )
     for command in (up, commands.add_parser("toolchain", help="make only the programs, without root")):
         command.add_argument("--download", action="store_true", help="let Pulumi fetch its real Kubernetes plugin")
         if command is not up:
@@ -54,7 +57,8 @@ def up(options: argparse.Namespace) -> int:
         options.names = []
         return toolchain(options)
     pulumi = () if environment.installed_pulumi() else preflight.toolchain.PULUMI_TOOLS
-    facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *pulumi))
+    enforcer = ("kube-router",) if options.policies else ()
+    facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *pulumi, *enforcer))
     problems = preflight.node_problems(facts)
     if problems:
         return refuse(problems)
@@ -62,7 +66,7 @@ def up(options: argparse.Namespace) -> int:
         phases = Phases(paths.TIMINGS)
         environment.prepare()
         try:
-            orchestration.up(facts, phases, options.download)
+            orchestration.up(facts, phases, options.download, options.policies)
         finally:
             phases.save()
     if any(timing.seconds >= 1 for timing in phases.done):

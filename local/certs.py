@@ -54,6 +54,7 @@ IDENTITIES = (
     Identity("kube-scheduler", "system:kube-scheduler"),
     Identity("kube-proxy", "system:kube-proxy"),
     Identity("coredns", "trainyard:coredns"),
+    Identity("kube-router", "trainyard:kube-router"),
     Identity("kubelet", f"system:node:{NODE_NAME}", ("system:nodes",)),
     Identity("kubelet-server", NODE_NAME, serves=(network.NODE_ADDRESS, NODE_NAME)),
 )

@@ -80,9 +80,13 @@ def ensure() -> bool:
     ip("addr", "replace", f"{DNS_ADDRESS}/32", "dev", "lo", inside=True)
     # The apiserver and kube-proxy choose "the node's address" by the default route; nothing forwards what takes it.
     ip("route", "replace", "default", "via", HOST_ADDRESS, inside=True)
-    enter = ["nsenter", f"--net={NETNS_FILE}", "--"]
-    run([*enter, "sysctl", "-qw", "net.ipv4.ip_forward=1"], "let pods reach each other")
+    set_kernel("net.ipv4.ip_forward", "let pods reach each other")
     return fresh
+
+
+def set_kernel(parameter: str, what: str) -> None:
+    """Set one of the namespace's kernel parameters to 1. `what` says in the error what for."""
+    run(["nsenter", f"--net={NETNS_FILE}", "--", "sysctl", "-qw", f"{parameter}=1"], what)
 
 
 def remove() -> None:

@@ -225,16 +225,22 @@ def coredns() -> Daemon:
 
 
 def grant_coredns() -> None:
-    """CoreDNS runs outside the cluster under its own certificate, so nothing but this gives it its rights."""
-    name = "trainyard:coredns"
+    grant(
+        "coredns",
+        {"": ["endpoints", "services", "pods", "namespaces"], "discovery.k8s.io": ["endpointslices"]},
+    )
+
+
+def grant(who: str, kinds: dict[str, list[str]]) -> None:
+    """Lets one of the node's programs read these kinds (API group -> resources) in all namespaces.
+
+    It runs outside the cluster under its own certificate, so nothing but this gives it its rights.
+    """
+    name = f"trainyard:{who}"
     group = "rbac.authorization.k8s.io"
     rules = [
-        {
-            "apiGroups": [""],
-            "resources": ["endpoints", "services", "pods", "namespaces"],
-            "verbs": ["list", "watch", "get"],
-        },
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {"apiGroups": [api_group], "resources": resources, "verbs": ["list", "watch", "get"]}
+        for api_group, resources in kinds.items()
     ]
     head = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
     base = f"/apis/{group}/v1"

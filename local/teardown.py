@@ -19,6 +19,7 @@ ORDER = (
     "kube-scheduler",
     "kube-controller-manager",
     "kube-proxy",
+    "kube-router",
     "coredns",
     "containerd",
     "kube-apiserver",

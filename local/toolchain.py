@@ -63,6 +63,12 @@ TOOLS = (
     Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}),
     # Nodes and pods that only say that they run: for the tests with a thousand of them (bench/elastic/jobs.py).
     Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    # Network policies, where they are asked for (policies.py).
+    Tool(
+        "kube-router",
+        "github.com/cloudnativelabs/kube-router/v2",
+        {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+    ),
     Tool(
         "pulumi",
         "github.com/pulumi/pulumi/pkg/v3",

@@ -19,6 +19,7 @@ from local import (
     node,
     packages,
     paths,
+    policies,
     processes,
     registry,
     teardown,
@@ -61,7 +62,7 @@ def build_pulumi(phases: Phases) -> None:
         build_all(toolchain.PULUMI_TOOLS, phases)
 
 
-def up(facts: Facts, phases: Phases, download: bool) -> None:
+def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> None:
     """Everything, on a machine whose facts have been judged good."""
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
@@ -77,6 +78,8 @@ def up(facts: Facts, phases: Phases, download: bool) -> None:
         kubernetes.result()
         start_node(phases, base)
         pulumi.result()
+    if enforce or policies.wanted():
+        policies.start(phases, build)
     phases.say(environment.choose_plugin(download))
 
 
@@ -181,4 +184,5 @@ def daemons() -> list[Daemon]:
         node.kubelet(),
         node.coredns(),
         node.kube_proxy(),
+        *([policies.kube_router()] if policies.wanted() else []),
     ]
