@@ -58,7 +58,8 @@ def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
     """Deny all, then allow: DNS for all; trainers among themselves and to etcd; the dataset Job out to the web.
 
     They hold where the network plug-in enforces them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico,
-    Cilium, the local node with `up --policies`). Storage is mounted by the node, and port-forward enters through the kubelet: neither needs a rule.
+    Cilium, the local node with `up --policies`). Storage is mounted by the node, and port-forward enters through the
+    kubelet: neither needs a rule.
     """
     net = k8s.networking.v1
     everyone = k8s.meta.v1.LabelSelectorArgs()
