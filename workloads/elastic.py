@@ -16,27 +16,28 @@ from infra.config import WorkersConfig
 from workloads.namespace import Namespace
 from workloads.pod import labels
 
-#: The most pods that a Job may be scaled to: the limit of workers.count. A round takes whoever came within the last
-#: call, so a limit that is never reached costs 5 s a round.
+#: The most pods that a Job may be scaled to: the limit of workers.count. A limit that is never reached costs the first
+#: round, and one with newcomers, a last call of 5 s.
 MOST = 1000
 #: Fields of the Job that follow workers.count.
 FIELDS = ("completions", "parallelism", "maxFailedIndexes")
 
 
-def is_elastic(workers: WorkersConfig, pool: WorkerPool) -> bool:
+def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str = "job") -> bool:
     """Whether pods may come and go without a new Job.
 
-    Not with spares, who are those beyond a number that the launcher knows; nor with nodes that come all together.
+    Not with spares, who are those beyond a number that the launcher knows; nor with nodes that come all together; nor
+    when another controller than ours says how many pods its Job has.
     """
-    return workers.spares == 0 and pool.queue_hours is None
+    return workers.spares == 0 and pool.queue_hours is None and runtime == "job"
 
 
-def node_range(workers: WorkersConfig, pool: WorkerPool) -> str:
+def node_range(workers: WorkersConfig, elastic: bool) -> str:
     """The launcher's --nnodes."""
-    return f"{workers.min}:{MOST if is_elastic(workers, pool) else workers.count}"
+    return f"{workers.min}:{MOST if elastic else workers.count}"
 
 
-def identity(workers: WorkersConfig, pool: WorkerPool) -> dict[str, Any]:
+def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[str, Any]:
     """What of the workers, and of the nodes as their pods see them, makes a new Job when it changes."""
     nodes = {
         "selector": dict(pool.node_selector),
@@ -46,7 +47,7 @@ def identity(workers: WorkersConfig, pool: WorkerPool) -> dict[str, Any]:
         "environment": dict(pool.environment),
         "grace": pool.grace_seconds,
     }
-    return {**workers.model_dump(exclude={"count"} if is_elastic(workers, pool) else set()), "nodes": nodes}
+    return {**workers.model_dump(exclude={"count"} if elastic else set()), "nodes": nodes}
 
 
 def size(workers: WorkersConfig) -> dict[str, Any]:
