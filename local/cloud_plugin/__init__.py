@@ -2,6 +2,6 @@
 
 `python -m local.cloud_plugin PACKAGE` speaks Pulumi's provider protocol for gcp, docker-build or kubernetes. What it
 creates is a line in a file (cloud.py), which refuses what the cloud would refuse: to delete what is in use, to create
-what has no API, no cluster or no registry. Which changes replace a resource is the real providers' (replaces.py).
+what has no API, no cluster or no registry. Which changes replace a resource is the real providers' (infra/replaces.py).
 Nothing but tests starts it.
 """

@@ -8,8 +8,9 @@ from typing import Any
 
 from pulumi.runtime.proto import provider_pb2
 
-from infra import computed
-from local.kubernetes_plugin import diff, immutable, naming, state
+from infra import computed, immutable
+from infra.replaces import paths, shrinks
+from local.kubernetes_plugin import diff, naming, state
 from local.kubernetes_plugin.client import Client
 from local.kubernetes_plugin.errors import PluginError
 from local.kubernetes_plugin.naming import Urn
@@ -25,7 +26,6 @@ from local.kubernetes_plugin.values import (
 )
 
 from .cloud import Cloud, Thing
-from .replaces import paths, shrinks
 
 #: The property that the provider names by itself, with random digits, where the program does not.
 NAMED = ("compute/", "container/", "filestore/")
@@ -83,9 +83,7 @@ class Resources:
         try:
             paths(urn.token)
         except KeyError:
-            raise PluginError(
-                f"{urn.token} is not known here: add what replaces it to local/cloud_plugin/replaces.py"
-            ) from None
+            raise PluginError(f"{urn.token} is not known here: add what replaces it to infra/replaces.py") from None
         if urn.token.removeprefix("gcp:").startswith(NAMED) and "name" not in news:
             automatic = "name" in olds.get(DEFAULTS, [])
             name = olds["name"] if automatic else f"{urn.name}-{naming.random_suffix(seed)[:7]}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import immutable
-from .immutable import Path
+from infra import immutable
+from infra.immutable import Path
+
 from .naming import is_autonamed, is_named, metadata
 from .values import UNKNOWN, has_unknown
 

@@ -6,7 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from . import awaiting, diff, immutable, naming, operations, state
+from infra import immutable
+
+from . import awaiting, diff, naming, operations, state
 from .client import Client
 from .engine import Engine
 from .errors import ApiError, CannotPreviewError, InitFailedError, NoSuchKindError, PluginError, UnreachableError

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from local.kubernetes_plugin import diff, immutable, ownership, state
+from infra import immutable
+from local.kubernetes_plugin import diff, ownership, state
 from local.kubernetes_plugin.values import UNKNOWN
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-#: A type that is not here is refused by the stand-in, so that a new resource cannot pass unseen.
+#: A type that is not here is refused by the stand-in plugin of the tests (local/cloud_plugin), so that a new resource
+#: cannot pass unseen.
 FORCE_NEW: dict[str, str] = {
     "gcp:projects/service:Service": "project service",
     "gcp:projects/iAMMember:IAMMember": "project role member condition",
