@@ -101,9 +101,13 @@ def no_privileged_pod(resource: Resource, stack: Stack) -> Iterator[str]:
 
 
 def _is_listed(resource: Resource, listed: Iterable[str]) -> bool:
-    metadata = resource.at("metadata") or {}
-    place = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or resource.name}"
-    return any(fnmatch(place, pattern) for pattern in listed)
+    name, namespace = resource.at("metadata", "name") or resource.name, resource.at("metadata", "namespace")
+    for pattern in listed:
+        where, _, what = pattern.partition("/")
+        # A namespace that does not exist yet may be known by `pulumi up` alone, which asks again.
+        if fnmatch(name, what) and (namespace == UNKNOWN or fnmatch(namespace or "default", where)):
+            return True
+    return False
 
 
 def _holds_exceptions(namespace: Resource) -> bool:
