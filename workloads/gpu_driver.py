@@ -10,7 +10,8 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, DriverInstaller
-from workloads.pod import component, environment, labels
+from workloads.node_daemon import node_daemon
+from workloads.pod import environment
 
 NAME = "gpu-driver"
 #: Where the installer has the host's directories.
@@ -24,23 +25,7 @@ class GpuDriver(pulumi.ComponentResource):
 
     def __init__(self, name: str, cluster: Cluster, installer: DriverInstaller):
         super().__init__("trainyard:workloads:GpuDriver", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        k8s.apps.v1.DaemonSet(
-            name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                # The one namespace in which pods may be critical for their node.
-                name=NAME,
-                namespace="kube-system",
-                labels=labels(NAME),
-                annotations={"pulumi.com/skipAwait": "true"},
-            ),
-            spec=k8s.apps.v1.DaemonSetSpecArgs(
-                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)), spec=_pod(installer)
-                ),
-            ),
-            opts=pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource),
-        )
+        node_daemon(NAME, cluster, _pod(installer), self)
         self.register_outputs({})
 
 

@@ -1,14 +1,26 @@
-"""What nodes with accelerators need beyond what their cloud puts onto them."""
+"""What the cluster's nodes need beyond what their cloud puts onto them, and what adds and removes them."""
 
 from __future__ import annotations
 
 import pulumi
 
 from infra.cluster import Cluster
+from workloads.autoscaler import ClusterAutoscaler
+from workloads.dcgm import DcgmExporter
+from workloads.device_plugin import DevicePlugin
 from workloads.gpu_driver import GpuDriver
 
 
 def install(cluster: Cluster) -> list[pulumi.Resource]:
     """What pods with accelerators come after; often nothing."""
-    installer = cluster.workers.driver_installer
-    return [GpuDriver("gpu-driver", cluster, installer)] if installer else []
+    workers = cluster.workers
+    if workers.metrics_exporter:
+        DcgmExporter("dcgm-exporter", cluster)
+    first: list[pulumi.Resource] = []
+    if workers.driver_installer:
+        first.append(GpuDriver("gpu-driver", cluster, workers.driver_installer))
+    if workers.device_plugin:
+        first.append(DevicePlugin("device-plugin", cluster))
+    if cluster.autoscaler:
+        first.append(ClusterAutoscaler("autoscaler", cluster, cluster.autoscaler))
+    return first

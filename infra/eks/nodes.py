@@ -43,8 +43,14 @@ GRACE = 90
 DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 #: cluster-autoscaler is released for each minor version of Kubernetes.
 AUTOSCALER_IMAGES = {
-    "1.34": "registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.4",
-    "1.35": "registry.k8s.io/autoscaling/cluster-autoscaler:v1.35.1",
+    "1.35": (
+        "registry.k8s.io/autoscaling/cluster-autoscaler:v1.35.2"
+        "@sha256:aac369dc283927a623deb1af54696efcc722ae79255aa07788422e495bab887d"
+    ),
+    "1.36": (
+        "registry.k8s.io/autoscaling/cluster-autoscaler:v1.36.1"
+        "@sha256:461388d03eb5b55db58941ee7a81d9a619dd15302b01cbab9f5a9946715994b4"
+    ),
 }
 #: The nodes' own configuration (nodeadm): NVMe disks of the machine hold images, logs and the pods' scratch.
 _LOCAL_DISKS = """\

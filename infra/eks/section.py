@@ -33,7 +33,7 @@ class EksConfig(Section):
     """IAM roles and users that administer the cluster, beside the one that creates it."""
     public_nodes: bool = False
     """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
-    version: Literal["1.34", "1.35"] = "1.35"
+    version: Literal["1.35", "1.36"] = "1.35"
     """Kubernetes."""
     secrets_encryption: bool = True
     """Encrypt the cluster's Secrets with a KMS key of the stack, beside AWS's own encryption of all that it stores."""

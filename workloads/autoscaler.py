@@ -1,0 +1,168 @@
+"""Adds nodes for pods that wait and removes those that are not needed, where the cloud does not: cluster-autoscaler.
+
+It finds the groups of its cluster by the tags that EKS gives them. Of groups that would do it takes the one that the
+list of priorities names first; one that turns out to have no capacity is left alone for a while, and the next is tried.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import AUTOSCALER as NAME
+from infra.cluster import Autoscaler, Cluster
+from workloads.node_daemon import NAMESPACE
+from workloads.pod import component, container_security, environment, labels, pod_security, resources
+
+#: Names that cluster-autoscaler chooses itself: its lease, what it says of itself, and where it reads priorities.
+STATUS, PRIORITIES = "cluster-autoscaler-status", "cluster-autoscaler-priority-expander"
+#: `nobody`; the image has no user of its own.
+USER = 65534
+PORT = 8085
+#: After which a node that nothing needs goes, and for which nothing goes after one has come. Ten minutes, the default,
+#: of machines with accelerators cost more than the odd node that is wanted again.
+IDLE = "3m"
+
+
+class ClusterAutoscaler(pulumi.ComponentResource):
+    """The Deployment and its rights in the cluster; those in the cloud come by pod identity (infra/eks/identity.py)."""
+
+    def __init__(self, name: str, cluster: Cluster, settings: Autoscaler):
+        super().__init__(
+            "trainyard:workloads:ClusterAutoscaler", name, None, pulumi.ResourceOptions(provider=cluster.provider)
+        )
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
+        # The highest number is the most wanted; groups that none matches, such as the system's, come last.
+        wanted = {len(settings.priorities) - at: [name] for at, name in enumerate(settings.priorities)}
+        ranks = "\n".join(f"{rank + 1}: {json.dumps(names)}" for rank, names in wanted.items()) + '\n1: [".*"]\n'
+        priorities = k8s.core.v1.ConfigMap(
+            f"{NAME}-priorities",
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=PRIORITIES, namespace=NAMESPACE, labels=labels(NAME)),
+            data={"priorities": ranks},
+            opts=opts,
+        )
+        granted = _rights(opts)
+        k8s.apps.v1.Deployment(
+            NAME,
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=NAMESPACE, labels=labels(NAME)),
+            spec=k8s.apps.v1.DeploymentSpecArgs(
+                replicas=1,
+                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
+                template=k8s.core.v1.PodTemplateSpecArgs(
+                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)), spec=_pod(cluster.name, settings)
+                ),
+            ),
+            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted])),
+        )
+        self.register_outputs({})
+
+
+def _pod(cluster: str, settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
+    core, tag = k8s.core.v1, "k8s.io/cluster-autoscaler"
+    flags = {
+        "cloud-provider": "aws",
+        "node-group-auto-discovery": f"asg:tag={tag}/enabled,{tag}/{cluster}",
+        "expander": "priority,least-waste",
+        "max-nodes-total": str(settings.most_nodes),
+        "scale-down-unneeded-time": IDLE,
+        "scale-down-delay-after-add": IDLE,
+        # EKS' own pods have scratch volumes, and a second node would never go because one of them is on it. What must
+        # not be moved says so itself (safe-to-evict).
+        "skip-nodes-with-local-storage": "false",
+        "skip-nodes-with-system-pods": "false",
+    }
+    health = core.HTTPGetActionArgs(path="/health-check", port=PORT)
+    container = core.ContainerArgs(
+        name=NAME,
+        image=settings.image,
+        command=["./cluster-autoscaler"],
+        args=[f"--{flag}={value}" for flag, value in flags.items()],
+        env=environment({"AWS_REGION": settings.region}),
+        ports=[core.ContainerPortArgs(name="http", container_port=PORT)],
+        liveness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=60, period_seconds=30),
+        readiness_probe=core.ProbeArgs(http_get=health, period_seconds=10),
+        resources=resources(cpu=0.1, memory_gib=0.5),
+        security_context=container_security(),
+    )
+    return core.PodSpecArgs(
+        containers=[container],
+        service_account_name=NAME,
+        # Without it no training gets a node.
+        priority_class_name="system-cluster-critical",
+        security_context=pod_security(USER),
+        enable_service_links=False,
+    )
+
+
+def _rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    """It reads what a scheduler reads, drains nodes, and writes its lease and its status."""
+    meta, rbac = k8s.meta.v1.ObjectMetaArgs, k8s.rbac.v1
+    here = meta(name=NAME, namespace=NAMESPACE, labels=labels(NAME))
+    account = k8s.core.v1.ServiceAccount(NAME, metadata=here, opts=opts)
+    subjects = [rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=NAMESPACE)]
+
+    def rule(
+        group: str, resources: list[str], verbs: list[str], names: list[str] | None = None
+    ) -> k8s.rbac.v1.PolicyRuleArgs:
+        return rbac.PolicyRuleArgs(api_groups=[group], resources=resources, verbs=verbs, resource_names=names)
+
+    look = ["get", "list", "watch"]
+    seen = [
+        "namespaces",
+        "nodes",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "replicationcontrollers",
+        "services",
+    ]
+    role = rbac.ClusterRole(
+        NAME,
+        metadata=meta(name=f"trainyard-{NAME}", labels=labels(NAME)),
+        rules=[
+            rule("", seen, look),
+            rule("apps", ["daemonsets", "replicasets", "statefulsets"], look),
+            rule("batch", ["cronjobs", "jobs"], look),
+            rule("policy", ["poddisruptionbudgets"], look),
+            # Of these it watches whatever the scheduler of its version does.
+            rule("storage.k8s.io", ["*"], look),
+            rule("resource.k8s.io", ["*"], look),
+            # Taints on nodes that are to go, and their pods' eviction.
+            rule("", ["nodes"], ["update", "patch"]),
+            rule("", ["pods/eviction"], ["create"]),
+            rule("", ["pods/status"], ["update"]),
+            rule("", ["events"], ["create", "patch"]),
+        ],
+        opts=opts,
+    )
+    own = rbac.Role(
+        NAME,
+        metadata=here,
+        rules=[
+            # A creation cannot be limited by name: the API server does not know it yet when it decides.
+            rule("coordination.k8s.io", ["leases"], ["create"]),
+            rule("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
+            rule("", ["configmaps"], ["create", "list", "watch"]),
+            rule("", ["configmaps"], ["get", "update", "delete"], [STATUS, PRIORITIES]),
+        ],
+        opts=opts,
+    )
+    api = "rbac.authorization.k8s.io"
+    return [
+        rbac.ClusterRoleBinding(
+            NAME,
+            metadata=meta(name=f"trainyard-{NAME}", labels=labels(NAME)),
+            role_ref=rbac.RoleRefArgs(api_group=api, kind="ClusterRole", name=role.metadata.name),
+            subjects=subjects,
+            opts=opts,
+        ),
+        rbac.RoleBinding(
+            NAME,
+            metadata=here,
+            role_ref=rbac.RoleRefArgs(api_group=api, kind="Role", name=own.metadata.name),
+            subjects=subjects,
+            opts=opts,
+        ),
+    ]
