@@ -215,8 +215,13 @@ def _fill(tool: Tool, target: Path, on_package: Callable[[int], None] | None) ->
     go_run([go, "build", *flags, "-o", f"{output}", *tool.programs.values()], folder, on_package)
     for script in tool.scripts:
         module = BY_NAME[script.gomod].module if script.gomod in BY_NAME else PULUMI_SDK
-        go_run([go, "mod", "download", module], GOMOD / script.gomod)
-        directory = go_run([go, "list", "-m", "-f", "{{.Dir}}", module], GOMOD / script.gomod).strip()
         copy = target / Path(script.path).name
-        shutil.copyfile(Path(directory) / script.path, copy)
+        shutil.copyfile(module_directory(script.gomod, module) / script.path, copy)
         copy.chmod(0o755)
+
+
+def module_directory(gomod: str, module: str) -> Path:
+    """Where the files of a module are, at the version and with the checksums that gomod/ pins."""
+    go, folder = golang.find(), GOMOD / gomod
+    go_run([go, "mod", "download", module], folder)
+    return Path(go_run([go, "list", "-m", "-f", "{{.Dir}}", module], folder).strip())

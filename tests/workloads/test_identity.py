@@ -11,7 +11,7 @@ from infra.config import DatasetConfig, TrainingConfig
 from infra.image import RECIPES, TRAINER, content_hash
 from infra.recording import record, stack_file_values
 from workloads.dataset import prepare_arguments
-from workloads.training import run_name, training_arguments
+from workloads.training_arguments import run_name, training_arguments
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:

@@ -1,0 +1,47 @@
+"""Holds an object to a custom resource definition as the API server would: unknown fields are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from local import toolchain
+
+
+def kubeflow_definitions() -> list[Path]:
+    """The definitions of Kubeflow Trainer, from its Go module."""
+    module = toolchain.module_directory("kubeflow-trainer", "github.com/kubeflow/trainer/v2")
+    return sorted((module / "manifests" / "base" / "crds").glob("trainer.kubeflow.org_*.yaml"))
+
+
+def schema(definition: Path) -> dict[str, Any]:
+    """The schema of the one version of a definition, without room for unknown fields."""
+    content = yaml.load(definition.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    (version,) = content["spec"]["versions"]
+    return _closed(version["schema"]["openAPIV3Schema"])
+
+
+def problems(schema: dict[str, Any], value: Any) -> list[str]:
+    validator = jsonschema.Draft202012Validator(schema)
+    return [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(value)]
+
+
+def _closed(node: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI 3 as Kubernetes has it -> JSON schema: objects know their fields, but for those that take any."""
+    node = dict(node)
+    if node.pop("x-kubernetes-int-or-string", False):
+        return {"type": ["integer", "string"]}
+    if "properties" in node:
+        node["properties"] = {name: _closed(inner) for name, inner in node["properties"].items()}
+        if not node.get("x-kubernetes-preserve-unknown-fields"):
+            node["additionalProperties"] = False
+    elif isinstance(node.get("additionalProperties"), dict):
+        node["additionalProperties"] = _closed(node["additionalProperties"])
+    if isinstance(node.get("items"), dict):
+        node["items"] = _closed(node["items"])
+    # Go's names for sizes of numbers are no formats of JSON schema.
+    node.pop("format", None)
+    return node

@@ -1,0 +1,99 @@
+"""training.runtime: trainjob is the same training in Kubeflow's form, and nothing at all when it is off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.recording import Recorded, Recording, record, stack_file_values
+from tests.workloads import schema
+from workloads import trainjob
+
+
+@pytest.fixture(scope="module")
+def schemas() -> dict[str, dict[str, Any]]:
+    """Kind -> schema."""
+    found = {path.name.split("_")[1].removesuffix("s.yaml"): schema.schema(path) for path in _definitions()}
+    return {"TrainJob": found["trainjob"], "TrainingRuntime": found["trainingruntime"]}
+
+
+def _definitions() -> list[Any]:
+    return [path for path in schema.kubeflow_definitions() if "cluster" not in path.name]
+
+
+@pytest.fixture
+def as_trainjob(local_kubeconfig: object) -> Recording:
+    return record("local", values())
+
+
+def values(**training: Any) -> dict[str, Any]:
+    found = stack_file_values("local")
+    found["training"] |= {"runtime": "trainjob", **training}
+    return found
+
+
+def spec(item: Recorded) -> dict[str, Any]:
+    return item.inputs["spec"]
+
+
+def job_in(stack: Recording) -> dict[str, Any]:
+    """The Job's specification inside the runtime."""
+    (replicated,) = spec(stack.one("TrainingRuntime"))["template"]["spec"]["replicatedJobs"]
+    return replicated["template"]["spec"]
+
+
+@pytest.mark.parametrize("kind", ["TrainJob", "TrainingRuntime"])
+def test_it_is_what_the_definition_allows(
+    as_trainjob: Recording, schemas: dict[str, dict[str, Any]], kind: str
+) -> None:
+    inputs = as_trainjob.one(kind).inputs
+    assert schema.problems(schemas[kind], inputs) == []
+    assert schema.problems(schemas[kind], {**inputs, "spec": {**inputs["spec"], "wrong": 1}})
+
+
+def test_the_check_sees_into_the_pods(as_trainjob: Recording, schemas: dict[str, dict[str, Any]]) -> None:
+    inputs = as_trainjob.one("TrainingRuntime").inputs
+    job_in(as_trainjob)["template"]["spec"]["containers"][0]["imagePullPolicyy"] = "Always"
+    (problem,) = schema.problems(schemas["TrainingRuntime"], inputs)
+    assert "imagePullPolicyy" in problem
+
+
+def test_it_trains_the_same(local_stack: Recording, as_trainjob: Recording) -> None:
+    usual, inside = local_stack.one("Job", "training").inputs["spec"], job_in(as_trainjob)
+    differing = {key for key in {*usual, *inside} if usual.get(key) != inside.get(key)}
+    assert differing == {"podFailurePolicy", "template"}  # by the container's name
+    (before,), (now,) = (item["template"]["spec"]["containers"] for item in (usual, inside))
+    assert {key for key in {*before, *now} if before.get(key) != now.get(key)} == {"name", "args"}
+    # The number of nodes is the controller's, so the launcher does not wait for more.
+    changed = [(old, new) for old, new in zip(before["args"], now["args"], strict=True) if old != new]
+    assert changed == [("1:1000", "1:2")]
+
+
+def test_the_controller_finds_what_it_fills_in(as_trainjob: Recording) -> None:
+    runtime, train_job = as_trainjob.one("TrainingRuntime"), as_trainjob.one("TrainJob")
+    (replicated,) = spec(runtime)["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert [item["name"] for item in job_in(as_trainjob)["template"]["spec"]["containers"]] == ["node"]
+    assert spec(train_job)["runtimeRef"]["name"] == runtime.inputs["metadata"]["name"]
+    assert spec(train_job)["trainer"]["numNodes"] == spec(runtime)["mlPolicy"]["numNodes"] == 2
+    assert runtime.urn in train_job.dependencies
+    policy = job_in(as_trainjob)["podFailurePolicy"]["rules"]
+    assert {rule["onExitCodes"]["containerName"] for rule in policy if "onExitCodes" in rule} == {"node"}
+
+
+def test_the_tools_find_the_job_that_the_controller_makes(as_trainjob: Recording) -> None:
+    name = as_trainjob.one("TrainJob").inputs["metadata"]["name"]
+    assert as_trainjob.outputs["jobName"] == trainjob.job_of(name) == f"{name}-node-0"
+
+
+def test_names_of_its_pods_fit_a_dns_label(local_kubeconfig: object) -> None:
+    stack = record("local", values(name="n" * 40))
+    name = stack.one("TrainJob").inputs["metadata"]["name"]
+    assert len(f"{trainjob.job_of(name)}-999-abcde") <= 63
+
+
+def test_it_costs_nothing_when_off_and_the_run_stays_the_same(local_stack: Recording, as_trainjob: Recording) -> None:
+    assert not [item for item in local_stack.resources if "kubeflow" in item.type]
+    assert not [item for item in as_trainjob.resources if item.name == "training" and item.kind in ("Job", "JobPatch")]
+    assert as_trainjob.outputs["runDirectory"] == local_stack.outputs["runDirectory"]

@@ -1,0 +1,165 @@
+"""The Job of a training: pods that come and go, and exit codes that say which of them is made again.
+
+0 the training is done, 42 it can never succeed (configuration, data, NaN), 143 the pod was asked to leave, 75 the pod
+asks to be started again. The first pod that exits with 0 ends the Job: no late joiner trains on.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import WorkerPool
+from infra.config import WorkersConfig
+from workloads.elastic import node_range, size
+from workloads.pod import (
+    TRAINER_ENVIRONMENT,
+    component,
+    container_security,
+    environment,
+    from_field,
+    labels,
+    node_environment,
+    resources,
+    trainer_mounts,
+    trainer_pod,
+)
+from workloads.rendezvous import Rendezvous
+from workloads.secrets import from_tokens
+
+#: The headless Service, and the subdomain of the pods.
+SERVICE = "trainer"
+FATAL, TERMINATED, RESTART = 42, 143, 75
+#: Of a pod's time to leave, what the launcher needs for itself after the workers have saved, seconds.
+LAUNCHER_SECONDS = 5
+#: Seconds until pods of a node that went silent are replaced (Kubernetes' default is 300).
+UNREACHABLE_SECONDS = 30
+#: Restarts of one pod that is at fault itself; evictions and coordinated restarts do not count.
+RESTARTS_PER_WORKER = 20
+
+
+def job_spec(
+    workers: WorkersConfig,
+    container: str,
+    pod: k8s.core.v1.PodSpecArgs,
+    max_hours: float | None,
+    queue: dict[str, str],
+) -> k8s.batch.v1.JobSpecArgs:
+    batch = k8s.batch.v1
+    return batch.JobSpecArgs(
+        completion_mode="Indexed",
+        **size(workers),
+        # Per index: a Job-wide limit would add up the back-off of all workers, and never forget it.
+        backoff_limit_per_index=RESTARTS_PER_WORKER,
+        success_policy=batch.SuccessPolicyArgs(rules=[batch.SuccessPolicyRuleArgs(succeeded_count=1)]),
+        pod_replacement_policy="Failed",
+        pod_failure_policy=batch.PodFailurePolicyArgs(
+            rules=[
+                _on_exit(container, "FailJob", [FATAL]),
+                batch.PodFailurePolicyRuleArgs(
+                    action="Ignore",
+                    on_pod_conditions=[
+                        batch.PodFailurePolicyOnPodConditionsPatternArgs(type="DisruptionTarget", status="True")
+                    ],
+                ),
+                _on_exit(container, "Ignore", [RESTART, TERMINATED]),
+            ]
+        ),
+        active_deadline_seconds=round(max_hours * 3600) if max_hours else None,
+        # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
+        template=k8s.core.v1.PodTemplateSpecArgs(
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                labels=labels("trainer"),
+                annotations={
+                    # The autoscalers' consolidation is not a reason to interrupt a training.
+                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                    "karpenter.sh/do-not-disrupt": "true",
+                    **queue,
+                },
+            ),
+            spec=pod,
+        ),
+    )
+
+
+def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodFailurePolicyRuleArgs:
+    requirement = k8s.batch.v1.PodFailurePolicyOnExitCodesRequirementArgs(
+        container_name=container, operator="In", values=codes
+    )
+    return k8s.batch.v1.PodFailurePolicyRuleArgs(action=action, on_exit_codes=requirement)
+
+
+def launch_command(
+    workers: WorkersConfig, pool: WorkerPool, elastic: bool, rendezvous: Rendezvous
+) -> list[pulumi.Input[str]]:
+    """The launcher and its own arguments; those of the training follow."""
+    return [
+        *("python", "-m", "trainer.launch"),
+        *("--nnodes", node_range(workers, elastic)),
+        *("--nproc-per-node", str(workers.processes)),
+        *("--shutdown-timeout", str(pool.grace_seconds - LAUNCHER_SECONDS)),
+        *("--rdzv-backend", rendezvous.backend),
+        *("--rdzv-endpoint", rendezvous.endpoint),
+        # One id per Job: a finished or failed rendezvous stays closed for ever.
+        *("--rdzv-id", "$(RDZV_ID)"),
+        "--",
+    ]
+
+
+def trainer_pod_spec(
+    container_name: str,
+    command: list[pulumi.Input[str]],
+    workers: WorkersConfig,
+    pool: WorkerPool,
+    rendezvous: Rendezvous,
+    image: pulumi.Output[str],
+    claim: pulumi.Input[str],
+    tokens: k8s.core.v1.Secret | None,
+    priority: pulumi.Output[str],
+) -> k8s.core.v1.PodSpecArgs:
+    core, client = k8s.core.v1, rendezvous.client
+    container = core.ContainerArgs(
+        name=container_name,
+        image=image,
+        # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
+        args=command,
+        env=[
+            *environment(
+                TRAINER_ENVIRONMENT | node_environment(workers, pool) | (client.environment if client else {})
+            ),
+            from_field("POD_IP", "status.podIP"),
+            from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
+        ],
+        env_from=from_tokens(tokens),
+        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
+        security_context=container_security(),
+        volume_mounts=[*trainer_mounts(), *([client.mount] if client else [])],
+    )
+    silent = [
+        core.TolerationArgs(
+            key=f"node.kubernetes.io/{taint}",
+            operator="Exists",
+            effect="NoExecute",
+            toleration_seconds=UNREACHABLE_SECONDS,
+        )
+        for taint in ("unreachable", "not-ready")
+    ]
+    # A node that is lost takes as few workers with it as can be; where there is one node, all are on it.
+    spread = core.TopologySpreadConstraintArgs(
+        max_skew=1,
+        topology_key="kubernetes.io/hostname",
+        when_unsatisfiable="ScheduleAnyway",
+        label_selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("trainer")),
+    )
+    return trainer_pod(
+        container,
+        claim,
+        volumes=[client.volume] if client else [],
+        subdomain=SERVICE,
+        restart_policy="Never",
+        termination_grace_period_seconds=pool.grace_seconds,
+        priority_class_name=priority,
+        topology_spread_constraints=[spread],
+        node_selector=pool.node_selector or None,
+        tolerations=[*pool.tolerations, *silent],
+    )
