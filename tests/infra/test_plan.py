@@ -1,0 +1,153 @@
+"""What a pull request changes in the cloud, told without the cloud: as the real engine decides it."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import plan
+from infra.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, main, report
+from infra.recording import record
+from infra.snapshot import snapshot
+from tests.infra.recorded import changed, recorded
+
+POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"
+JOB = "kubernetes:batch/v1:Job training"
+
+
+def content(stack: str, **sections: Any) -> dict[str, Any]:
+    """A snapshot's content for a stack file with changes."""
+    return yaml.safe_load(snapshot(record(stack, changed(stack, **sections)), stack))
+
+
+@lru_cache(maxsize=2)
+def reviewed(stack: str) -> dict[str, Any]:
+    return yaml.safe_load(snapshot(recorded(stack), stack))
+
+
+def planned(stack: str, **sections: Any) -> dict[str, set[str]]:
+    """Operation -> resources, for a change of a stack file."""
+    found: dict[str, set[str]] = {}
+    for change in compare(reviewed(stack), content(stack, **sections)):
+        found.setdefault(change.operation, set()).add(change.resource)
+    return found
+
+
+def test_no_change_is_none() -> None:
+    assert compare(reviewed("gcp-c3"), content("gcp-c3")) == []
+
+
+@pytest.mark.parametrize(
+    ("stack", "change", "expected"),
+    [
+        # As tests/e2e/test_gcp_engine.py sees the engine decide.
+        ("gcp-a100", {"nodes": {"max": 8}}, {CHANGED: {POOL}}),
+        # A pod on a Spot node gets less time to leave.
+        ("gcp-a100", {"nodes": {"consumption": "spot"}}, {REPLACED: {POOL, JOB}}),
+        ("gcp-a100", {"storage": {"sizeGib": 500}}, {REPLACED: {DISK}}),
+        ("gcp-a100", {"training": {"steps": 30_000}}, {REPLACED: {JOB}}),
+        ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
+        ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) and "nodes" in value else None,
+)
+def test_a_change_is_planned_as_the_engine_decides(
+    stack: str, change: dict[str, Any], expected: dict[str, set[str]]
+) -> None:
+    found = planned(stack, **change)
+    for operation, resources in expected.items():
+        assert resources <= found[operation]
+    # Nothing else is replaced, and nothing of the cloud is changed besides.
+    assert found.get(REPLACED, set()) == expected.get(REPLACED, set())
+    cloud = {name for name in found.get(CHANGED, set()) if name.startswith("gcp:")}
+    assert cloud == expected.get(CHANGED, set())
+
+
+def test_a_growing_disk_stays_and_the_cost_is_told() -> None:
+    old, new = reviewed("gcp-c3"), content("gcp-c3", storage={"sizeGib": 500})
+    text = report("gcp-c3", "main", old, new)
+    assert f"| ~ | {DISK} | size: 250 → 500 |" in text
+    before, after = (side["outputs"]["costPerHour"]["atRest"] for side in (old, new))
+    assert after > before
+    assert f"at rest {before:.2f} → {after:.2f} (+{after - before:.2f})" in text
+
+
+def test_what_is_new_or_gone_is_named() -> None:
+    without = content("gcp-c3", tensorboard={"enabled": False})
+    titles = {"kubernetes:apps/v1:Deployment tensorboard", "kubernetes:core/v1:Service tensorboard"}
+    assert {item.resource for item in compare(reviewed("gcp-c3"), without) if item.operation == DELETED} == titles
+    assert {item.resource for item in compare(without, reviewed("gcp-c3")) if item.operation == ADDED} == titles
+
+
+def resource(**entry: Any) -> dict[str, Any]:
+    return {"resources": {JOB: {"inputs": {"apiVersion": "batch/v1", "kind": "Job"}, **entry}}}
+
+
+def test_options_order_and_parents_are_compared_too() -> None:
+    (found,) = compare(resource(), resource(options={"deletedWith": "x cluster"}, after=["x volume"]))
+    assert found == Change(CHANGED, JOB, ("option deletedWith: nothing → x cluster", "after x volume"))
+    (found,) = compare(resource(), resource(parent="trainyard:workloads:Training training"))
+    assert found.operation == REPLACED
+    (found,) = compare(
+        resource(inputs={"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2}}),
+        resource(inputs={"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 3, "suspend": True}}),
+    )
+    assert found.operation == REPLACED
+    options = {"ignoreChanges": ["spec.parallelism"]}
+    (found,) = compare(
+        resource(options=options, inputs={"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2}}),
+        resource(
+            options=options,
+            inputs={"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 3, "suspend": True}},
+        ),
+    )
+    assert found == Change(CHANGED, JOB, ("spec.suspend: nothing → true",))
+
+
+def test_a_container_is_compared_with_itself_wherever_it_stands() -> None:
+    old = {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]}
+    new = {"containers": [{"name": "b", "image": "y"}, {"name": "a", "image": "z"}]}
+    assert list(plan.differences(old, new)) == [(("containers", "a", "image"), "x", "z")]
+
+
+def test_text_from_a_fork_is_text() -> None:
+    """What a stranger's change declares is shown on a page of ours: it is no markup."""
+    old, new = resource(), resource(options={"note": "<img src=x> | [a](b) `c`"})
+    line = next(line for line in report("s", "main", old, new).splitlines() if line.startswith("| ~"))
+    assert "&lt;img src=x> \\| \\[a\\](b) \\`c\\`" in line
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository whose one commit has a reviewed snapshot of gcp-c3 with a smaller disk."""
+    folder = tmp_path / "tests" / "snapshots"
+    folder.mkdir(parents=True)
+    text = yaml.safe_dump(reviewed("gcp-c3")).replace("size: 250", "size: 100")
+    (folder / "gcp-c3.yaml").write_text(text)
+    monkeypatch.setattr(plan, "ROOT", tmp_path)
+    monkeypatch.setattr(plan, "FOLDER", folder)
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message", "x"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_the_command_compares_with_a_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gcp-c3", "--against", "HEAD"]) == 0
+    shown = capsys.readouterr().out
+    assert "0 added, 1 changed, 0 replaced, 0 deleted" in shown
+    assert "size: 100 → 250" in shown
+    assert main(["gcp-a100"]) == 0
+    assert ", 0 changed, 0 replaced, 0 deleted" in capsys.readouterr().out, "a stack that the commit has not is new"
+
+
+def test_what_is_not_there_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gcp-c3", "--against", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
+    assert main(["nothing"]) == 2
+    assert "no stack 'nothing' here or in HEAD; there are:" in capsys.readouterr().err
