@@ -69,6 +69,8 @@ TOOLS = (
         "github.com/cloudnativelabs/kube-router/v2",
         {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
     ),
+    # For `make lint`: what GitHub would say about the workflows.
+    Tool("actionlint", "github.com/rhysd/actionlint", {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"}),
     Tool(
         "pulumi",
         "github.com/pulumi/pulumi/pkg/v3",
