@@ -28,12 +28,17 @@ def diagnose(stack: str) -> Iterator[Finding]:
     yield from everywhere.state(stack, everywhere.stack_content(stack))
     if config is None:
         return
-    if config.cluster.kind == "gke":
-        from infra.doctor import gcp
+    match config.cluster.kind:
+        case "gke":
+            from infra.doctor import gcp
 
-        yield from gcp.checks(config, stack)
-    else:
-        yield from everywhere.context(config)
+            yield from gcp.checks(config, stack)
+        case "eks":
+            from infra.doctor import aws
+
+            yield from aws.checks(config, stack)
+        case "existing":
+            yield from everywhere.context(config)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -49,7 +49,9 @@ def state(stack: str, content: dict[str, Any]) -> Iterator[Finding]:
     backend = os.environ.get("PULUMI_BACKEND_URL") or _logged_in()
     if not backend:
         yield problem(
-            "state", "Pulumi is not logged in to a backend", "pulumi login   # or: pulumi login gs://YOUR-BUCKET"
+            "state",
+            "Pulumi is not logged in to a backend",
+            "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET",
         )
     else:
         yield ok("state", f"kept at {backend}")
@@ -82,13 +84,12 @@ def _logged_in() -> str | None:
         return None
 
 
-def kubectl() -> Iterator[Finding]:
+def kubectl(install: str) -> Iterator[Finding]:
+    """`install`: how one gets it where the stack runs."""
     if shutil.which("kubectl"):
         yield ok("kubectl", "is on PATH")
     else:
-        yield warning(
-            "kubectl", "is not on PATH; the commands that the stack prints use it", "gcloud components install kubectl"
-        )
+        yield warning("kubectl", "is not on PATH; the commands that the stack prints use it", install)
 
 
 def builder(name: str, registry_host: str | None) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """AWS's list prices of what a stack creates, USD, with their date and source.
 
-Fees and storage: AWS Price List API of 2026-09-21, as published region by region in src/zombiescan/pricing/table.json of
+Fees and storage: AWS Price List API of 2026-09-21, as published region by region in the pricing table of
 github.com/xbill9/zombiescan (commit 0771551). Machines in us-east-1: the same API on 2026-07-20, as generated into
 Karpenter (aws/karpenter-provider-aws, zz_generated.pricing_aws.go). Machines elsewhere, and Spot: SkyPilot's catalog v8
 (skypilot-org/skypilot-catalog, commit 00148f2), which agrees with the former to the cent. Fees that are the same

@@ -1,0 +1,125 @@
+"""AWS's APIs as the doctor uses them: one question, one answer or one plain reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import requests
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+#: A region that no account can switch off: it answers for the account, for IAM and for the list of regions.
+HOME = "us-east-1"
+#: Says which address a question comes from; AWS's own, as its EKS guide uses it.
+ADDRESS_OF_CALLER = "https://checkip.amazonaws.com"
+PATIENCE = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 2, "mode": "standard"})
+#: Codes with which a service says that it does not let the caller ask.
+REFUSALS = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError")
+#: Codes of credentials that are of no use, or not any more.
+INVALID = ("ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch", "AuthFailure")
+
+
+class NoAnswer(Exception):
+    """Why a question has no answer: in words, and AWS's code for it (empty: nobody answered)."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def refused(self) -> bool:
+        """The caller may not ask."""
+        return self.code in REFUSALS
+
+
+@dataclass(frozen=True)
+class Amazon:
+    """The APIs of one region with somebody's credentials."""
+
+    session: boto3.Session
+    region: str
+    account: str = ""
+    identity: str = ""
+    """ARN of who asks."""
+    _clients: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+
+    def ask(self, service: str, operation: str, *, home: bool = False, **given: Any) -> dict[str, Any]:
+        """The answer to one operation, such as `ask("ec2", "describe_vpcs")`; all pages of it where there are several.
+
+        `home`: ask in the region that answers for the whole account.
+
+        Raises:
+            NoAnswer: with AWS's code when it answered with an error.
+        """
+        region = HOME if home else self.region
+        try:
+            if (service, region) not in self._clients:
+                self._clients[service, region] = self.session.client(service, region_name=region, config=PATIENCE)
+            client = self._clients[service, region]
+            if client.can_paginate(operation):
+                return client.get_paginator(operation).paginate(**given).build_full_result()
+            return getattr(client, operation)(**given)
+        except ClientError as error:
+            raise _reason(service, operation, error) from None
+        except BotoCoreError as error:
+            raise NoAnswer(f"{service} does not answer in {region} ({type(error).__name__})") from None
+
+
+def _reason(service: str, operation: str, error: ClientError) -> NoAnswer:
+    details = error.response.get("Error", {})
+    code = str(details.get("Code", ""))
+    if code in REFUSALS:
+        return NoAnswer(f"you may not ask ({service}:{_action(operation)})", code)
+    message = " ".join(str(details.get("Message") or "no reason given").split())
+    return NoAnswer(f"{code}: {message}"[:200], code)
+
+
+def _action(operation: str) -> str:
+    """describe_vpcs -> DescribeVpcs, as policies name it."""
+    return "".join(part.capitalize() for part in operation.split("_"))
+
+
+def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -> Amazon:
+    """The APIs with the credentials that the Pulumi provider would use.
+
+    Raises:
+        NoAnswer: there are none, or they are not valid any more.
+    """
+    try:
+        amazon = Amazon(session(), region)
+        client = amazon.session.client("sts", region_name=HOME, config=PATIENCE)
+        caller = client.get_caller_identity()
+    except (NoCredentialsError, PartialCredentialsError):
+        raise NoAnswer("there are none: neither a profile, nor keys in the environment, nor a role") from None
+    except ProfileNotFound as error:
+        raise NoAnswer(f"{error} (AWS_PROFILE)") from None
+    except (SSOError, TokenRetrievalError) as error:
+        raise NoAnswer(f"the single sign-on is over ({str(error).splitlines()[0][:120]})") from None
+    except ClientError as error:
+        reason = _reason("sts", "get_caller_identity", error)
+        if reason.code in INVALID:
+            raise NoAnswer(f"they are not valid, or not any more ({reason.code})", reason.code) from None
+        raise reason from None
+    except BotoCoreError as error:
+        raise NoAnswer(f"sts does not answer ({type(error).__name__})") from None
+    return Amazon(amazon.session, region, account=caller["Account"], identity=caller["Arn"])
+
+
+def own_address() -> str | None:
+    """The public address that AWS sees this machine under; None: it cannot be told."""
+    try:
+        answer = requests.get(ADDRESS_OF_CALLER, timeout=5)
+    except requests.RequestException:
+        return None
+    return answer.text.strip() if answer.ok else None

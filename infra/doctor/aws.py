@@ -1,0 +1,256 @@
+"""What a stack on AWS needs: an account, an open region, a supported version, machines in the zones, quota, rights.
+
+Everything is asked of AWS's APIs with the credentials that the provider would use; what cannot be asked is said, and
+the rest goes on. aws_quota.py, aws_rights.py and aws_leftovers.py hold the longer checks.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from infra.config import StackConfig
+from infra.doctor import aws_leftovers, aws_quota, aws_rights, everywhere
+from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
+from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks.section import EksConfig
+from infra.sections import NodesConfig
+
+LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
+INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
+INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
+#: Zones, by their id, in which EKS puts no control plane (docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
+NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
+#: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
+#: (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html).
+IMAGE = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
+#: Fewer types than this and AWS's score says only that there are few (EC2 user guide, Spot placement score).
+TYPES_FOR_A_SCORE = 3
+GOOD_SCORE = 5
+#: An upgrade that is due within a quarter should be planned.
+SUPPORT_DAYS = 90
+
+
+def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = connect) -> Iterator[Finding]:
+    """All of them, those that need no cloud first."""
+    assert config.eks is not None
+    assert config.nodes is not None
+    eks = config.eks
+    yield from _program()
+    yield from everywhere.kubectl(INSTALL_KUBECTL)
+    yield from everywhere.builder(config.image.builder or "buildkit", None)
+    try:
+        amazon = login(eks.region)
+    except NoAnswer as reason:
+        yield problem("credentials", str(reason), LOGIN)
+        yield unchecked(
+            f"region {eks.region}",
+            "account, region, rights, version, machine types, quota and names were not looked at, for want of "
+            "credentials",
+        )
+        return
+    yield from _identity(amazon)
+    if not (yield from _region(amazon)):
+        return
+    yield from _zones(amazon, eks)
+    yield from _version(amazon, eks, stack)
+    yield from _offered(amazon, eks, config.nodes)
+    yield from _spot_score(amazon, config.nodes)
+    yield from aws_quota.checks(amazon, config)
+    yield from aws_rights.checks(amazon)
+    yield from aws_leftovers.checks(amazon, config, stack)
+    yield from _reached(eks, stack)
+
+
+def _program() -> Iterator[Finding]:
+    if not shutil.which("aws"):
+        yield problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
+        return
+    version = re.match(r"aws-cli/(\d+)\S*", everywhere.run("aws", "--version") or "")
+    if version and int(version[1]) < 2:
+        yield warning("aws", f"{version[0]} is enough for kubectl, but only version 2 has `aws sso login`", INSTALL_AWS)
+    else:
+        yield ok("aws", version[0] if version else "is on PATH")
+
+
+def _identity(amazon: Amazon) -> Iterator[Finding]:
+    yield ok("credentials", f"account {amazon.account}, {amazon.identity}")
+    if amazon.identity.endswith(":root"):
+        yield warning(
+            "credentials",
+            "are the root user's, who may do everything and may not read the cluster from a role",
+            "https://docs.aws.amazon.com/IAM/latest/UserGuide/root-user-best-practices.html",
+        )
+
+
+def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
+    """Whether the region answers; without it there is nothing to look at."""
+    subject = f"region {amazon.region}"
+    try:
+        answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
+    except NoAnswer as reason:
+        if reason.code == "InvalidParameterValue":
+            yield problem(subject, "is no region of AWS", "aws account list-regions   # then: set eks.region")
+            return False
+        yield unchecked(subject, str(reason))
+        return True
+    if answer["Regions"][0].get("OptInStatus") == "not-opted-in":
+        yield problem(
+            subject,
+            "is switched off in this account",
+            f"aws account enable-region --region-name {amazon.region}   # takes some minutes",
+        )
+        return False
+    yield ok(subject, "is on")
+    return True
+
+
+def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
+    try:
+        answer = amazon.ask("ec2", "describe_availability_zones")
+    except NoAnswer as reason:
+        yield unchecked("zones", str(reason))
+        return
+    known = {zone["ZoneName"]: zone for zone in answer["AvailabilityZones"]}
+    good = [name for name, zone in known.items() if zone.get("ZoneId") not in NO_CONTROL_PLANE]
+    for name in eks.zones:
+        if name not in good:
+            why = "has no place for EKS's control plane" if name in known else f"is no zone of {amazon.region} for you"
+            yield problem(
+                f"zone {name}",
+                why,
+                f"pulumi config set --path 'eks.zones[{eks.zones.index(name)}]' ZONE   # of {', '.join(good)}",
+            )
+    if set(eks.zones) <= set(good):
+        yield ok("zones", ", ".join(eks.zones))
+
+
+def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
+    """Whether EKS still makes clusters of this version, at which price, with which image for the nodes."""
+    subject = f"Kubernetes {eks.version}"
+    fix = f"pulumi config set --stack {stack} --path eks.version "
+    try:
+        answer = amazon.ask("eks", "describe_cluster_versions", includeAll=True)
+    except NoAnswer as reason:
+        yield unchecked(subject, str(reason))
+    else:
+        versions = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
+        standard = sorted(
+            (name for name, item in versions.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=_numbers
+        )
+        yield _supported(subject, versions.get(eks.version), standard, fix)
+    try:
+        image = amazon.ask("ssm", "get_parameter", Name=IMAGE.format(version=eks.version))
+    except NoAnswer as reason:
+        if reason.code != "ParameterNotFound":
+            yield unchecked("image of the nodes", str(reason))
+            return
+        yield problem(
+            "image of the nodes", f"AL2023 with NVIDIA's driver is not there for {eks.version}", f"{fix}VERSION"
+        )
+    else:
+        yield ok("image of the nodes", f"AL2023 with NVIDIA's driver, now {image['Parameter']['Value']}")
+
+
+def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], fix: str) -> Finding:
+    newest = standard[-1] if standard else "VERSION"
+    status = found.get("versionStatus") if found else None
+    if found is None or status == "UNSUPPORTED":
+        return problem(subject, f"is not offered by EKS; there are: {', '.join(standard)}", f"{fix}{newest}")
+    if status == "EXTENDED_SUPPORT":
+        return warning(subject, "is in extended support, at six times the price (0.60 USD an hour)", f"{fix}{newest}")
+    end = found.get("endOfStandardSupportDate")
+    if end is None:
+        return ok(subject, "is supported")
+    if (end - datetime.now(UTC)).days < SUPPORT_DAYS:
+        return warning(
+            subject, f"leaves standard support on {end:%Y-%m-%d}; it costs 0.60 USD an hour then", f"{fix}{newest}"
+        )
+    return ok(subject, f"is supported until {end:%Y-%m-%d}")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+    """Machine types in the zones. A node group goes where there are machines, so one zone is enough."""
+    for name in dict.fromkeys((*worker_types(nodes), eks.system_machine_type)):
+        try:
+            answer = amazon.ask(
+                "ec2",
+                "describe_instance_type_offerings",
+                LocationType="availability-zone",
+                Filters=[{"Name": "instance-type", "Values": [name]}],
+            )
+        except NoAnswer as reason:
+            yield unchecked(name, str(reason))
+            continue
+        offered = {item["Location"] for item in answer["InstanceTypeOfferings"]}
+        missing = [zone for zone in eks.zones if zone not in offered]
+        if len(missing) == len(eks.zones):
+            elsewhere = f"; in {amazon.region} by {', '.join(sorted(offered)) or 'none at all'}"
+            yield problem(
+                name,
+                f"is offered by none of the stack's zones{elsewhere}",
+                "pulumi config set --path 'eks.zones[0]' ZONE   # or another eks.region",
+            )
+        elif missing:
+            yield warning(name, f"is not offered by {', '.join(missing)}: its nodes come in the other zones")
+        else:
+            yield ok(name, f"is offered by all {len(eks.zones)} zones")
+
+
+def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
+    """The types that the worker group may consist of."""
+    return (nodes.machine_type, *nodes.alternatives)
+
+
+def _spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
+    types = worker_types(nodes)
+    if nodes.consumption != "spot" or len(types) < TYPES_FOR_A_SCORE:
+        return
+    try:
+        answer = amazon.ask(
+            "ec2",
+            "get_spot_placement_scores",
+            InstanceTypes=list(types),
+            TargetCapacity=nodes.max,
+            TargetCapacityUnitType="units",
+            RegionNames=[amazon.region],
+        )
+    except NoAnswer as reason:
+        yield unchecked("spot capacity", str(reason))
+        return
+    score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
+    if score >= GOOD_SCORE:
+        yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")
+    else:
+        yield warning(
+            "spot capacity",
+            f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now: they may not come, or not stay",
+            "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
+        )
+
+
+def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
+    """Whether the cluster would let this machine in."""
+    allowed = [ipaddress.ip_network(cidr) for cidr in eks.api_allowed_cidrs]
+    address = own_address()
+    try:
+        mine = ipaddress.ip_address(address or "")
+    except ValueError:
+        yield unchecked("eks.apiAllowedCidrs", "this machine's public address is not known")
+        return
+    if any(mine in network for network in allowed):
+        yield ok("eks.apiAllowedCidrs", f"lets {mine} in, which is this machine")
+    else:
+        yield problem(
+            "eks.apiAllowedCidrs",
+            f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
+            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[0]' {mine}/{mine.max_prefixlen}",
+        )

@@ -1,0 +1,177 @@
+"""Whether the account's quotas leave room for the stack at full size.
+
+EC2 counts vCPUs by class of machine, apart for on-demand and Spot; a new account has none for accelerators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from infra.catalog import MACHINES
+from infra.config import StackConfig
+from infra.doctor.amazon import Amazon, NoAnswer
+from infra.doctor.finding import Finding, ok, problem, unchecked
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One limit of an account in a region, by AWS's names for it (Service Quotas console)."""
+
+    title: str
+    service: str
+    code: str
+
+
+@dataclass(frozen=True)
+class VcpuQuota:
+    """The limits on a class of machines, vCPUs."""
+
+    on_demand: Quota
+    spot: Quota
+
+
+#: First letters of a machine's family -> its class.
+VCPUS = {
+    "(g|vt)": VcpuQuota(
+        Quota("Running On-Demand G and VT instances", "ec2", "L-DB2E81BA"),
+        Quota("All G and VT Spot Instance Requests", "ec2", "L-3819A6DF"),
+    ),
+    "p": VcpuQuota(
+        Quota("Running On-Demand P instances", "ec2", "L-417A185B"),
+        Quota("All P Spot Instance Requests", "ec2", "L-7212CCBC"),
+    ),
+    "[acdhimrtz]": VcpuQuota(
+        Quota("Running On-Demand Standard instances", "ec2", "L-1216C47A"),
+        Quota("All Standard Spot Instance Requests", "ec2", "L-34B43A08"),
+    ),
+}
+VPCS = Quota("VPCs", "vpc", "L-F678F1CE")
+ADDRESSES = Quota("Elastic IPs", "ec2", "L-0263D0A3")
+NATS = Quota("NAT gateways in a zone", "vpc", "L-FE5A380F")
+CLUSTERS = Quota("EKS clusters", "eks", "L-1194D53C")
+
+
+def quota_of(machine_type: str) -> VcpuQuota | None:
+    """The limits that a machine type falls under; None: a class of its own that is not known here."""
+    for letters, quota in VCPUS.items():
+        if re.match(rf"{letters}[0-9]", machine_type):
+            return quota
+    return None
+
+
+def checks(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+    yield from _machines(amazon, config)
+    yield from _network(amazon, config)
+    try:
+        clusters = amazon.ask("eks", "list_clusters")["clusters"]
+    except NoAnswer as reason:
+        yield unchecked(f"quota {CLUSTERS.title}", str(reason))
+    else:
+        yield _enough(amazon, CLUSTERS, 1, len([name for name in clusters if name != config.name]))
+
+
+def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+    assert config.eks is not None
+    assert config.nodes is not None
+    eks, nodes = config.eks, config.nodes
+    wanted: Counter[Quota] = Counter()
+    for machine_type, count, spot in (
+        (nodes.machine_type, nodes.max, nodes.consumption == "spot"),
+        (eks.system_machine_type, eks.system_nodes, False),
+    ):
+        quota = quota_of(machine_type)
+        if quota is None:
+            yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
+        else:
+            wanted[quota.spot if spot else quota.on_demand] += count * MACHINES[machine_type].vcpus
+    try:
+        used = _running(amazon, config.name)
+    except NoAnswer as reason:
+        yield unchecked("quota of machines", str(reason))
+        return
+    for quota, vcpus in wanted.items():
+        yield _enough(amazon, quota, vcpus, used[quota], " vCPUs")
+
+
+def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
+    """vCPUs that machines take by now, without those of this stack's own cluster."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    reservations = amazon.ask("ec2", "describe_instances", Filters=states)["Reservations"]
+    others = [
+        (machine["InstanceType"], machine.get("InstanceLifecycle") == "spot")
+        for reservation in reservations
+        for machine in reservation["Instances"]
+        if _tags(machine).get("eks:cluster-name") != cluster
+    ]
+    if not others:
+        return Counter()
+    types = sorted({machine_type for machine_type, _ in others})
+    answer = amazon.ask("ec2", "describe_instance_types", InstanceTypes=types)["InstanceTypes"]
+    vcpus = {item["InstanceType"]: item["VCpuInfo"]["DefaultVCpus"] for item in answer}
+    used: Counter[Quota] = Counter()
+    for machine_type, spot in others:
+        if quota := quota_of(machine_type):
+            used[quota.spot if spot else quota.on_demand] += vcpus[machine_type]
+    return used
+
+
+def _network(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+    assert config.eks is not None
+    try:
+        networks = [item for item in amazon.ask("ec2", "describe_vpcs")["Vpcs"] if not _ours(item, config)]
+        yield _enough(amazon, VPCS, 1, len(networks))
+        if config.eks.public_nodes:
+            return
+        addresses = [item for item in amazon.ask("ec2", "describe_addresses")["Addresses"] if not _ours(item, config)]
+        yield _enough(amazon, ADDRESSES, 1, len(addresses))
+        zone = config.eks.zones[0]
+        here = [{"Name": "availability-zone", "Values": [zone]}]
+        subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
+        alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
+        gateways = amazon.ask("ec2", "describe_nat_gateways", Filters=alive)["NatGateways"]
+        used = [item for item in gateways if item["SubnetId"] in subnets and not _ours(item, config)]
+        yield _enough(amazon, NATS, 1, len(used))
+    except NoAnswer as reason:
+        yield unchecked("quota of the network", str(reason))
+
+
+def _ours(item: dict[str, Any], config: StackConfig) -> bool:
+    """Of this stack, by the name that it gives to what it makes."""
+    return _tags(item).get("Name", "").startswith(config.name)
+
+
+def _tags(item: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in item.get("Tags") or []}
+
+
+def _enough(amazon: Amazon, quota: Quota, amount: float, used: float, unit: str = "") -> Finding:
+    subject = f"quota {quota.title}"
+    try:
+        limit = _limit(amazon, quota)
+    except NoAnswer as reason:
+        return unchecked(subject, f"{reason}; {amount:g}{unit} are needed")
+    if limit - used >= amount:
+        return ok(subject, f"{amount:g} of {limit - used:g}{unit} free in {amazon.region}")
+    return problem(
+        subject,
+        f"{limit - used:g} of {limit:g}{unit} free in {amazon.region}, {amount:g} are needed",
+        f"aws service-quotas request-service-quota-increase --region {amazon.region} --service-code {quota.service} "
+        f"--quota-code {quota.code} --desired-value {used + amount:g}",
+    )
+
+
+def _limit(amazon: Amazon, quota: Quota) -> float:
+    """The account's limit; AWS's default where the account never had one of its own."""
+    try:
+        answer = amazon.ask("service-quotas", "get_service_quota", ServiceCode=quota.service, QuotaCode=quota.code)
+    except NoAnswer as reason:
+        if reason.code != "NoSuchResourceException":
+            raise
+        answer = amazon.ask(
+            "service-quotas", "get_aws_default_service_quota", ServiceCode=quota.service, QuotaCode=quota.code
+        )
+    return answer["Quota"]["Value"]
