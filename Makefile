@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 STACK ?= local
+# The git ref that `make plan` compares with.
+AGAINST ?= HEAD
 PY := .venv/bin/python
 LOCAL := $(PY) -m local
 # The local stack's environment for the local stack alone: another one has its own backend and kubeconfig.
@@ -16,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e chaos lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy audit ready expired docker-login chaos lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -66,20 +68,27 @@ clean: down  ## down, and remove .local/ with the trained models, images and sta
 	@$(LOCAL) down --all
 
 test: .venv/dev.stamp  ## all fast tests
-	@$(LOCAL) toolchain etcd
+	@$(LOCAL) toolchain etcd actionlint
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n 2
 
-e2e: .venv/dev.stamp  ## the real node, the real engine, the real training
+e2e: .venv/dev.stamp .venv/policy.stamp  ## the real node, the real engine, the real training
 	@$(LOCAL) toolchain pulumi pulumi-language-python
 	$(PY) -m pytest -m "cluster or engine"
+
+engine: .venv/dev.stamp .venv/policy.stamp  ## the tests with the real Pulumi engine, which need neither a node nor a cloud
+	@$(LOCAL) toolchain pulumi pulumi-language-python
+	$(PY) -m pytest -m engine
 
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(LOCAL) toolchain etcd
 	$(PY) -m chaos
 
-lint: .venv/dev.stamp  ## format, lint and types
+lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
+	.venv/bin/lint-imports --no-cache
+	@$(LOCAL) toolchain actionlint
+	$$($(PY) -c 'from local import toolchain; print(toolchain.program("actionlint"))')
 	.venv/bin/pyright
 
 format: .venv/dev.stamp  ## format, and fix what the linter can
@@ -92,6 +101,26 @@ docs: .venv/dev.stamp  ## write the pictures and tables of README and docs/ anew
 
 snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
 	$(PY) -m infra.snapshot --update
+
+plan: .venv/infra.stamp  ## what this checkout changes in the cloud, without credentials: make plan AGAINST=origin/main
+	@$(PY) -m infra.plan --against "$(AGAINST)"
+
+policy: .venv/policy.stamp node  ## a preview of the local stack, held to the policy pack
+	@$(LOCAL) run -- pulumi preview --stack local --policy-pack policy
+
+audit: .venv/dev.stamp  ## known vulnerabilities of what is locked: a report
+	@for name in infra trainer policy; do echo "requirements/$$name.txt:"; \
+	  .venv/bin/pip-audit --require-hashes --disable-pip --progress-spinner off --requirement requirements/$$name.txt \
+	    || failed=1; done; exit $${failed:-0}
+
+ready: .venv/infra.stamp .venv/policy.stamp  ## the environments of the program and of the policy pack
+
+expired: .venv/infra.stamp  ## stacks whose cluster.ttlHours are over
+	@$(PY) -m infra.expiry
+
+docker-login: .venv/infra.stamp  ## let Docker push to a stack's registry; AWS's is logged into by the program itself
+	@case $(STACK) in gcp-*) gcloud auth configure-docker --quiet \
+	  $$(sed -n 's/^ *zone: *\(.*\)-[a-z] *$$/\1/p' Pulumi.$(STACK).yaml)-docker.pkg.dev;; esac
 
 doctor: .venv/infra.stamp  ## check what a stack needs before `pulumi up`: make doctor STACK=gcp-a100
 	@$(PY) -m infra.doctor $(STACK)
@@ -116,4 +145,10 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresse
 
 .venv/dev.stamp: requirements/dev.txt .venv/infra.stamp
 	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# Of its own: pulumi-policy wants an older protobuf. Pulumi lists its packages with pip.
+.venv/policy.stamp: requirements/policy.txt .venv/infra.stamp
+	@.venv/bin/uv venv --quiet --seed --clear --python $(PY) .venv/policy
+	@.venv/bin/uv pip install --quiet --python .venv/policy/bin/python --require-hashes -r requirements/policy.txt
 	@touch $@
