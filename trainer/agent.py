@@ -9,12 +9,13 @@ import signal
 import time
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from trainer import checkpoint, metrics
+from trainer.ahead import Ahead
 from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop
 from trainer.rendezvous import Handler
 
@@ -60,6 +61,18 @@ class Agent(LocalElasticAgent):
         self._fruitless = 0
         self._stopped: dict[int, float] = {}
         """Process id of a stopped worker -> since when."""
+        self._ahead = Ahead(command, workers)
+        self._ahead.install()
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        try:
+            return super().run(role)  # pyright: ignore[reportCallIssue]
+        finally:
+            self._ahead.end()
+
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        self._ahead.start()
+        super()._initialize_workers(worker_group)  # pyright: ignore[reportCallIssue]
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()
@@ -79,6 +92,7 @@ class Agent(LocalElasticAgent):
                 os.kill(pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._ahead.start()
         lost = self._handler.lost_members()
         metrics.event("new_round", after=self._handler.round, lost_members=lost)
         self._shutdown(signal.SIGTERM, timeout=HUNG_SECONDS if lost else self._shutdown_timeout)

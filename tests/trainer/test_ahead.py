@@ -1,0 +1,76 @@
+"""Workers that are started before their round: they get its environment, and end with their launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.trainer.conftest import ROOT, wait_until
+from trainer.ahead import SIGN, Ahead, wait_for_place
+
+WORKER = "from trainer.ahead import wait_for_place; wait_for_place(); import os, sys; sys.exit(int(os.environ['RANK']))"
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ahead]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    made = Ahead([sys.executable, "-c", WORKER], 2)
+    yield made
+    made.end()
+
+
+def test_each_gets_the_place_that_it_is_given(ahead: Ahead) -> None:
+    ahead.start()
+    ahead.start()  # two and no more
+    workers = [ahead.take({"RANK": str(rank)}) for rank in (7, 8)]
+    assert ahead.take({"RANK": "9"}) is None
+    assert [worker.wait(30) for worker in workers if worker is not None] == [7, 8]
+
+
+def test_one_that_died_is_replaced(ahead: Ahead) -> None:
+    ahead.start()
+    dead = ahead._waiting[1]
+    dead.kill()
+    dead.wait()
+    worker = ahead.take({"RANK": "5"})
+    assert worker is not None
+    assert worker.wait(30) == 5
+    assert ahead.take({"RANK": "6"}) is None
+    ahead.start()
+    assert len({process.pid for process in ahead._waiting} - {dead.pid}) == 2
+
+
+def test_it_is_a_leader_of_its_group_as_torch_needs_it(ahead: Ahead) -> None:
+    """torch ends a worker by the number of its process group."""
+    ahead.start()
+    wait_until(lambda: all(os.getpgid(each.pid) == each.pid for each in ahead._waiting), 10, "groups of their own")
+
+
+def test_none_waits_after_the_end(ahead: Ahead) -> None:
+    ahead.start()
+    waiting = list(ahead._waiting)
+    ahead.end()
+    assert [process.returncode for process in waiting] == [-signal.SIGKILL] * 2
+
+
+def test_it_ends_when_its_launcher_is_gone() -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, env={**os.environ, SIGN: "1", "PYTHONPATH": str(ROOT)}
+    )
+    assert worker.stdin is not None
+    time.sleep(0.2)
+    assert worker.poll() is None
+    worker.stdin.write(b'{"RANK": "3"')  # killed while it wrote
+    worker.stdin.close()
+    assert worker.wait(30) == 0
+
+
+def test_a_worker_that_was_not_started_ahead_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SIGN, raising=False)
+    wait_for_place()
