@@ -11,8 +11,8 @@ import time
 from chaos.lab import Expected, Lab
 from chaos.nodes import Pod
 
-REPLACE_SECONDS = 3
-"""A Job makes a new pod this long after one is gone, at the least."""
+REPLACE_SECONDS = 10
+"""The Job controller makes a new pod this long after one is gone, the first time."""
 PERIOD = 40
 """Steps between two checkpoints: what a fault without notice may cost, and a step or two that were on their way."""
 
