@@ -18,6 +18,7 @@ from infra.image import ContainerImage
 from workloads.layout import DATA
 from workloads.namespace import Namespace
 from workloads.pod import (
+    STAYS,
     TRAINER_ENVIRONMENT,
     component,
     container_security,
@@ -125,7 +126,7 @@ class GpuCheck(pulumi.ComponentResource):
                 template=core.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(
                         labels=labels(NAME),
-                        annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+                        annotations=STAYS,
                     ),
                     spec=pod,
                 ),

@@ -11,7 +11,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
 from infra.image import ContainerImage
-from workloads.pod import TRAINER_ID, component, environment, labels, resources
+from workloads.pod import STAYS, TRAINER_ID, component, environment, labels, resources
 
 NAME = "nfs-server"
 PORT = 2049
@@ -68,7 +68,7 @@ class NfsServer(pulumi.ComponentResource):
                         annotations={
                             # A disk that has grown is mounted anew, which makes its file system grow.
                             "trainyard/disk-gib": str(size_gib),
-                            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                            **STAYS,
                         },
                     ),
                     spec=_pod(image.reference, claim.metadata.name, settings.metadata.name),

@@ -20,6 +20,10 @@ ETCD_PORT = 2379
 STORE_PORT = 29400
 
 
+#: On pods that the autoscalers' consolidation is no reason to interrupt.
+STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+
+
 def component(name: str) -> dict[str, str]:
     """The labels that select one kind of pod."""
     return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name}

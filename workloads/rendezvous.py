@@ -17,6 +17,7 @@ from workloads.certificates import RendezvousCertificates
 from workloads.namespace import Namespace
 from workloads.pod import (
     ETCD_PORT,
+    STAYS,
     STORE_PORT,
     TRAINER_ENVIRONMENT,
     component,
@@ -94,7 +95,7 @@ class Rendezvous(pulumi.ComponentResource):
                 pod_management_policy="Parallel",
                 selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("rendezvous")),
                 template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous")), spec=pod
+                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous"), annotations=STAYS), spec=pod
                 ),
             ),
             opts=opts,

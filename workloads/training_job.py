@@ -13,6 +13,7 @@ from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
 from workloads.elastic import node_range, size
 from workloads.pod import (
+    STAYS,
     TRAINER_ENVIRONMENT,
     component,
     container_security,
@@ -72,7 +73,7 @@ def job_spec(
                 labels=labels("trainer"),
                 annotations={
                     # The autoscalers' consolidation is not a reason to interrupt a training.
-                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                    **STAYS,
                     "karpenter.sh/do-not-disrupt": "true",
                     **queue,
                 },

@@ -24,15 +24,8 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
     """The cluster without nodes."""
     eks, c = config.eks, aws.eks
     assert eks is not None
-    # EKS would make it by itself, keep it for ever, and leave it behind.
-    logs = aws.cloudwatch.LogGroup(
-        "control-plane",
-        name=f"/aws/eks/{scope.name}/cluster",
-        retention_in_days=eks.log_retention_days,
-        opts=scope.options(),
-    )
     key = _key(scope) if eks.secrets_encryption else None
-    # Log lines that come late, while the cluster is deleted, would make the group anew (terraform-aws-eks #920).
+    # Log lines that come late, while the cluster is deleted, would make its log group anew (terraform-aws-eks #920).
     statements: dict[str, pulumi.Input] = {
         "no-log-groups": [{"Effect": "Deny", "Action": "logs:CreateLogGroup", "Resource": "*"}]
     }
@@ -40,6 +33,13 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         use = ["kms:Encrypt", "kms:Decrypt", "kms:ListGrants", "kms:DescribeKey"]
         statements["secrets"] = key.arn.apply(lambda arn: [{"Effect": "Allow", "Action": use, "Resource": arn}])
     who = identity("cluster", scope, CONTROL_PLANE, policies=["AmazonEKSClusterPolicy"], statements=statements)
+    # EKS would make it by itself, keep it for ever, and leave it behind. What denies that goes after it.
+    logs = aws.cloudwatch.LogGroup(
+        "control-plane",
+        name=f"/aws/eks/{scope.name}/cluster",
+        retention_in_days=eks.log_retention_days,
+        opts=scope.options(depends_on=who.grants),
+    )
     cluster = c.Cluster(
         "cluster",
         name=scope.name,
