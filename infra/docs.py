@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from infra import layers
 from infra.cost import comparison
 from infra.graph import draw
 from infra.recording import ROOT
@@ -17,12 +18,20 @@ from infra.reference import table
 
 Parts = dict[str, Callable[[], str]]
 
-README = ROOT / "README.md"
+
+def _picture(mermaid: str) -> str:
+    return f"```mermaid\n{mermaid}\n```"
+
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
-    README: {"diagram local": lambda: f"```mermaid\n{draw('local')}\n```"},
+    ARCHITECTURE: {
+        "layers": lambda: _picture(layers.draw()),
+        "diagram local": lambda: _picture(draw("local")),
+    },
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "costs.md": {"costs": comparison},
-    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: f"```mermaid\n{draw('gcp-a100')}\n```"},
+    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},
 }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
+from infra import layers
 from infra.config import StackConfig
-from infra.docs import DOCUMENTS, README, refreshed
-from infra.recording import ROOT
+from infra.docs import ARCHITECTURE, DOCUMENTS, refreshed
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -20,15 +19,16 @@ def test_generated_parts_are_current(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(LookupError, match="diagram local"):
-        refreshed("# nothing here", DOCUMENTS[README])
+    with pytest.raises(LookupError, match="layers"):
+        refreshed("# nothing here", DOCUMENTS[ARCHITECTURE])
 
 
-def test_every_make_target_in_the_documentation_exists() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for document in [README, *(ROOT / "docs").glob("*.md")]:
-        named = set(re.findall(r"`make ([a-z0-9-]+)|^make ([a-z0-9-]+)", document.read_text(), re.MULTILINE))
-        assert {first or second for first, second in named} <= targets, document.name
+def test_the_layers_are_those_of_the_design() -> None:
+    """Infrastructure knows no workload, the trainer knows neither, and nothing needs the local node."""
+    drawn = set(layers.arrows())
+    assert {("__main__", "infra"), ("__main__", "workloads"), ("workloads", "infra")} <= drawn
+    assert not [user for user, used in drawn if used in ("__main__", "local")]
+    assert not [user for user, used in drawn if user == "trainer" or (user, used) == ("infra", "workloads")]
 
 
 def test_every_key_has_a_sentence() -> None:

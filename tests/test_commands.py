@@ -1,0 +1,223 @@
+"""Every command in README, CONTRIBUTING and docs/ is run by a test, or marked ☁; and what it names exists.
+
+A new command in a code block fails here until a line of RUN_BY says which test runs it, or the block marks it with
+☁: it needs a cloud, an accelerator or an address on the internet.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from infra.config import StackConfig, section_class
+from infra.recording import ROOT, stacks
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CLOUD = "☁"
+
+#: How a command begins, as a regular expression -> what runs it, or what its make target types: a test, or the pipeline.
+PIPELINE = ".ci/run"
+E2E = "tests/e2e/test_local_stack.py"
+DATA = "tests/e2e/test_data_in_model_out.py"
+TRAINER_DOCS = "tests/trainer/test_docs.py::test_the_commands_work_as_they_are_written"
+RUN_BY = {
+    r"git clone <this repository> trainyard && cd trainyard": PIPELINE,
+    r"make (lint|test|e2e)$": PIPELINE,
+    r"make up$": E2E,
+    r"make \.venv/infra\.stamp": PIPELINE,
+    r"make docs$": "tests/infra/test_docs.py",
+    r"make snapshots$": "tests/infra/test_snapshot.py",
+    r"make doctor": "tests/infra/test_doctor.py",
+    r"(make cost|python -m infra\.cost)": "tests/infra/test_cost.py",
+    r"make (upload|fetch|tensorboard) STACK=local": DATA,
+    r"python -m workloads\.fetch --stack local": DATA,
+    r"python -m workloads\.(status|logs) --stack local": "tests/e2e/test_status.py",
+    r"python -m workloads\.follow --stack local": E2E,
+    r"kubectl exec deployment/tensorboard -- python -m trainer\.report": DATA,
+    r"pulumi (up|preview|destroy|config set) --stack local": E2E,
+    r"pulumi stack init": "tests/e2e/cloud_stack.py",
+    r"pulumi config set --stack gcp-": "tests/infra/test_runbook.py::test_every_key_exists",
+    r"python -m trainer\.prepare": "tests/trainer/test_prepare.py",
+    r"python -m trainer\.(train|sample|evaluate|export|report) ": TRAINER_DOCS,
+    r"torchrun .*--rdzv-backend etcd-v3": "tests/trainer/test_rendezvous.py",
+    r"\.venv/bin/python -m pytest ": PIPELINE,
+    r"P=YOUR-PROJECT": "tests/infra/test_runbook.py",
+}
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """(document, command) of every code block for a shell, continued lines joined."""
+    for path in DOCUMENTS:
+        for language, text in re.findall(
+            r"^ *```(\w*)\n(.*?)^ *```", path.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        ):
+            if language not in ("sh", "bash", "console"):
+                assert language, f"{path.name}: a block without a language, so nobody knows whether it is to be typed"
+                continue
+            for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+                if line.strip() and not line.lstrip().startswith("#"):
+                    yield path.name, line.strip()
+
+
+COMMANDS = sorted(set(blocks()))
+
+
+def named() -> set[tuple[str, str]]:
+    """(document, text) of everything that is set as code, in blocks and in sentences."""
+    found = set(COMMANDS)
+    for path in DOCUMENTS:
+        prose = re.sub(r"^ *```.*?^ *```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found |= {(path.name, " ".join(text.split())) for text in re.findall(r"`([^`]+)`", prose)}
+    return found
+
+
+NAMED = named()
+
+
+@pytest.mark.parametrize(("document", "command"), COMMANDS)
+def test_a_test_runs_it_or_it_is_marked(document: str, command: str) -> None:
+    text, _, comment = command.partition(" #")
+    if CLOUD in comment:
+        return
+    for part in text.split(" && "):
+        part = " ".join(part.removeprefix(".venv/bin/" if "pytest" not in part else "").split())
+        if part.startswith(("cd ", "export ")):
+            continue
+        whole = " ".join(text.split())
+        runners = [runner for pattern, runner in RUN_BY.items() if re.match(pattern, part) or re.match(pattern, whole)]
+        assert runners, f"{document}: `{command}`: no test runs it; add one to RUN_BY, or mark it with {CLOUD}"
+
+
+@pytest.mark.parametrize("runner", sorted(set(RUN_BY.values())))
+def test_what_runs_it_exists(runner: str) -> None:
+    file, _, test = runner.partition("::")
+    assert (ROOT / file).exists()
+    assert not test or f"def {test}(" in (ROOT / file).read_text("utf-8")
+
+
+@pytest.mark.parametrize("pattern", RUN_BY)
+def test_every_line_of_the_table_is_used(pattern: str) -> None:
+    parts = [part for _, command in COMMANDS for part in (command, *command.split(" && "))]
+    assert any(re.match(pattern, part.removeprefix(".venv/bin/")) or re.match(pattern, part) for part in parts)
+
+
+def test_every_make_target_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9./-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wanted = {(name, target) for name, text in NAMED for target in re.findall(r"(?:^|&& )make ([a-z0-9./-]+)", text)}
+    assert sorted(item for item in wanted if item[1] not in targets) == []
+
+
+def test_every_module_and_option_exists() -> None:
+    missing = []
+    for document, text in NAMED:
+        for module, rest in re.findall(r"python -m ([a-z_][a-z_.]*[a-z_])([^#|&]*)", text):
+            spec = importlib.util.find_spec(module)
+            if spec is None:
+                missing.append(f"{document}: {module}")
+            elif not module.startswith(("pytest", "pip")):
+                sources = _sources(module)
+                missing += [
+                    f"{document}: {module} {option}"
+                    for option in re.findall(r"(?:^| )(--[a-z][a-z-]+)", rest)
+                    if f'"{option}"' not in sources and f"'{option}'" not in sources and option != "--help"
+                ]
+    assert missing == []
+
+
+@lru_cache
+def _sources(module: str) -> str:
+    """Of a command and of everything in its package that may define its options."""
+    folder = ROOT / module.split(".")[0]
+    return "\n".join(path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
+
+
+def test_every_key_that_is_set_exists() -> None:
+    keys = _keys(StackConfig, "")
+    wanted = {(name, key) for name, text in NAMED for key in re.findall(r"--path '?([a-zA-Z.]+)", text)}
+    assert sorted(item for item in wanted if item[1] not in keys and item[1] != "SECTION.KEY") == []
+
+
+def _keys(section: type, path: str) -> set[str]:
+    found = set()
+    for name, field in section.model_fields.items():  # type: ignore[attr-defined]
+        key = f"{path}{field.alias or name}"
+        found.add(key)
+        try:
+            found |= _keys(section_class(field.annotation), f"{key}.")
+        except TypeError:
+            continue
+    return found
+
+
+def test_every_stack_exists() -> None:
+    wanted = {(name, stack) for name, text in NAMED for stack in re.findall(r"(?:STACK=|--stack )([a-z0-9-]+)", text)}
+    assert sorted(item for item in wanted if item[1] not in stacks()) == []
+
+
+def test_every_file_exists() -> None:
+    """Paths of the repository in code marks, and links."""
+    folders = "infra|workloads|trainer|local|tests|bench|docs|policy|chaos|requirements"
+    missing = []
+    for path in DOCUMENTS:
+        text = path.read_text("utf-8")
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+            if not (path.parent / target).exists():
+                missing.append(f"{path.name}: {target}")
+        for file in re.findall(rf"(?:^|[ `(])((?:{folders})/[\w./-]*\w)", text):
+            generated = ".local" in file or file.startswith(("data/", "runs/"))
+            if not generated and "NAME" not in file and not (ROOT / file).exists():
+                missing.append(f"{path.name}: {file}")
+    assert not missing, "\n".join(sorted(set(missing)))
+
+
+def test_every_heading_that_is_linked_exists() -> None:
+    missing = []
+    for path in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", path.read_text("utf-8")):
+            file = path.parent / target if target else path
+            headings = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.MULTILINE)
+            if anchor not in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}:
+                missing.append(f"{path.name}: {target}#{anchor}")
+    assert missing == []
+
+
+def test_every_page_is_found_from_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert sorted(page for page in pages if f"({page})" not in index) == []
+
+
+def test_the_messages_that_are_explained_are_the_programs_own() -> None:
+    """But for those of Kubernetes. Three dots stand for what differs."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    ours = text[: text.index("## Kubernetes says")]
+    rows = re.findall(r"^\| (`.*?`(?:(?:, | or )`.*?`)*) \|", ours, re.MULTILINE)
+    assert len(rows) > 20
+    told = _told()
+    missing = []
+    for message in (message for row in rows for message in re.findall(r"`(.*?)`", row)):
+        for part in (part.strip(" ;(") for part in message.removeprefix("event=").split("...")):
+            if len(part) > 4 and not any(part in constant for constant in told):
+                missing.append(f"{message}: {part}")
+    assert missing == []
+
+
+def _told() -> set[str]:
+    """Every text in the program, adjacent literals joined as Python joins them."""
+    found = set()
+    for folder in ("infra", "workloads", "trainer", "local"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(node.value)
+    return found
+
+
+def test_documents_are_of_this_repository() -> None:
+    assert all(Path(path).is_file() for path in DOCUMENTS)
