@@ -21,7 +21,7 @@ from infra.recording import ROOT, stacks
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CLOUD = "☁"
 
-#: How a command begins, as a regular expression -> what runs it, or what its make target types: a test, or the pipeline.
+#: How a command begins, as a regular expression -> what runs it, or what its make target types.
 PIPELINE = ".ci/run"
 E2E = "tests/e2e/test_local_stack.py"
 DATA = "tests/e2e/test_data_in_model_out.py"

@@ -25,6 +25,7 @@ from workloads.watch import JobWatch, Outcome, UnreachableError, connect
 #: Output of the stack -> what its command is for.
 ADVICE = {
     "sampleCommand": "Let it write",
+    "fetchCommand": "Model, metrics and report to this machine",
     "tensorboardCommand": "Curves, at http://localhost:6006",
     "logsCommand": "Logs",
 }

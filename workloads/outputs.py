@@ -50,14 +50,11 @@ def export(
     pulumi.export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
     )
+    stack = shlex.quote(pulumi.get_stack())
+    pulumi.export("uploadCommand", f"make upload STACK={stack} FROM=FOLDER")
+    pulumi.export("fetchCommand", f"make fetch STACK={stack}")
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
-        # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model, and the
-        # way out for it.
+        # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.
         run = f"python -m trainer.sample --run {training.run_directory}"
         pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} --prompt 'The light'")
-        pulumi.export(
-            "fetchCommand",
-            f"{kubectl} exec deployment/{TENSORBOARD} -- tar --create --directory {training.run_directory} . "
-            f"| tar --extract --directory .",
-        )

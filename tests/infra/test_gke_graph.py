@@ -312,8 +312,9 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     bill = outputs["costPerHour"]
     assert bill["atRest"] < 1 < bill["atFullSize"]
     context = outputs["context"]
-    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "fetchCommand", "sampleCommand"):
+    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
         assert f"--context {context} " in outputs[command]
+    assert outputs["fetchCommand"] == f"make fetch STACK={name}"
 
 
 @pytest.mark.parametrize("task", ["language_model", "question_answering"])
