@@ -20,8 +20,9 @@ from trainer.distributed import World, any_of, gathered, summed
 from trainer.errors import UserError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
+from trainer.squad_cache import kept_features
 from trainer.squad_data import Question, read
-from trainer.squad_features import Batches, Feature, collate, features
+from trainer.squad_features import Batches, Feature, collate
 from trainer.squad_score import best_span, score
 from trainer.work import Weights, Work
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 PREDICTIONS = "predictions.json"
 """In the run directory: the answer given to each question of the validation set, by id."""
+FEATURES = "questions"
+"""In the run directory: the questions in tokens."""
 
 
 def build(config: Config) -> Work:
@@ -42,7 +45,8 @@ def build(config: Config) -> Work:
         chosen = np.linspace(0, len(asked) - 1, settings.validation_examples).round().astype(int)
         asked = [asked[number] for number in chosen]
     shape = (tokenizer, train.sequence_length, settings.document_stride, settings.question_tokens)
-    made = features(learn, *shape)
+    folder = Path(config.run.directory) / FEATURES
+    made = kept_features(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
     length = train.sequence_length if train.compile else None  # one length: one compiled graph
     per_step = train.tokens_per_step // (train.sequence_length * train.micro_batch)
@@ -57,7 +61,7 @@ def build(config: Config) -> Work:
         steps_per_epoch=math.ceil(len(made) / windows),
     )
     module = SpanModel(net, kinds=made[0].kinds is not None)
-    validation = Validation(module, asked, features(asked, *shape), config, padding, length)
+    validation = Validation(module, asked, kept_features(asked, *shape, folder), config, padding, length)
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)

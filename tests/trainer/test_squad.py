@@ -141,6 +141,7 @@ def test_a_resumed_run_and_two_workers_take_the_same_steps(
     assert losses(tmp_path / "broken") == losses(tmp_path / "straight")  # dropout included
     run(start_workers, arguments(tmp_path / "two", **short), tmp_path / "two", world=2)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "straight"), rel=1e-4)
+    assert len(list((tmp_path / "two" / squad.FEATURES).glob("*.npz"))) == 1  # tokenised once, by either
 
 
 def test_windows_cover_the_text_and_hold_the_answer(words: Any) -> None:

@@ -1,0 +1,115 @@
+"""Tokenised questions are made once and read by everybody else."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+from transformers import PreTrainedTokenizerFast
+
+from trainer import squad_cache, squad_data
+from trainer.squad_data import Question
+from trainer.squad_features import Feature, features
+
+QUESTIONS = squad_data.read("question_answering.train", str(Path(__file__).parent / "data" / "squad.json"))
+SHAPE = (48, 8, 12)
+
+
+@pytest.fixture
+def words() -> Any:
+    texts = sorted({word for each in QUESTIONS for word in (each.question + " " + each.context).split()})
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[SEP]", "[CLS]", *texts])}
+    built = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
+    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    built.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))  # pyright: ignore[reportAttributeAccessIssue]
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each tokenisation."""
+    calls: list[int] = []
+
+    def counted(questions: list[Question], *rest: Any) -> list[Feature]:
+        calls.append(len(questions))
+        return features(questions, *rest)
+
+    monkeypatch.setattr(squad_cache, "features", counted)
+    return calls
+
+
+def assert_equal(found: list[Feature], expected: list[Feature]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.question, one.start, one.end) == (other.question, other.start, other.end)
+        for name in ("ids", "kinds", "spans"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+            assert getattr(one, name).dtype == getattr(other, name).dtype
+
+
+def test_what_is_read_is_what_was_made(words: Any, made: list[int], tmp_path: Path) -> None:
+    found = [squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path) for _ in range(2)]
+    assert len(made) == 1
+    for each in found:
+        assert_equal(each, features(QUESTIONS, words, *SHAPE))
+    words.model_input_names = ["input_ids", "attention_mask"]  # a model without token types
+    for _ in range(2):
+        found = squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
+        assert all(each.kinds is None for each in found)
+    assert len(made) == 2
+
+
+def test_other_questions_and_other_lengths_are_made_anew(words: Any, made: list[int], tmp_path: Path) -> None:
+    changed = [dataclasses.replace(QUESTIONS[0], context=QUESTIONS[0].context + " End"), *QUESTIONS[1:]]
+    for questions, shape in ((QUESTIONS, SHAPE), (changed, SHAPE), (QUESTIONS, (40, 8, 12)), (QUESTIONS, (48, 9, 12))):
+        expected = features(questions, words, *shape)
+        assert_equal(squad_cache.kept_features(questions, words, *shape, tmp_path), expected)
+    assert len(made) == 4
+
+
+def test_a_damaged_file_is_replaced(
+    words: Any, made: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    content = bytearray(path.read_bytes())
+    for damaged in (content[: len(content) // 2], b"", bytes(byte ^ 1 for byte in content)):
+        path.write_bytes(damaged)
+        assert_equal(squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path), features(QUESTIONS, words, *SHAPE))
+        assert "event=questions_damaged" in capsys.readouterr().out
+    assert len(made) == 4
+    assert path.read_bytes() == content
+
+
+def test_a_storage_that_refuses_costs_time_only(words: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    found = squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path / "file" / "questions")
+    assert_equal(found, features(QUESTIONS, words, *SHAPE))
+    assert "event=questions_not_kept" in capsys.readouterr().out
+
+
+def test_workers_that_start_together_make_them_once(
+    words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(questions: list[Question], *rest: Any) -> list[Feature]:
+        (tmp_path / f"made-{multiprocessing.current_process().name}").touch()
+        time.sleep(0.5)
+        return features(questions, *rest)
+
+    monkeypatch.setattr(squad_cache, "features", slow)
+    context = multiprocessing.get_context("fork")
+    arguments = (QUESTIONS, words, *SHAPE, tmp_path / "questions")
+    workers = [context.Process(target=squad_cache.kept_features, args=arguments) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert len(list(tmp_path.glob("made-*"))) == 1
