@@ -45,7 +45,7 @@ def volume_access(
     pod = trainer_pod(
         container,
         claim.metadata.name,
-        service_account_name=READER if cluster.reader_annotations else None,
+        service_account_name=READER if cluster.reader_annotations is not None else None,
         restart_policy="Never",
         active_deadline_seconds=DEADLINE_SECONDS,
         termination_grace_period_seconds=2,

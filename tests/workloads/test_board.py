@@ -78,8 +78,9 @@ def test_the_pod_on_the_volume_is_restricted_and_ends_by_itself(local_stack: Rec
     assert policy.items() <= template["metadata"]["labels"].items()
 
 
-def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read() -> None:
-    stack = record("gcp-c3", changed("gcp-c3", dataset={"input": ["gs://texts/corpus"]}))
+@pytest.mark.parametrize(("name", "bucket"), [("gcp-c3", "gs://texts/corpus"), ("aws-g4dn", "s3://texts/corpus")])
+def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, bucket: str) -> None:
+    stack = record(name, changed(name, dataset={"input": [bucket]}))
     account = stack.one("ServiceAccount", "dataset").inputs["metadata"]["name"]
     assert pod_on_the_volume(stack)["spec"]["serviceAccountName"] == account
 
