@@ -17,10 +17,14 @@ EXCEPTIONS = {
     "*-storage/nfs-server": "serves files as whoever owns them, and names them by handle",
     "*-storage/volume-owner": "gives an empty volume of root's to the trainer, once",
     "kube-system/gpu-driver": "loads a kernel module",
+    "kube-system/nvidia-device-plugin": "opens a socket in a folder of root's",
 }
-#: Of those, the pods that may be privileged or see their node: the others have to do without.
-PRIVILEGED = ("kube-system/gpu-driver",)
-NODE_ACCESS = ("hostNetwork", "hostPID", "hostIPC")
+#: What of its node a pod may have, as namespace/name -> the names below; the others have to do without.
+NODE_ACCESS = {
+    "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
+    # The socket of its kubelet.
+    "kube-system/nvidia-device-plugin": {"hostPath"},
+}
 
 
 def pods(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -59,7 +63,7 @@ def restricted_pods(resource: Resource, stack: Stack) -> Iterator[str]:
         level = (resource.at("metadata", "labels") or {}).get("pod-security.kubernetes.io/enforce")
         if level != "restricted":
             yield f"pod-security.kubernetes.io/enforce is {level or 'missing'}; allowed: restricted"
-    if _is_listed(resource, EXCEPTIONS):
+    if _listed(resource, EXCEPTIONS):
         return
     for pod in pods(resource.inputs):
         whole = pod.get("securityContext") or {}
@@ -85,29 +89,39 @@ def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
 
 
 def no_privileged_pod(resource: Resource, stack: Stack) -> Iterator[str]:
-    """No container is privileged or sees its node, but for those that are listed."""
-    if not resource.is_kubernetes or _is_listed(resource, PRIVILEGED):
+    """No container is privileged or sees its node, but for what is listed."""
+    if not resource.is_kubernetes:
         return
+    pattern = _listed(resource, NODE_ACCESS)
+    allowed = NODE_ACCESS[pattern] if pattern else set()
     for pod in pods(resource.inputs):
-        for container in containers(pod):
-            if (container.get("securityContext") or {}).get("privileged"):
-                yield f"container {container.get('name')} is privileged; name the capabilities that it needs instead"
-        for access in NODE_ACCESS:
-            if pod.get(access):
-                yield f"{access} is true; a pod has its own"
-        for volume in pod.get("volumes") or []:
-            if volume.get("hostPath"):
-                yield f"volume {volume.get('name')} is {volume['hostPath'].get('path')} of its node; use a claim"
+        for what, problem in _node_access(pod):
+            if what not in allowed:
+                yield problem
 
 
-def _is_listed(resource: Resource, listed: Iterable[str]) -> bool:
+def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for container in containers(pod):
+        if (container.get("securityContext") or {}).get("privileged"):
+            yield "privileged", f"container {container.get('name')} is privileged; name the capabilities that it needs"
+    for access in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.get(access):
+            yield access, f"{access} is true; a pod has its own"
+    for volume in pod.get("volumes") or []:
+        if volume.get("hostPath"):
+            path = volume["hostPath"].get("path")
+            yield "hostPath", f"volume {volume.get('name')} is {path} of its node; use a claim"
+
+
+def _listed(resource: Resource, patterns: Iterable[str]) -> str | None:
+    """The pattern that an object's namespace and name fit."""
     name, namespace = resource.at("metadata", "name") or resource.name, resource.at("metadata", "namespace")
-    for pattern in listed:
+    for pattern in patterns:
         where, _, what = pattern.partition("/")
         # A namespace that does not exist yet may be known by `pulumi up` alone, which asks again.
         if fnmatch(name, what) and (namespace == UNKNOWN or fnmatch(namespace or "default", where)):
-            return True
-    return False
+            return pattern
+    return None
 
 
 def _holds_exceptions(namespace: Resource) -> bool:

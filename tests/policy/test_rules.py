@@ -222,6 +222,18 @@ def test_the_image_that_lies_on_the_node_needs_no_digest() -> None:
         assert problems(declared("kubernetes:core/v1:Pod", metadata=metadata, spec=spec)) == found
 
 
+def test_a_listed_pod_may_do_what_is_listed_and_no_more() -> None:
+    spec = {"containers": [], "volumes": [{"name": "sockets", "hostPath": {"path": "/"}}]}
+    for pod, more, found in (
+        ("nvidia-device-plugin", {}, set()),
+        ("nvidia-device-plugin", {"hostNetwork": True}, {"no-privileged-pod"}),
+        ("gpu-driver", {"hostNetwork": True}, set()),
+        ("somebody-else", {}, {"no-privileged-pod"}),
+    ):
+        metadata = {"namespace": "kube-system", "name": pod}
+        assert problems(declared("kubernetes:core/v1:Pod", metadata=metadata, spec={**spec, **more})) == found
+
+
 def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
     """A custom resource that makes pods, such as a TrainJob's runtime, is held to the same."""
     pod = {"hostNetwork": True, "containers": [{"name": "c", "image": "x:1"}]}
