@@ -12,6 +12,7 @@ A Spot machine that is to be taken back is drained by EKS, which turns capacity 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,23 +53,9 @@ AUTOSCALER_IMAGES = {
         "@sha256:461388d03eb5b55db58941ee7a81d9a619dd15302b01cbab9f5a9946715994b4"
     ),
 }
-#: The nodes' own configuration (nodeadm): NVMe disks of the machine hold images, logs and the pods' scratch.
-_LOCAL_DISKS = """\
-MIME-Version: 1.0
-Content-Type: multipart/mixed; boundary="BOUNDARY"
-
---BOUNDARY
-Content-Type: application/node.eks.aws
-
-apiVersion: node.eks.aws/v1alpha1
-kind: NodeConfig
-spec:
-  instance:
-    localStorage:
-      strategy: RAID0
-
---BOUNDARY--
-"""
+#: Of a machine that shuts down without having been drained, seconds for its pods, and the last of them for its own: an
+#: eviction that a disruption budget holds up still becomes a SIGTERM.
+SHUTDOWN, SHUTDOWN_OWN = 45, 10
 
 
 @dataclass(frozen=True)
@@ -200,9 +187,7 @@ def _placement(scope: Scope, zone: str) -> Mapping[str, Any]:
 
 def _options(groups: Groups, nodes: NodesConfig, machine: Machine) -> dict[str, Any]:
     """What the workers' template has beyond every node's."""
-    options: dict[str, Any] = {}
-    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
-        options["user_data"] = base64.b64encode(_LOCAL_DISKS.encode()).decode()
+    options: dict[str, Any] = {"user_data": _node_configuration(nodes, machine)}
     if nodes.efa:
         eks = groups.config.eks
         options["network_interfaces"] = [
@@ -216,6 +201,35 @@ def _options(groups: Groups, nodes: NodesConfig, machine: Machine) -> dict[str, 
             )
         ]
     return options
+
+
+def _node_configuration(nodes: NodesConfig, machine: Machine) -> str:
+    """What the machines tell their kubelets (awslabs/amazon-eks-ami, nodeadm); EKS adds the rest."""
+    spec: dict[str, Any] = {
+        "kubelet": {
+            "config": {
+                "shutdownGracePeriod": f"{SHUTDOWN}s",
+                "shutdownGracePeriodCriticalPods": f"{SHUTDOWN_OWN}s",
+            }
+        }
+    }
+    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
+        # The machine's own NVMe disks hold images, logs and the pods' scratch.
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    wanted = json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
+    lines = [
+        "MIME-Version: 1.0",
+        'Content-Type: multipart/mixed; boundary="NODE"',
+        "",
+        "--NODE",
+        "Content-Type: application/node.eks.aws",
+        "",
+        wanted,
+        "",
+        "--NODE--",
+        "",
+    ]
+    return base64.b64encode("\n".join(lines).encode()).decode()
 
 
 def as_scheduled(config: StackConfig) -> WorkerPool:
