@@ -185,7 +185,7 @@ def deepspeed_resized(lab: Lab) -> list[int]:
     lab.more_steps(20)
     lab.fault()
     codes = lab.ended([stays, lab.pod(2, engine__name="deepspeed")])
-    sizes = re.findall(r"world_size=(\d)", stays.log)
+    sizes = re.findall(r"^event=round .*world_size=(\d)", stays.log, re.MULTILINE)
     expect(sizes == ["2", "1", "2"], f"rounds of {', '.join(sizes)} pods, not of 2, 1 and 2")
     return codes
 
