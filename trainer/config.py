@@ -5,8 +5,6 @@ All problems are reported together: a person mends them in one go, and no accele
 """
 
 import dataclasses
-import difflib
-import math
 import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -15,10 +13,8 @@ from typing import Any, get_type_hints
 import yaml
 
 from trainer import deepspeed_json, rules
+from trainer.config_values import from_yaml, parse
 from trainer.errors import UserError
-
-EXAMPLES = Path(__file__).parent / "examples"
-"""Files for --config that are installed with the package, usable by name."""
 
 
 @dataclass(frozen=True)
@@ -242,16 +238,16 @@ def load(arguments: list[str]) -> Config:
         argument = rest.pop(0)
         if argument == "--config" or argument.startswith("--config="):
             path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
-            values.update(_from_yaml(path, problems))
+            values.update(from_yaml(path, problems))
         elif "=" in argument and not argument.startswith("-"):
             key, _, text = argument.partition("=")
             values[key] = text
         else:
             problems.append(f"{argument}: not an argument; write --config FILE.yaml or section.key=value")
-    parsed = _parse(values, problems)
+    parsed = parse(values, keys(), problems)
     if parsed.get("engine.deepspeed_config"):
         from_json = deepspeed_json.read(parsed["engine.deepspeed_config"], problems).settings
-        for key, value in _parse(from_json, problems).items():
+        for key, value in parse(from_json, keys(), problems).items():
             if key in parsed and parsed[key] != value:
                 problems.append(
                     f"{key}: {parsed[key]} was given, but {parsed['engine.deepspeed_config']} says {value}; make them "
@@ -286,72 +282,6 @@ class _Section:
 def _sections() -> list[_Section]:
     hints = get_type_hints(Config)
     return [_Section(item.name, hints[item.name]) for item in fields(Config) if is_dataclass(hints[item.name])]
-
-
-def _from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
-    """The file's settings by dotted key."""
-    example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
-    shipped = not os.path.exists(path) and "/" not in path and example.exists()
-    try:
-        with open(example if shipped else path, encoding="utf-8") as file:
-            document = yaml.safe_load(file) or {}
-    except OSError as error:
-        names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
-        said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
-        problems.append(f"{said}; give a YAML file, or one of the examples: {names}")
-        return {}
-    except yaml.YAMLError as error:
-        problems.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")
-        return {}
-    flat: dict[str, Any] = {}
-    if not isinstance(document, dict):
-        problems.append(
-            f"--config {path}: holds a {type(document).__name__}; write sections such as `train: {{steps: 10}}`"
-        )
-        return {}
-    for section, content in document.items():
-        if isinstance(content, dict):
-            flat.update({f"{section}.{key}": value for key, value in content.items()})
-        else:
-            flat[str(section)] = content
-    return flat
-
-
-def _parse(values: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The known and well-formed settings; a problem for each other one."""
-    known = keys()
-    parsed: dict[str, Any] = {}
-    for key, given in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known sections: {', '.join(s.name for s in _sections())}"
-            problems.append(f"{key}: no such setting; {hint}")
-            continue
-        try:
-            parsed[key] = _convert(given, known[key][0])
-        except ValueError:
-            words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-            problems.append(f"{key}: {given!r} is not {words[known[key][0]]}")
-    return parsed
-
-
-def _convert(given: Any, kind: type) -> Any:
-    """`given` as `kind`. YAML reads 1e-3 as text and the command line gives text only: both end up here."""
-    if kind is bool:
-        words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-        if str(given).lower() not in words:
-            raise ValueError
-        return words[str(given).lower()]
-    if kind is str:
-        if isinstance(given, dict | list) or given is None:
-            raise ValueError
-        return str(given)
-    if isinstance(given, bool | dict | list) or given is None:
-        raise ValueError
-    number = float(given)
-    if not math.isfinite(number) or (kind is int and number != int(number)):
-        raise ValueError
-    return kind(number)
 
 
 def run_directory(config: Config) -> Path:

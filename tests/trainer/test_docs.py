@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import ROOT
-from trainer import config, metrics, reference
+from trainer import config, config_values, metrics, reference
 
 
 @pytest.mark.parametrize("name", sorted(reference.PARTS))
@@ -36,7 +36,7 @@ def test_every_setting_and_every_figure_has_a_sentence() -> None:
 
 def test_every_example_is_listed() -> None:
     listed = re.findall(r"^\| `([a-z0-9-]+)` \| ", (ROOT / "docs" / "training.md").read_text("utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(path.stem for path in config.EXAMPLES.glob("*.yaml"))
+    assert sorted(listed) == sorted(path.stem for path in config_values.EXAMPLES.glob("*.yaml"))
 
 
 def test_every_event_that_the_trainer_tells_is_explained() -> None:

@@ -15,12 +15,12 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer.conftest import ROOT, Workers, losses
 from tests.trainer.test_squad import QUESTIONS, encoder
-from trainer import config
+from trainer import config, config_values
 from trainer.errors import UserError
 
 __all__ = ["encoder"]  # a fixture
 
-NAMES = sorted(path.stem for path in config.EXAMPLES.glob("*.yaml"))
+NAMES = sorted(path.stem for path in config_values.EXAMPLES.glob("*.yaml"))
 FOLDERS = ["data.directory=/data/text", "run.directory=/data/runs/example"]
 SMALL = """
     run.collective_timeout_seconds=60 train.sequence_length=32 train.micro_batch=2 train.tokens_per_step=512
@@ -33,7 +33,7 @@ SMALL = """
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_loads_by_name_and_by_path(name: str) -> None:
     by_name = config.load(["--config", name, *FOLDERS])
-    assert by_name == config.load([f"--config={config.EXAMPLES / name}.yaml", *FOLDERS])
+    assert by_name == config.load([f"--config={config_values.EXAMPLES / name}.yaml", *FOLDERS])
     assert by_name == config.load(["--config", f"{name}.yaml", *FOLDERS])
     assert by_name != config.load(FOLDERS), "it says something"
     assert config.load(["--config", name, *FOLDERS, "train.steps=7"]).train.steps == 7, "an argument wins"
@@ -41,7 +41,7 @@ def test_an_example_loads_by_name_and_by_path(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_arithmetic_of_its_header_is_right(name: str) -> None:
-    text = (config.EXAMPLES / f"{name}.yaml").read_text("utf-8")
+    text = (config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8")
     header = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
     settings = config.load(["--config", name, *FOLDERS]).train
     assert f"{settings.steps:,} steps" in header
@@ -96,7 +96,7 @@ def test_an_example_trains_a_step_with_everything_small(
     tmp_path: Path,
 ) -> None:
     changes = ["model.preset=tiny", f"data.directory={dataset}", f"run.directory={tmp_path / 'run'}", *SMALL.split()]
-    document = yaml.safe_load((config.EXAMPLES / f"{name}.yaml").read_text("utf-8"))
+    document = yaml.safe_load((config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8"))
     if "question_answering" in document:
         weights = encoder
         changes += ["model.preset=weights", "train.sequence_length=64", "train.tokens_per_step=512"]
