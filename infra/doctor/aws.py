@@ -60,7 +60,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     yield from _version(amazon, eks, stack)
     yield from _offered(amazon, eks, config.nodes)
     yield from _spot_score(amazon, config.nodes)
-    yield from aws_quota.checks(amazon, config)
+    yield from aws_quota.checks(amazon, config, stack)
     yield from aws_rights.checks(amazon)
     yield from aws_leftovers.checks(amazon, config, stack)
     yield from _reached(eks, stack)

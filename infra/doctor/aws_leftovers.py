@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.image import TRAINER
 
 SHOWN = 6
+#: Codes with which the services say that there is no such thing.
+ABSENT = (
+    "ResourceNotFoundException",
+    "RepositoryNotFoundException",
+    "NoSuchEntity",
+    "NotFoundException",
+    "InvalidLaunchTemplateName.NotFoundException",
+)
+
+
+def ours(tags: Mapping[str, str], stack: str) -> bool:
+    """By the tags that infra/eks/scope.py gives to everything."""
+    return tags.get("app") == "trainyard" and tags.get("stack") == stack.lower()
 
 
 def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
@@ -17,22 +32,19 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
     try:
         cluster = amazon.ask("eks", "describe_cluster", name=name)["cluster"]
     except NoAnswer as reason:
-        if reason.code != "ResourceNotFoundException":
+        if reason.code not in ABSENT:
             yield unchecked(f"name {name}", str(reason))
             return
     else:
         yield _cluster(cluster, name, stack)
         return
-    taken = False
-    for finding in _taken(amazon, name):
-        taken = True
-        yield finding
+    taken = list(_taken(amazon, name))
+    yield from taken
     yield from _tagged(amazon, stack, free=not taken)
 
 
 def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
-    tags = cluster.get("tags") or {}
-    if tags.get("app") == "trainyard" and tags.get("stack") == stack:
+    if ours(cluster.get("tags") or {}, stack):
         return ok("names", f"stack {stack} is up: its cluster and the rest are its own")
     return problem(
         "cluster",
@@ -42,31 +54,83 @@ def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
 
 
 def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
-    """Names that are fixed: making them again would fail in the middle of `up`."""
-    region = amazon.region
-    group = f"/aws/eks/{name}/cluster"
-    try:
-        groups = amazon.ask("logs", "describe_log_groups", logGroupNamePrefix=group)["logGroups"]
-        if any(item["logGroupName"] == group for item in groups):
-            yield problem(
-                "log group",
-                f"{group} exists, from an earlier cluster of this name",
-                f"aws logs delete-log-group --region {region} --log-group-name {group}",
-            )
-        amazon.ask("ecr", "describe_repositories", repositoryNames=[name])
-        yield problem(
-            "repository",
-            f"{name} exists in ECR",
-            f"aws ecr delete-repository --region {region} --repository-name {name} --force",
-        )
-    except NoAnswer as reason:
-        if reason.code != "RepositoryNotFoundException":
-            yield unchecked(f"names of {name}", str(reason))
+    """Names that are fixed: making them again would fail in the middle of `up`.
+
+    One of each kind stands for the others: what leaves one behind leaves them all.
+    """
+    for fixed in _fixed(name, f"--region {amazon.region}"):
+        try:
+            amazon.ask(fixed.service, fixed.operation, **fixed.given)
+        except NoAnswer as reason:
+            if reason.code not in ABSENT:
+                yield unchecked(fixed.what, str(reason))
+        else:
+            yield problem(fixed.what, f"{fixed.name} exists, from an earlier stack of this name", fixed.fix)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A name that a stack gives, and the question that only has an answer when it is taken."""
+
+    what: str
+    name: str
+    service: str
+    operation: str
+    given: dict[str, Any]
+    fix: str
+
+
+def _fixed(name: str, here: str) -> Iterator[Fixed]:
+    logs = f"/aws/eks/{name}/cluster"
+    yield Fixed(
+        "log group",
+        logs,
+        "logs",
+        "describe_subscription_filters",
+        {"logGroupName": logs},
+        f"aws logs delete-log-group {here} --log-group-name {logs}",
+    )
+    images = f"{name}/{TRAINER.repository}"
+    yield Fixed(
+        "repository",
+        images,
+        "ecr",
+        "describe_repositories",
+        {"repositoryNames": [images]},
+        f"aws ecr delete-repository {here} --repository-name {images} --force   # and {images}-cache",
+    )
+    role = f"{name}-cluster"
+    yield Fixed(
+        "role",
+        role,
+        "iam",
+        "get_role",
+        {"RoleName": role},
+        f"aws iam list-roles --query \"Roles[?starts_with(RoleName, '{name}-')].RoleName\"   # delete them",
+    )
+    template = f"{name}-system"
+    yield Fixed(
+        "launch template",
+        template,
+        "ec2",
+        "describe_launch_templates",
+        {"LaunchTemplateNames": [template]},
+        f"aws ec2 delete-launch-template {here} --launch-template-name {template}   # and {name}-workers",
+    )
+    alias = f"alias/{name}"
+    yield Fixed(
+        "key",
+        alias,
+        "kms",
+        "describe_key",
+        {"KeyId": alias},
+        f"aws kms delete-alias {here} --alias-name {alias}",
+    )
 
 
 def _tagged(amazon: Amazon, stack: str, *, free: bool) -> Iterator[Finding]:
     """What has the stack's tags, and no cluster."""
-    filters = [{"Key": "app", "Values": ["trainyard"]}, {"Key": "stack", "Values": [stack]}]
+    filters = [{"Key": "app", "Values": ["trainyard"]}, {"Key": "stack", "Values": [stack.lower()]}]
     try:
         answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
     except NoAnswer as reason:
@@ -79,8 +143,8 @@ def _tagged(amazon: Amazon, stack: str, *, free: bool) -> Iterator[Finding]:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         yield warning(
             "leftovers",
-            f"{len(found)} resources have the tags of stack {stack}, but its cluster is not there: {names}{more} "
-            "(AWS lists what was deleted for about an hour longer)",
+            f"{len(found)} with the tags of stack {stack}, whose cluster is not there: {names}{more} (AWS lists what "
+            "was deleted for about an hour longer)",
             f"pulumi destroy --stack {stack}   # what Pulumi knows of; docs/aws.md has the commands for the rest",
         )
     elif free:

@@ -14,6 +14,7 @@ from typing import Any
 from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
+from infra.doctor.aws_leftovers import ours
 from infra.doctor.finding import Finding, ok, problem, unchecked
 
 
@@ -63,9 +64,9 @@ def quota_of(machine_type: str) -> VcpuQuota | None:
     return None
 
 
-def checks(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     yield from _machines(amazon, config)
-    yield from _network(amazon, config)
+    yield from _network(amazon, config, stack)
     try:
         clusters = amazon.ask("eks", "list_clusters")["clusters"]
     except NoAnswer as reason:
@@ -119,29 +120,26 @@ def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
     return used
 
 
-def _network(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     assert config.eks is not None
+
+    def others(operation: str, key: str, **given: Any) -> list[dict[str, Any]]:
+        """What is there, without this stack's own."""
+        return [item for item in amazon.ask("ec2", operation, **given)[key] if not ours(_tags(item), stack)]
+
     try:
-        networks = [item for item in amazon.ask("ec2", "describe_vpcs")["Vpcs"] if not _ours(item, config)]
-        yield _enough(amazon, VPCS, 1, len(networks))
+        yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))
         if config.eks.public_nodes:
             return
-        addresses = [item for item in amazon.ask("ec2", "describe_addresses")["Addresses"] if not _ours(item, config)]
-        yield _enough(amazon, ADDRESSES, 1, len(addresses))
-        zone = config.eks.zones[0]
-        here = [{"Name": "availability-zone", "Values": [zone]}]
+        yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
+        # The zone that infra/eks/network.py takes.
+        here = [{"Name": "availability-zone", "Values": [min(config.eks.zones)]}]
         subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
         alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
-        gateways = amazon.ask("ec2", "describe_nat_gateways", Filters=alive)["NatGateways"]
-        used = [item for item in gateways if item["SubnetId"] in subnets and not _ours(item, config)]
-        yield _enough(amazon, NATS, 1, len(used))
+        gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)
+        yield _enough(amazon, NATS, 1, len([item for item in gateways if item["SubnetId"] in subnets]))
     except NoAnswer as reason:
         yield unchecked("quota of the network", str(reason))
-
-
-def _ours(item: dict[str, Any], config: StackConfig) -> bool:
-    """Of this stack, by the name that it gives to what it makes."""
-    return _tags(item).get("Name", "").startswith(config.name)
 
 
 def _tags(item: dict[str, Any]) -> dict[str, str]:

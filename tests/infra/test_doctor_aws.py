@@ -33,6 +33,7 @@ STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
 ADDRESS = "203.0.113.7"
 KEY = "AKIAIOSFODNN7EXAMPLE"
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
 LOADER = Loader()
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
@@ -242,7 +243,7 @@ def test_nothing_stands_in_the_way_of_an_account_that_has_all(found: Found) -> N
 def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Amazon) -> None:
     del cloud.quotas["L-3819A6DF"]
     cloud.defaults["L-3819A6DF"] = 0
-    finding = only(problems(aws_quota.checks(here, config())))
+    finding = only(problems(aws_quota.checks(here, config(), STACK)))
     assert finding.subject == "quota All G and VT Spot Instance Requests"
     assert finding.text == "0 of 0 vCPUs free in us-east-1, 16 are needed"
     assert finding.fix == (
@@ -252,7 +253,7 @@ def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Am
 
 
 def test_on_demand_has_a_quota_of_its_own(here: Amazon) -> None:
-    finding = only(problems(aws_quota.checks(here, config(nodes={"consumption": "on_demand"}))))
+    finding = only(problems(aws_quota.checks(here, config(nodes={"consumption": "on_demand"}), STACK)))
     assert finding.subject == "quota Running On-Demand G and VT instances"
 
 
@@ -268,9 +269,9 @@ def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon
     start("m5.xlarge", 6, "somebody")
     start("m6i.large", 3, NAME)
     start("m5.large", 8, "somebody", InstanceMarketOptions={"MarketType": "spot"})
-    assert problems(aws_quota.checks(here, config())) == []
+    assert problems(aws_quota.checks(here, config(), STACK)) == []
     cloud.quotas["L-1216C47A"] = 29
-    finding = only(problems(aws_quota.checks(here, config())))
+    finding = only(problems(aws_quota.checks(here, config(), STACK)))
     assert finding.text == "5 of 29 vCPUs free in us-east-1, 6 are needed"
     assert finding.fix.endswith("--desired-value 30")
 
@@ -299,13 +300,13 @@ def test_every_machine_of_the_catalog_has_a_quota() -> None:
 
 def test_networks_addresses_and_gateways_are_counted(cloud: Cloud, here: Amazon) -> None:
     cloud.quotas |= {"L-F678F1CE": 1, "L-0263D0A3": 0, "L-FE5A380F": 0}
-    assert [item.subject for item in problems(aws_quota.checks(here, config()))] == [
+    assert [item.subject for item in problems(aws_quota.checks(here, config(), STACK))] == [
         "quota VPCs",
         "quota Elastic IPs",
         "quota NAT gateways in a zone",
     ]
     public = config(eks={"publicNodes": True})
-    assert [item.subject for item in problems(aws_quota.checks(here, public))] == ["quota VPCs"]
+    assert [item.subject for item in problems(aws_quota.checks(here, public, STACK))] == ["quota VPCs"]
 
 
 @pytest.mark.parametrize(("version", "level"), [("UNSUPPORTED", "problem"), ("EXTENDED_SUPPORT", "warning")])
@@ -368,8 +369,7 @@ def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
 
 
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
-    arn = client("iam").create_role(RoleName="builder", Path="/team/", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    arn = client("iam").create_role(RoleName="builder", Path="/team/", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     taken = client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", taken["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", taken["SecretAccessKey"])
@@ -434,12 +434,21 @@ def test_a_cluster_of_somebody_else_has_the_name(here: Amazon) -> None:
 
 
 def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> None:
+    assert [item.level for item in aws_leftovers.checks(here, config(), STACK)] == ["ok"]
     client("logs").create_log_group(logGroupName=f"/aws/eks/{NAME}/cluster")
-    client("ecr").create_repository(repositoryName=NAME)
-    assert [item.fix for item in problems(aws_leftovers.checks(here, config(), STACK))] == [
-        f"aws logs delete-log-group --region us-east-1 --log-group-name /aws/eks/{NAME}/cluster",
-        f"aws ecr delete-repository --region us-east-1 --repository-name {NAME} --force",
-    ]
+    client("ecr").create_repository(repositoryName=f"{NAME}/trainyard/trainer")
+    client("iam").create_role(RoleName=f"{NAME}-cluster", AssumeRolePolicyDocument=TRUST)
+    client("ec2").create_launch_template(LaunchTemplateName=f"{NAME}-system", LaunchTemplateData={})
+    key = client("kms").create_key()["KeyMetadata"]["KeyId"]
+    client("kms").create_alias(AliasName=f"alias/{NAME}", TargetKeyId=key)
+    found = problems(aws_leftovers.checks(here, config(), STACK))
+    assert [item.subject for item in found] == ["log group", "repository", "role", "launch template", "key"]
+    assert found[0].fix == f"aws logs delete-log-group --region us-east-1 --log-group-name /aws/eks/{NAME}/cluster"
+
+
+def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
+    taken = {str(item.inputs.get("name", "")) for item in record_anywhere(STACK).all("aws:")}
+    assert {fixed.name for fixed in aws_leftovers._fixed(NAME, "")} <= taken
 
 
 def test_what_has_the_stacks_tags_is_listed(here: Amazon) -> None:
@@ -451,7 +460,7 @@ def test_what_has_the_stacks_tags_is_listed(here: Amazon) -> None:
     client("kms").schedule_key_deletion(KeyId=key["KeyId"], PendingWindowInDays=7)
     finding = only(list(aws_leftovers.checks(here, config(), STACK)))
     assert finding.subject == "leftovers"
-    assert finding.text.startswith("1 resources have the tags")
+    assert finding.text.startswith("1 with the tags")
     assert made in finding.text
 
 

@@ -1,0 +1,176 @@
+"""What a stack on AWS costs: figures worked out by hand, and on the bill exactly what the program declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import cost
+from infra.bill import Estimate, Line
+from infra.config import StackConfig, parse
+from infra.eks import machines, prices
+from infra.recording import record_anywhere, stack_file_values
+
+STACK = "aws-g4dn"
+
+
+def config(**changes: dict[str, Any]) -> StackConfig:
+    values: dict[str, Any] = {
+        "cluster": {"kind": "eks"},
+        "eks": {"region": "us-west-2", "apiAllowedCidrs": ["203.0.113.7/32"]},
+        "nodes": {"machineType": "g4dn.xlarge", "max": 4, "consumption": "spot"},
+        "storage": {"kind": "efs", "sizeGib": 100},
+        "training": {"precision": "fp16"},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change}
+    return parse(values, "test")
+
+
+def bill(**changes: dict[str, Any]) -> Estimate:
+    found = cost.estimate(config(**changes))
+    assert found
+    return found
+
+
+def line(estimate: Estimate, what: str) -> Line:
+    (found,) = [entry for entry in estimate.lines if what in entry.what]
+    return found
+
+
+def test_four_spot_t4s_by_hand() -> None:
+    """us-west-2: g4dn.xlarge 0.526 an hour, 0.2443 as Spot; m6i.large 0.096; gp3 0.08 and EFS 0.30 a GB-month."""
+    estimate = bill()
+    assert line(estimate, "g4dn.xlarge").at_full == pytest.approx(4 * 0.2443)
+    assert line(estimate, "g4dn.xlarge").at_rest == 0
+    assert line(estimate, "m6i.large").at_full == pytest.approx(3 * 0.096)
+    assert line(estimate, "EFS").at_rest == pytest.approx(100 * 0.30 / 730)
+    assert line(estimate, "NAT").at_rest == pytest.approx(0.045 + 0.005)
+    # 0.10 control plane + 0.096 node + 0.0055 its disk + 0.05 NAT + 0.0411 EFS + 0.0014 key + 0.0014 images
+    assert estimate.at_rest == pytest.approx(0.2953, abs=1e-4)
+    # 0.10 + 0.288 + 0.0164 + 0.9772 + 0.0877 boot disks + 0.05 + 0.0411 + 0.0014 + 0.0014
+    assert estimate.at_full == pytest.approx(1.5632, abs=1e-4)
+
+
+def test_on_demand_elsewhere() -> None:
+    """eu-west-1: g4dn.xlarge 0.587; g4dn.metal 8.724 in AWS's list, 8.731 by the family's scale."""
+    nodes = {"consumption": "on_demand"}
+    assert line(bill(eks={"region": "eu-west-1"}, nodes=nodes), "g4dn.xlarge").at_full == pytest.approx(4 * 0.587)
+    assert prices.machine("eu-west-1", "g4dn.metal") == pytest.approx(8.724, rel=0.002)
+
+
+def test_public_nodes_pay_for_addresses_instead_of_a_gateway() -> None:
+    estimate = bill(eks={"publicNodes": True})
+    assert not [entry for entry in estimate.lines if "NAT" in entry.what]
+    assert line(estimate, "public address").at_rest == pytest.approx(0.005)
+    assert line(estimate, "public address").at_full == pytest.approx(7 * 0.005)
+
+
+def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> None:
+    for region, found in prices.REGIONS.items():
+        assert 0 < found.g4dn.spot < found.g4dn.on_demand, region
+    assert set(prices.REGIONS) <= set(machines.REGIONS)
+    assert set(prices.US_EAST_1) == set(machines.MACHINES)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eks": {"region": "sa-east-1"}},
+        {"nodes": {"machineType": "g5.xlarge"}},
+        {"nodes": {"machineType": "g6.xlarge", "consumption": "on_demand"}, "eks": {"region": "us-west-1"}},
+    ],
+)
+def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, Any]) -> None:
+    estimate = bill(**changes)
+    assert estimate.at_full is None
+    assert estimate.unknown
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "Spot prices follow demand"),
+        ({"nodes": {"alternatives": ["g4dn.2xlarge"]}}, "the alternatives cost more"),
+        ({"storage": {"throughput": "elastic"}}, "each GB read (0.03) and written (0.06)"),
+        ({"storage": {"retain": True}}, "goes on costing"),
+    ],
+)
+def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str) -> None:
+    assert any(said in note for note in bill(**changes).notes)
+
+
+#: Types that are billed as long as they exist; the rest is free, or billed through these.
+BILLED = {
+    "aws:eks/cluster:Cluster": "control plane",
+    "aws:ec2/natGateway:NatGateway": "NAT gateway",
+    "aws:ec2/eip:Eip": "NAT gateway",
+    "aws:efs/fileSystem:FileSystem": "EFS",
+    "aws:kms/key:Key": "KMS key",
+    "aws:ecr/repository:Repository": "images",
+}
+ONCE = BILLED.keys() - {"aws:ecr/repository:Repository"}
+FREE = (
+    "aws:cloudwatch/logGroup:",
+    "aws:ec2/defaultSecurityGroup:",
+    "aws:ec2/internetGateway:",
+    "aws:ec2/launchTemplate:",
+    "aws:ec2/route",
+    "aws:ec2/securityGroup:",
+    "aws:ec2/subnet:",
+    "aws:ec2/vpc:",
+    "aws:ec2/vpcEndpoint:",
+    "aws:ecr/lifecyclePolicy:",
+    "aws:efs/",
+    "aws:eks/addon:",
+    "aws:eks/nodeGroup:",
+    "aws:eks/podIdentityAssociation:",
+    "aws:iam/",
+    "aws:kms/alias:",
+    "aws:vpc/securityGroupIngressRule:",
+)
+
+
+def test_the_bill_has_exactly_what_the_program_declares() -> None:
+    recording = record_anywhere(STACK)
+    stack = parse(stack_file_values(STACK), STACK)
+    estimate = cost.estimate(stack)
+    assert estimate
+    assert stack.nodes
+    declared = recording.all("aws:")
+    for item in declared:
+        if item.type in BILLED:
+            line(estimate, BILLED[item.type])
+        else:
+            assert item.type.startswith(FREE), f"what does {item.type} cost? (infra/eks/cost.py)"
+    for kind in ONCE:
+        assert len([item for item in declared if item.type == kind]) == 1, kind
+    # A gateway endpoint is free, an interface endpoint is not.
+    assert {item.inputs["vpcEndpointType"] for item in declared if item.kind == "VpcEndpoint"} == {"Gateway"}
+    groups = {item.name: item.inputs for item in declared if item.kind == "NodeGroup"}
+    system = groups.pop("system")
+    assert line(estimate, f"{system['instanceTypes'][0]}, system").what.startswith(_count(system))
+    # One group a zone, of which the training fills one; the autoscaler holds all together to nodes.max.
+    for workers in groups.values():
+        assert workers["instanceTypes"][0] == stack.nodes.machine_type
+        assert workers["scalingConfig"]["minSize"] == 0
+        assert line(estimate, "workers, spot").what.startswith(_count(workers))
+    disks = {
+        item.name: item.inputs["blockDeviceMappings"][0]["ebs"]["volumeSize"]
+        for item in declared
+        if item.kind == "LaunchTemplate"
+    }
+    assert line(estimate, "system boot disks").what.endswith(f"{disks['system']:g} GiB gp3")
+    assert line(estimate, "worker boot disks").what.endswith(f"{disks['workers']:g} GiB gp3")
+
+
+def _count(group: dict[str, Any]) -> str:
+    scaling = group["scalingConfig"]
+    return f"{scaling['minSize']:g} to {scaling['maxSize']:g} x "
+
+
+def test_at_rest_the_stack_costs_less_than_half_a_dollar_an_hour() -> None:
+    output = record_anywhere(STACK).outputs["costPerHour"]
+    assert 0.2 < output["atRest"] < 0.5 < output["atFullSize"] < 2
+    assert prices.DATE in output["prices"]
