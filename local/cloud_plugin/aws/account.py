@@ -102,7 +102,7 @@ def shaped(shape: Any, value: Any, where: str) -> Any:
         return [shaped(shape.member, item, where) for item in items]
     if shape.type_name == "map" and isinstance(value, Mapping):
         return {key: shaped(shape.value, item, where) for key, item in value.items()}
-    if shape.type_name in ("integer", "long"):
+    if shape.type_name in ("integer", "long") and isinstance(value, (int, float, str)):
         return int(value)
     if shape.type_name == "boolean" and isinstance(value, str):
         # Some of the provider's booleans are strings, to tell false from not given.

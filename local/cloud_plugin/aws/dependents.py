@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from . import policies
 from .account import Account, Inputs, Refused
-from .eks import log_group
+from .eks import log_group, makes_log_group
 from .lookups import clusters, internet_gateways, node_groups
 from .network import interfaces
 
@@ -92,7 +92,7 @@ def _key_unused(account: Account, id_: str, state: Inputs) -> None:
 
 def _log_group_unused(account: Account, id_: str, state: Inputs) -> None:
     for cluster in clusters(account):
-        if log_group(cluster["name"]) == id_:
+        if log_group(cluster["name"]) == id_ and makes_log_group(account, cluster["roleArn"]):
             raise _in_use(f"log group {id_}", f"cluster {cluster['name']} makes it anew, and it stays for ever")
 
 

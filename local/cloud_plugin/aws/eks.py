@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from . import policies
 from .account import Account, Inputs, Refused, split
 from .kind import Kind, Made
 from .network import interfaces
@@ -57,8 +58,7 @@ def _made_beside(account: Account, name: str, inputs: Inputs) -> tuple[str, str]
         add_interface(
             account, subnet, [group, *(inputs["vpcConfig"].get("securityGroupIds") or [])], f"Amazon EKS {name}"
         )
-    if inputs.get("enabledClusterLogTypes"):
-        keep_log_group(account, name)
+    keep_log_group(account, name, inputs)
     return vpc, group
 
 
@@ -66,10 +66,15 @@ def add_interface(account: Account, subnet: str, groups: list[str], description:
     account.call("ec2", "create_network_interface", SubnetId=subnet, Groups=groups, Description=description)
 
 
-def keep_log_group(account: Account, cluster: str) -> None:
-    """A cluster that logs makes its group when there is none, as often as somebody deletes it."""
-    with suppress(Refused):
-        account.call("logs", "create_log_group", logGroupName=log_group(cluster))
+def keep_log_group(account: Account, cluster: str, inputs: Inputs) -> None:
+    """A cluster that logs makes its group when there is none, as often as somebody deletes it, if its role may."""
+    if inputs.get("enabledClusterLogTypes") and makes_log_group(account, inputs["roleArn"]):
+        with suppress(Refused):
+            account.call("logs", "create_log_group", logGroupName=log_group(cluster))
+
+
+def makes_log_group(account: Account, role: str) -> bool:
+    return not policies.denied(account, policies.role_name(role), "logs:CreateLogGroup")
 
 
 def log_group(cluster: str) -> str:
@@ -98,8 +103,7 @@ def _change_cluster(account: Account, id_: str, state: Inputs, inputs: Inputs) -
 def _delete_cluster(account: Account, id_: str, state: Inputs) -> None:
     group = cluster_group(account, id_)
     # To the end it writes its log: a group that was deleted before comes back, without a retention.
-    if state.get("enabledClusterLogTypes"):
-        keep_log_group(account, id_)
+    keep_log_group(account, id_, state)
     account.call("eks", "delete_cluster", name=id_)
     for interface in interfaces(account, "group-id", group):
         # What its own nodes' CNI has left, EKS does not clean up.

@@ -14,11 +14,17 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2 import urls as ec2_urls
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.responses import EC2Response
 from moto.eks import urls as eks_urls
+from moto.eks.exceptions import (
+    InvalidParameterException,
+    InvalidRequestException,
+    ResourceInUseException,
+    ResourceNotFoundException,
+)
 from moto.eks.responses import EKSResponse
 from moto.server import ThreadedMotoServer
 
@@ -48,12 +54,6 @@ def aws() -> Iterator[str]:
 _MORE_PATHS = ["{0}/clusters/(?P<name>[^/]+)/(?P<rest>.+)$"]
 
 
-def _refused(code: str, message: str) -> ServiceException:
-    error = ServiceException(message)
-    error.code = code
-    return error
-
-
 class Eks(EKSResponse):
     """What a cluster has beside its node groups is kept with the cluster, and goes with it."""
 
@@ -70,14 +70,14 @@ class Eks(EKSResponse):
     def _made(self, what: str, key: str, thing: dict[str, Any]) -> dict[str, Any]:
         kept = self._of(what, thing["clusterName"])
         if key in kept:
-            raise _refused("ResourceInUseException", f"{what} {key} already exists in the cluster")
+            raise ResourceInUseException(message=f"{what} {key} already exists in the cluster")
         kept[key] = thing
         return thing
 
     def _found(self, what: str, cluster: str, key: str) -> dict[str, Any]:
         kept = self._of(what, cluster)
         if key not in kept:
-            raise _refused("ResourceNotFoundException", f"no {what} {key} in cluster {cluster}")
+            raise ResourceNotFoundException(message=f"no {what} {key} in cluster {cluster}")
         return kept[key]
 
     def create_cluster(self) -> ActionResult:
@@ -90,7 +90,7 @@ class Eks(EKSResponse):
         given = self._given()
         cluster, name = given["clusterName"], given["addonName"]
         if name not in ADDONS:
-            raise _refused("InvalidParameterException", f"Addon {name} specified is not supported")
+            raise InvalidParameterException(message=f"Addon {name} specified is not supported")
         for association in given.get("podIdentityAssociations") or []:
             self._associate({**association, "clusterName": cluster, "namespace": "kube-system"})
         arn = self._arn("addon", cluster)
@@ -117,7 +117,7 @@ class Eks(EKSResponse):
         cluster = self.eks_backend.describe_cluster(given["clusterName"])
         if "API" not in (cluster.access_config.get("authenticationMode") or "CONFIG_MAP"):  # type: ignore[attr-defined]
             mode = "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP]"
-            raise _refused("InvalidRequestException", f"{mode} to perform this operation.")
+            raise InvalidRequestException(message=f"{mode} to perform this operation.")
         entry = {**given, "accessEntryArn": self._arn("access-entry", given["clusterName"]), "policies": {}}
         return ActionResult({"accessEntry": self._made("access entry", given["principalArn"], entry)})
 
@@ -159,7 +159,7 @@ class Eks(EKSResponse):
         for thing in self._of("pod identity", given["clusterName"]).values():
             if thing["associationId"] == given["associationId"]:
                 return ActionResult({"association": thing})
-        raise _refused("ResourceNotFoundException", f"no pod identity association {given['associationId']}")
+        raise ResourceNotFoundException(message=f"no pod identity association {given['associationId']}")
 
     def delete_pod_identity_association(self) -> ActionResult:
         given = self._given()
@@ -167,7 +167,7 @@ class Eks(EKSResponse):
         for key, thing in list(kept.items()):
             if thing["associationId"] == given["associationId"]:
                 return ActionResult({"association": kept.pop(key)})
-        raise _refused("ResourceNotFoundException", f"no pod identity association {given['associationId']}")
+        raise ResourceNotFoundException(message=f"no pod identity association {given['associationId']}")
 
     def update_nodegroup_version(self) -> ActionResult:
         given = self._given()
@@ -184,7 +184,7 @@ class Ec2(EC2Response):
     def create_placement_group(self) -> ActionResult:
         name, strategy = self._get_param("GroupName"), self._get_param("Strategy")
         if name in self._groups():
-            raise _refused("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
+            raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
         self._groups()[name] = {"GroupName": name, "Strategy": strategy, "State": "available"}
         return ActionResult({"PlacementGroup": self._groups()[name]})
 
@@ -194,5 +194,5 @@ class Ec2(EC2Response):
     def delete_placement_group(self) -> EmptyResult:
         name = self._get_param("GroupName")
         if self._groups().pop(name, None) is None:
-            raise _refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+            raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
         return EmptyResult()

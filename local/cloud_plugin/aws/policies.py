@@ -7,7 +7,7 @@ resources or tags; a `Deny` without a condition takes away. The policies that AW
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
@@ -66,6 +66,10 @@ PODS = {
 }
 
 
+#: Policies that AWS manages are the same in every account.
+_managed: dict[str, Any] = {}
+
+
 def role_name(arn: str) -> str:
     return arn.rsplit("/", 1)[1]
 
@@ -79,7 +83,7 @@ def require_trust(account: Account, arn: str, service: str, actions: Iterable[st
     if role is None or role["Arn"] != arn:
         raise Refused("InvalidParameterException", f"role {arn} could not be assumed because it does not exist")
     trusted = [
-        statement for statement in _statements(role["AssumeRolePolicyDocument"]) if service in _services(statement)
+        statement for statement in statements(role["AssumeRolePolicyDocument"]) if service in _services(statement)
     ]
     for action in actions:
         if not _allowed(trusted, action):
@@ -88,21 +92,38 @@ def require_trust(account: Account, arn: str, service: str, actions: Iterable[st
 
 def missing(account: Account, role: str, actions: Iterable[str]) -> list[str]:
     """The actions that a role does not allow."""
-    statements = [statement for document in _documents(account, role) for statement in _statements(document)]
-    return [action for action in actions if not _allowed(statements, action)]
+    said = _of_role(account, role)
+    return [action for action in actions if not _allowed(said, action)]
 
 
-def _documents(account: Account, role: str) -> Iterable[Any]:
+def denied(account: Account, role: str, action: str) -> bool:
+    """Whether a policy of the role forbids an action, whoever allows it."""
+    return any(item["Effect"] == "Deny" and _names(item, action) for item in _of_role(account, role))
+
+
+def _of_role(account: Account, role: str) -> list[dict[str, Any]]:
+    return [statement for document in _documents(account, role) for statement in statements(document)]
+
+
+def _documents(account: Account, role: str) -> Iterator[Any]:
     for attached in account.call("iam", "list_attached_role_policies", RoleName=role)["AttachedPolicies"]:
-        policy = account.call("iam", "get_policy", PolicyArn=attached["PolicyArn"])["Policy"]
-        version = policy["DefaultVersionId"]
-        answer = account.call("iam", "get_policy_version", PolicyArn=attached["PolicyArn"], VersionId=version)
-        yield answer["PolicyVersion"]["Document"]
+        arn = attached["PolicyArn"]
+        document = _managed.get(arn) or _document(account, arn)
+        if arn.startswith("arn:aws:iam::aws:"):
+            _managed[arn] = document
+        yield document
     for name in account.call("iam", "list_role_policies", RoleName=role)["PolicyNames"]:
         yield account.call("iam", "get_role_policy", RoleName=role, PolicyName=name)["PolicyDocument"]
 
 
-def _statements(document: Any) -> list[dict[str, Any]]:
+def _document(account: Account, arn: str) -> Any:
+    version = account.call("iam", "get_policy", PolicyArn=arn)["Policy"]["DefaultVersionId"]
+    answer = account.call("iam", "get_policy_version", PolicyArn=arn, VersionId=version)
+    return answer["PolicyVersion"]["Document"]
+
+
+def statements(document: Any) -> list[dict[str, Any]]:
+    """The statements of a policy, as text or as read. Raises ValueError or KeyError for what is no policy."""
     content = json.loads(unquote(document)) if isinstance(document, str) else document
     return _list(content["Statement"])
 
@@ -112,8 +133,8 @@ def _services(statement: dict[str, Any]) -> list[str]:
     return _list(principal.get("Service")) if isinstance(principal, dict) else []
 
 
-def _allowed(statements: list[dict[str, Any]], action: str) -> bool:
-    said = [statement for statement in statements if _names(statement, action)]
+def _allowed(among: list[dict[str, Any]], action: str) -> bool:
+    said = [statement for statement in among if _names(statement, action)]
     denied = any(statement["Effect"] == "Deny" and not statement.get("Condition") for statement in said)
     return not denied and any(statement["Effect"] == "Allow" for statement in said)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from . import policies
 from .account import Account, Inputs, Refused
+from .eks import log_group, makes_log_group
 from .lookups import has_nodes, internet_gateways, pod_role, reaches_internet, require_group, subnets_by_id
 
 
@@ -56,6 +57,13 @@ def _cluster(account: Account, inputs: Inputs) -> None:
         raise Refused("InvalidParameterException", "Subnets specified must be in one VPC")
     for group in inputs["vpcConfig"].get("securityGroupIds") or []:
         require_group(account, group, subnets[0]["VpcId"])
+    if inputs.get("enabledClusterLogTypes") and not makes_log_group(account, inputs["roleArn"]):
+        wanted = log_group(inputs["name"])
+        found = account.call("logs", "describe_log_groups", logGroupNamePrefix=wanted)["logGroups"]
+        if wanted not in {group["logGroupName"] for group in found}:
+            raise Refused(
+                "AccessDenied", f"the control plane logs to {wanted}, which does not exist and it may not make"
+            )
     key = ((inputs.get("encryptionConfig") or {}).get("provider") or {}).get("keyArn")
     if key and account.call("kms", "describe_key", KeyId=key)["KeyMetadata"]["KeyState"] != "Enabled":
         raise Refused("InvalidParameterException", f"the key {key} is not enabled")
@@ -144,6 +152,20 @@ def _mount_target(account: Account, inputs: Inputs) -> None:
         require_group(account, group, subnet["VpcId"])
 
 
+def _access_point(account: Account, inputs: Inputs) -> None:
+    account.call("efs", "describe_file_systems", FileSystemId=inputs["fileSystemId"])
+
+
+def _role(account: Account, inputs: Inputs) -> None:
+    try:
+        statements = policies.statements(inputs["assumeRolePolicy"])
+        complete = bool(statements) and all({"Effect", "Principal", "Action"} <= item.keys() for item in statements)
+    except (ValueError, KeyError):
+        complete = False
+    if not complete:
+        raise Refused("MalformedPolicyDocument", f"who may assume it is not said in {inputs['assumeRolePolicy']}")
+
+
 def _role_policy_attachment(account: Account, inputs: Inputs) -> None:
     account.call("iam", "get_policy", PolicyArn=inputs["policyArn"])
 
@@ -164,5 +186,7 @@ _CHECKS: dict[str, Callable[[Account, Inputs], None]] = {
     "aws:eks/addon:Addon": _addon,
     "aws:eks/podIdentityAssociation:PodIdentityAssociation": _pod_identity,
     "aws:efs/mountTarget:MountTarget": _mount_target,
+    "aws:efs/accessPoint:AccessPoint": _access_point,
+    "aws:iam/role:Role": _role,
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment": _role_policy_attachment,
 }

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra import computed
-from infra.recording import PROJECT, Recorded, Recording
+from infra.recording import Recorded, Recording
 from local.cloud_plugin.aws import resources
 from local.cloud_plugin.aws.account import Account
 from tests.infra.recorded import earlier
@@ -49,7 +48,7 @@ class Built:
         inputs = resources.named(item.type, self.resolved(item.inputs), item.name)
         id_, outputs = resources.create(self.account, item.type, inputs)
         self.ids[item.urn] = id_, outputs
-        fake_id, fake_outputs = computed.outputs(item.type, item.name, item.inputs, PROJECT)
+        fake_id, fake_outputs = computed.outputs(item.type, item.name, item.inputs, self.account.region)
         self._learn(fake_id, id_)
         self._learn({key: fake_outputs[key] for key in fake_outputs if key not in item.inputs}, outputs)
         self._learn({key: fake_outputs[key] for key in item.inputs if isinstance(fake_outputs[key], dict)}, outputs)
@@ -95,6 +94,16 @@ def up(recording: Recording, account: Account, seed: int = 0) -> Built:
     return built
 
 
+def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
+    """One resource, with nothing made before it but what it depends on. Raises Refused, as AWS does."""
+    wanted = earlier(recording, item) | {item.urn}
+    built = Built(account)
+    for other in order(recording, seed=0):
+        if other.urn in wanted:
+            built.create(other)
+    return built
+
+
 def down(recording: Recording, built: Built, seed: int = 0) -> None:
     """Everything deleted but what goes with something else, as the engine would. Raises Refused, as AWS does."""
     for item in reversed(order(recording, seed)):
@@ -102,25 +111,6 @@ def down(recording: Recording, built: Built, seed: int = 0) -> None:
             built.ids.pop(item.urn, None)
         elif item.urn in built.ids:
             built.delete(item)
-
-
-def changed(recording: Recording, kind: str, name: str | None, change: Callable[[dict[str, Any]], object]) -> Recording:
-    """The record with `change` done to the inputs of one resource (name None: of all of the kind)."""
-
-    def one(item: Recorded) -> Recorded:
-        if item.kind != kind or name not in (None, item.name):
-            return item
-        inputs = _copied(item.inputs)
-        change(inputs)
-        return replace(item, inputs=inputs)
-
-    return _found(recording, [one(item) for item in recording.resources])
-
-
-def without(recording: Recording, kind: str, name: str) -> Recording:
-    """The record as if the program did not declare one resource; who depends on it depends on what it depended on."""
-    gone = recording.one(kind, name)
-    return _found(recording, [_free_of(item, gone) for item in recording.resources if item is not gone])
 
 
 def unordered(recording: Recording, kind: str, name: str, before: str) -> Recording:
@@ -132,21 +122,6 @@ def unordered(recording: Recording, kind: str, name: str, before: str) -> Record
             return item
         return replace(item, dependencies=item.dependencies - dropped)
 
-    return _found(recording, [one(item) for item in recording.resources])
-
-
-def _free_of(item: Recorded, gone: Recorded) -> Recorded:
-    if gone.urn not in item.dependencies:
-        return item
-    return replace(item, dependencies=item.dependencies - {gone.urn} | gone.dependencies)
-
-
-def _found(before: Recording, after: list[Recorded]) -> Recording:
-    assert after != before.resources, "the test changes nothing: the stack has no such resource"
-    return Recording(after, before.outputs)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+    after = [one(item) for item in recording.resources]
+    assert after != recording.resources, "the test changes nothing: there is no such dependency"
+    return Recording(after, recording.outputs)
