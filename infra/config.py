@@ -205,7 +205,8 @@ def _describe(section: type[Section], prefix: str, detail: ErrorDetails) -> str:
         case "literal_error":
             return f"{path}: '{given}' is not known; allowed: {context['expected'].replace(' or ', ', ')}"
         case "string_pattern_mismatch":
-            return f"{path}: '{given}' {PATTERNS.get(path, PATTERNS[''])}"
+            key = ".".join(part for part in path.split(".") if not part.isdigit())
+            return f"{path}: '{given}' {PATTERNS.get(key, PATTERNS[''])}"
         case "model_type" | "model_attributes_type":
             return f"{path}: {given!r} is not a section; give it as keys and values"
         case "value_error":
@@ -220,6 +221,9 @@ PATTERNS = {
     "": "is not a name; allowed: lower-case letters, digits, '-' inside; at most 40",
     "gke.project": "is not a project id; `gcloud projects list` shows yours (the id, not the name or the number)",
     "gke.zone": "is not a zone; give one such as us-central1-a, with the letter",
+    "eks.region": "is not a region; give one such as us-west-2",
+    "eks.zones": "is not a zone; give one such as us-west-2a",
+    "eks.admins": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/ops",
     "gke.noUpgradesSince": "is not a time in UTC; give one such as 2026-11-01T00:00:00Z",
 }
 

@@ -62,6 +62,16 @@ def _machine(cluster: ClusterConfig, nodes: NodesConfig | None) -> Iterator[str]
         yield f"nodes.machineType: '{nodes.machine_type}' is not known as a worker; {hint}"
 
 
+def _only_on_aws(cluster: ClusterConfig, nodes: NodesConfig | None, storage: StorageConfig) -> Iterator[str]:
+    if cluster.kind == "eks":
+        return
+    for key, used in (("alternatives", nodes and nodes.alternatives), ("efa", nodes and nodes.efa)):
+        if used:
+            yield f"nodes.{key}: only used with cluster.kind eks; remove it"
+    if "throughput" in storage.model_fields_set:
+        yield "storage.throughput: only used with storage.kind efs; remove it"
+
+
 def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give is pending for ever, and no autoscaler helps."""
     machine = MACHINES.get(nodes.machine_type) if nodes else None
@@ -215,6 +225,7 @@ RULES = (
     _cluster_kind,
     _worker_range,
     _machine,
+    _only_on_aws,
     _pods_fit_nodes,
     _precision_of_machine,
     _engine,

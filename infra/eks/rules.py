@@ -6,8 +6,8 @@ import difflib
 import ipaddress
 from collections.abc import Iterator
 
-from infra.catalog import MACHINES, nearest
-from infra.eks.machines import REGIONS, SYSTEM_MACHINES
+from infra.catalog import nearest
+from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES
 from infra.eks.section import EksConfig
 from infra.machine import allocatable
 from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfig, StorageConfig
@@ -35,15 +35,16 @@ def _place(eks: EksConfig | None) -> Iterator[str]:
         return
     if eks.region not in REGIONS and not eks.zones:
         close = difflib.get_close_matches(eks.region, REGIONS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(REGIONS)}"
-        yield f"eks.region: the zones of '{eks.region}' are not known; {hint} Or name the zones in eks.zones"
+        hint = f"did you mean {close[0]}" if close else f"known are {', '.join(REGIONS)}"
+        yield f"eks.region: the zones of '{eks.region}' are not known; {hint}; or name them in eks.zones"
     foreign = [zone for zone in eks.zones if zone[:-1] != eks.region]
     if foreign:
-        yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}"
-    if len(set(eks.zones)) != len(eks.zones):
-        yield "eks.zones: a zone is named twice; allowed: each once"
+        yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}; allowed: {eks.region} with a letter"
+    if twice := sorted({zone for zone in eks.zones if eks.zones.count(zone) > 1}):
+        yield f"eks.zones: {', '.join(twice)} is named twice; allowed: each once"
     if eks.zones and not FEWEST_ZONES <= len(eks.zones) <= MOST_ZONES:
-        yield f"eks.zones: {len(eks.zones)} zones; allowed: {FEWEST_ZONES} to {MOST_ZONES}"
+        many = "1 zone" if len(eks.zones) == 1 else f"{len(eks.zones)} zones"
+        yield f"eks.zones: {many}; allowed: {FEWEST_ZONES} to {MOST_ZONES}"
 
 
 def _endpoint(eks: EksConfig | None) -> Iterator[str]:
@@ -100,26 +101,21 @@ def _alternatives(nodes: NodesConfig | None) -> Iterator[str]:
     machine = MACHINES.get(nodes.machine_type) if nodes else None
     if nodes is None or machine is None:
         return
+    larger = [
+        other.name
+        for other in MACHINES.values()
+        if (other.accelerator, other.accelerators) == (machine.accelerator, machine.accelerators)
+        and other.vcpus > machine.vcpus
+        and other.memory_gib >= machine.memory_gib
+        and (other.efa or not nodes.efa)
+    ]
     for name in nodes.alternatives:
-        other = MACHINES.get(name)
-        fits = other is not None and (
-            (other.accelerator, other.accelerators) == (machine.accelerator, machine.accelerators)
-            and other.vcpus > machine.vcpus
-            and other.memory_gib >= machine.memory_gib
-        )
-        if not fits:
-            larger = [
-                known.name
-                for known in MACHINES.values()
-                if (known.accelerator, known.accelerators) == (machine.accelerator, machine.accelerators)
-                and known.vcpus > machine.vcpus
-            ]
+        if name not in larger:
+            adapter = ", an Elastic Fabric Adapter" if nodes.efa else ""
             yield (
                 f"nodes.alternatives: {name} cannot stand in for {machine.name}, which has {machine.accelerators} "
-                f"{machine.accelerator} and {machine.vcpus} vCPU; allowed: {', '.join(larger) or 'none'}"
+                f"{machine.accelerator}{adapter} and {machine.vcpus} vCPU; allowed: {', '.join(larger) or 'none'}"
             )
-        elif nodes.efa and other is not None and not other.efa:
-            yield f"nodes.alternatives: {name} has no Elastic Fabric Adapter; remove it, or nodes.efa"
 
 
 def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
@@ -129,7 +125,7 @@ def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
     if nodes.consumption not in ("on_demand", "spot"):
         yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
     not_here = {
-        "reservation": "only used with nodes.consumption reservation",
+        "reservation": "only used with cluster.kind gke",
         "disk_type": "boot disks on AWS are encrypted gp3 volumes",
         "threads_per_core": "not offered for managed node groups",
         "gpu_driver": "the nodes' image has the driver",
@@ -151,6 +147,9 @@ def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
 
 
 def _storage(storage: StorageConfig) -> Iterator[str]:
+    for key, kind in (("disk_type", "nfs"), ("tier", "filestore")):
+        if key in storage.model_fields_set:
+            yield f"storage.{StorageConfig.model_fields[key].alias}: only used with storage.kind {kind}; remove it"
     if storage.access_mode == "ReadWriteOnce":
         yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
     if storage.disk and not storage.disk.startswith("fs-"):

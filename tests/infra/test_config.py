@@ -61,7 +61,7 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
 def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
     assert problems(storage={"zzz": 1}) == [
         "storage.zzz: unknown key; allowed: kind, path, className, accessMode, sizeGib, retain, disk, diskType, tier, "
-        "serverImage"
+        "throughput, serverImage"
     ]
 
 

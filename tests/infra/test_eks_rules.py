@@ -1,0 +1,205 @@
+"""Every rule about a cluster on AWS, with one configuration that breaks it and what is said then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infra.config import ConfigError, parse
+from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES, WORKER_MACHINES, default_zones
+from infra.eks.nodes import AUTOSCALER_IMAGES
+from infra.eks.section import EksConfig
+from infra.machine import allocatable
+from infra.recording import record
+from tests.infra.recorded import changed
+
+STACK = "aws-g4dn"
+
+
+def problems(**sections: dict[str, Any] | None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(changed(STACK, **sections), STACK)
+    return caught.value.problems
+
+
+def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
+    config = parse(changed(STACK), STACK)
+    assert config.cluster.name == "trainyard-aws-g4dn"
+    assert (config.workers.cpu, config.workers.memory_gib, config.workers.gpus) == (3, 13, 1)
+
+
+def test_zones_are_the_first_four_of_the_region_when_none_is_named() -> None:
+    config = parse(changed(STACK, eks={"zones": []}), STACK)
+    assert config.eks is not None
+    assert config.eks.zones == ("us-west-2a", "us-west-2b", "us-west-2c", "us-west-2d")
+    for region in REGIONS:
+        assert 2 <= len(default_zones(region)) <= 4
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        # Place and names.
+        ({"eks": {"region": "us-west-2b"}}, "eks.region: 'us-west-2b' is not a region; give one such as us-west-2"),
+        (
+            {"eks": {"region": "us-west-3", "zones": []}},
+            "eks.region: the zones of 'us-west-3' are not known; did you mean us-west-",
+        ),
+        ({"eks": {"zones": ["us-west-2"]}}, "eks.zones.0: 'us-west-2' is not a zone; give one such as us-west-2a"),
+        (
+            {"eks": {"zones": ["us-west-2a", "us-east-1a"]}},
+            "eks.zones: us-east-1a is not in region us-west-2; allowed: us-west-2 with a letter",
+        ),
+        ({"eks": {"zones": ["us-west-2a", "us-west-2a"]}}, "eks.zones: us-west-2a is named twice; allowed: each once"),
+        ({"eks": {"zones": ["us-west-2a"]}}, "eks.zones: 1 zone; allowed: 2 to 6"),
+        ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' begins with a digit"),
+        ({"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
+        ({"eks": None}, "eks: missing; a cluster of kind eks needs eks.region"),
+        ({"nodes": None}, "nodes: missing; a cluster of kind eks needs nodes.machineType"),
+        (
+            {"gke": {"project": "my-project", "zone": "us-central1-a"}},
+            "gke: only used with clusters that the stack makes; set cluster.kind: gke, or remove gke",
+        ),
+        # Who gets in.
+        ({"eks": {"apiAllowedCidrs": []}}, "eks.apiAllowedCidrs: missing; without it not even Pulumi reaches"),
+        ({"eks": {"apiAllowedCidrs": ["0.0.0.0/0"]}}, "eks.apiAllowedCidrs: 0.0.0.0/0 lets in far more than"),
+        ({"eks": {"apiAllowedCidrs": ["10.1.2.3/32"]}}, "eks.apiAllowedCidrs: 10.1.2.3/32 is a private range"),
+        (
+            {"eks": {"apiAllowedCidrs": ["198.51.100.7/24"]}},
+            "eks.apiAllowedCidrs.0: '198.51.100.7/24' is no IPv4 range (198.51.100.7/24 has host bits set)",
+        ),
+        (
+            {"eks": {"apiAllowedCidrs": [f"8.8.{number}.0/24" for number in range(41)]}},
+            "eks.apiAllowedCidrs: 41 ranges; EKS takes at most 40",
+        ),
+        ({"eks": {"admins": ["ops"]}}, "eks.admins.0: 'ops' is not an IAM role or user; give its ARN"),
+        # Network.
+        ({"eks": {"vpcCidr": "8.8.0.0/16"}}, "eks.vpcCidr: 8.8.0.0/16 is public; allowed: a range inside 10.0.0.0/8"),
+        ({"eks": {"vpcCidr": "10.0.0.0/24"}}, "eks.vpcCidr: 10.0.0.0/24 is a /24; allowed: /16 to /20"),
+        ({"eks": {"vpcCidr": "172.20.0.0/16"}}, "eks.vpcCidr: 172.20.0.0/16 overlaps 172.20.0.0/16, the range of the"),
+        # Machines.
+        (
+            {"eks": {"systemMachineType": "p4d.24xlarge"}},
+            "eks.systemMachineType: 'p4d.24xlarge' is not known; allowed: m5.large",
+        ),
+        ({"dataset": {"memoryGib": 40}}, "dataset.memoryGib: 40 fits no m6i.large; allowed: at most"),
+        ({"dataset": {"cpu": 2}}, "dataset.cpu: 2 fits no m6i.large; allowed: at most"),
+        ({"eks": {"version": "1.29"}}, "eks.version: '1.29' is not known; allowed: '1.35', '1.36'"),
+        (
+            {"nodes": {"machineType": "a2-highgpu-8g"}},
+            "nodes.machineType: 'a2-highgpu-8g' is not known as a worker; allowed: g4dn.xlarge",
+        ),
+        ({"nodes": {"machineType": "g4dn.xlarg"}}, "nodes.machineType: 'g4dn.xlarg' is not known as a worker; did you"),
+        (
+            {"nodes": {"alternatives": ["g4dn.12xlarge"]}},
+            "nodes.alternatives: g4dn.12xlarge cannot stand in for g4dn.xlarge, which has 1 nvidia-tesla-t4 and 4 "
+            "vCPU; allowed: g4dn.2xlarge, g4dn.4xlarge, g4dn.8xlarge, g4dn.16xlarge",
+        ),
+        ({"nodes": {"alternatives": ["g5.xlarge"]}}, "nodes.alternatives: g5.xlarge cannot stand in for g4dn.xlarge"),
+        (
+            {"nodes": {"machineType": "g4dn.12xlarge"}},
+            "nodes.alternatives: g4dn.2xlarge cannot stand in for g4dn.12xlarge, which has 4 nvidia-tesla-t4 and 48 "
+            "vCPU; allowed: none",
+        ),
+        ({"nodes": {"efa": True}}, "nodes.efa: g4dn.xlarge has no Elastic Fabric Adapter; allowed: g4dn.8xlarge"),
+        (
+            {"nodes": {"machineType": "g5.8xlarge", "alternatives": [], "efa": True, "consumption": "flex_start"}},
+            "nodes.consumption: flex_start is not offered with cluster.kind eks; allowed: on_demand, spot",
+        ),
+        ({"nodes": {"diskType": "pd-ssd"}}, "nodes.diskType: boot disks on AWS are encrypted gp3 volumes; remove it"),
+        ({"nodes": {"threadsPerCore": 1}}, "nodes.threadsPerCore: not offered for managed node groups; remove it"),
+        ({"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: the nodes' image has the driver; remove it"),
+        ({"nodes": {"reservation": "mine"}}, "nodes.reservation: only used with cluster.kind gke; remove it"),
+        ({"nodes": {"maxRunHours": 24}}, "nodes.maxRunHours: AWS ends no node by its age; remove it"),
+        ({"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"),
+        ({"nodes": {"max": 1}}, "nodes.max: 1 nodes for workers.count 2; allowed: 2 or more"),
+        ({"workers": {"cpu": 4}}, "workers.cpu: 4 on g4dn.xlarge, which has 4 CPUs, 3.92 of them for pods"),
+        # Precision: Turing has no bf16 units.
+        (
+            {"training": {"precision": "bf16"}},
+            "training.precision: bf16 is not supported by nvidia-tesla-t4; use fp16, fp32 or auto",
+        ),
+        # Storage and images.
+        ({"storage": {"kind": "nfs"}}, "storage.kind: nfs needs cluster.kind gke; allowed here: efs"),
+        ({"storage": {"kind": "hostPath"}}, "storage.kind: hostPath is not shared by the nodes"),
+        ({"storage": {"disk": "mine"}}, "storage.disk: 'mine' is no file system; give its id, fs-..."),
+        ({"storage": {"disk": "fs-0123", "retain": True}}, "storage.retain: a file system that storage.disk names"),
+        ({"storage": {"accessMode": "ReadWriteOnce"}}, "storage.accessMode: the nodes share the volume"),
+        ({"storage": {"tier": "BASIC_HDD"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        ({"image": {"registry": "ghcr.io/you"}}, "image.registry: the stack makes an ECR repository"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value.split(";")[0][:60],
+)
+def test_each_rule_says_what_is_wrong_and_what_is_allowed(
+    sections: dict[str, dict[str, Any] | None], expected: str
+) -> None:
+    found = problems(**sections)
+    assert [problem for problem in found if problem.startswith(expected)], found
+    assert all("\n" not in problem for problem in found)
+
+
+def test_a_smaller_network_is_allowed_and_an_ampere_trains_in_bf16() -> None:
+    nodes = {"machineType": "g5.xlarge", "alternatives": ["g5.2xlarge"], "consumption": "on_demand"}
+    config = parse(
+        changed(STACK, eks={"vpcCidr": "192.168.16.0/20"}, nodes=nodes, training={"precision": "bf16"}), STACK
+    )
+    assert config.training.precision == "bf16"
+
+
+def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["nodes.alternatives", "nodes.efa"]
+
+
+def test_a_problem_comes_before_anything_is_declared() -> None:
+    with pytest.raises(pulumi.RunError, match=r"eks\.apiAllowedCidrs"):
+        record(STACK, changed(STACK, eks={"apiAllowedCidrs": []}))
+
+
+def test_every_version_has_its_autoscaler() -> None:
+    (versions,) = [EksConfig.model_fields["version"].annotation.__args__]
+    assert set(versions) == AUTOSCALER_IMAGES.keys()
+    assert all(f":v{version}." in image and "@sha256:" in image for version, image in AUTOSCALER_IMAGES.items())
+
+
+def test_the_machines_are_what_they_are_for() -> None:
+    assert not set(WORKER_MACHINES) & set(SYSTEM_MACHINES)
+    for name in WORKER_MACHINES:
+        machine = MACHINES[name]
+        assert ("bf16" in machine.precisions) == (machine.family != "g4dn")
+        assert machine.efa == (machine.vcpus >= 32), "EFA begins at 8xlarge in all three families"
+    # amazon-eks-ami's own figures for g4dn.xlarge: 29 pods, 574 MiB for the kubelet.
+    assert allocatable(MACHINES["g4dn.xlarge"])[1] == pytest.approx(16 * 0.925 - 574 / 1024 - 100 / 1024, abs=0.01)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "eks": st.dictionaries(
+                st.sampled_from(["region", "zones", "apiAllowedCidrs", "vpcCidr", "version", "admins", "systemNodes"]),
+                st.one_of(st.none(), st.integers(), st.text(max_size=8), st.lists(st.text(max_size=8), max_size=3)),
+                max_size=4,
+            ),
+            "nodes": st.dictionaries(
+                st.sampled_from(["machineType", "alternatives", "max", "consumption", "efa", "localSsds", "diskType"]),
+                st.one_of(st.none(), st.integers(), st.booleans(), st.sampled_from([*MACHINES, ""])),
+                max_size=4,
+            ),
+        },
+    )
+)
+def test_any_nonsense_is_one_line_a_problem_and_no_traceback(sections: dict[str, Any]) -> None:
+    found: list[str] = ["nothing"]
+    try:
+        parse(changed(STACK, **sections), STACK)
+    except ConfigError as error:
+        found = error.problems
+    assert found
+    assert all("\n" not in problem for problem in found)
