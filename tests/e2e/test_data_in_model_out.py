@@ -1,0 +1,224 @@
+"""Data in, model out, on the real node: upload, train, fetch, look. One stack through its life, in order.
+
+Chromium looks at the pages where the machine has one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chaos.nodes import ROOT
+from chaos.stack import Stack
+from infra.recording import record
+from local import paths
+from tests.workloads import schema
+from workloads.volume_server import PIECE
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+NAME = f"own-{uuid.uuid4().hex[:8]}"
+PYTHON = str(ROOT / ".venv/bin/python")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Up with a training of seconds on the sample, so that its volume is there."""
+    made = Stack("data", tmp_path_factory.mktemp("data"), node_environment)
+    made.write(
+        workers={"count": 1, "min": 1},
+        dataset={"name": f"{NAME}-sample"},
+        training={
+            "name": f"{NAME}-sample",
+            "model": "tiny",
+            "steps": 4,
+            "tokensPerStep": 1024,
+            "evaluation": {"every": 4, "batches": 2},
+        },
+    )
+    made.select()
+    made.up()
+    yield made
+    made.remove()
+    for folder in paths.STORAGE.glob(f"**/{NAME}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text of one's own, and something large beside it."""
+    folder = tmp_path_factory.mktemp("texts") / NAME
+    folder.mkdir()
+    words = (ROOT / "trainer/sample/opticks.txt").read_text().split()
+    for number in range(3):
+        part = words[number * 20_000 : (number + 1) * 20_000]
+        (folder / f"part {number}.txt").write_text("Own text. " + " ".join(part))
+    (folder / "large.bin").write_bytes(random.Random(1).randbytes(12 * PIECE + 5))
+    return folder
+
+
+def tool(stack: Stack, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return stack.run([PYTHON, "-m", f"workloads.{module}", "--stack", stack.name, *arguments], timeout=300)
+
+
+def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack, corpus: Path) -> None:
+    target = paths.STORAGE / NAME
+    command = [PYTHON, "-m", "workloads.upload", "--stack", stack.name, str(corpus)]
+    first = subprocess.Popen(command, env=stack.environment, cwd=ROOT, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not any(path.stat().st_size > 2 * PIECE for path in target.glob(".large.bin.*")):
+        assert time.monotonic() < end
+        assert first.poll() is None
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not (target / "large.bin").exists()
+    again = tool(stack, "upload", str(corpus))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"dataset.input[0]' {NAME}" in again.stdout
+    for path in corpus.iterdir():
+        assert (target / path.name).read_bytes() == path.read_bytes()
+    assert not list(target.glob(".*"))
+    assert (target / "large.bin").stat().st_uid == 1000
+    # The pod of the killed command is left until its server has nobody to serve; that of the other is gone.
+    pods = stack.kubectl("get", "pods", "--selector", "trainyard/volume-access", "--output", "name").stdout.split()
+    assert len(pods) <= 1
+
+
+def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
+    stack.write(
+        dataset={"name": NAME, "input": [f"{NAME}/part {number}.txt" for number in range(3)]}, training={"name": NAME}
+    )
+    stack.up()
+    followed = stack.run([PYTHON, "-m", "workloads.follow", "--stack", stack.name])
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    index = json.loads((paths.STORAGE / "datasets" / NAME / "index.json").read_text())
+    assert index["documents"] == 3
+
+
+def test_the_run_comes_to_this_machine_with_model_metrics_and_report(stack: Stack, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        fetched = tool(stack, "fetch", "--to", str(folder))
+        assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    assert str(folder / "report" / "index.html") in fetched.stdout
+    volume = paths.STORAGE / "runs" / NAME
+    assert (folder / "metrics.jsonl").read_bytes() == (volume / "metrics.jsonl").read_bytes()
+
+    from transformers import GPT2LMHeadModel
+
+    assert GPT2LMHeadModel.from_pretrained(folder / "model").config.n_layer == 2
+    page = seen(f"file://{folder}/report/index.html")
+    assert NAME in page
+    assert "Curves" in page
+
+
+def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
+    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
+    assert ready.returncode == 0, ready.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [PYTHON, "-m", "workloads.board", "--stack", stack.name, "--port", str(port), "--no-browser"]
+    board = subprocess.Popen(command, env=stack.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert board.stdout
+        assert f"http://localhost:{port}" in board.stdout.readline()
+        end = time.monotonic() + 60
+        while NAME not in str(_json(f"http://localhost:{port}/data/runs")):
+            assert time.monotonic() < end
+            time.sleep(1)
+        tags = _json(f"http://localhost:{port}/data/plugin/scalars/tags")
+        assert "loss" in next(found for run, found in tags.items() if NAME in run and "sample" not in run)
+        assert "TensorBoard" in seen(f"http://localhost:{port}/")
+    finally:
+        board.send_signal(signal.SIGINT)
+        assert board.wait(10) == 0
+
+
+def test_a_report_of_two_runs_is_made_in_the_cluster(stack: Stack) -> None:
+    runs = [f"/data/runs/{NAME}-sample", f"/data/runs/{NAME}"]
+    command = ["python", "-m", "trainer.report", *runs, "--output", "/tmp/report"]
+    done = stack.kubectl("exec", "deployment/tensorboard", "--", *command)
+    assert "wrote /tmp/report/index.html" in done.stdout, done.stderr
+
+
+def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path) -> None:
+    fetched = tool(stack, "fetch", "--all", "--to", str(tmp_path / "run"))
+    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    (tmp_path / "run" / "DONE").unlink()
+    sent = tool(stack, "upload", str(tmp_path / "run"), "--to", f"runs/{NAME}-moved")
+    assert sent.returncode == 0, sent.stdout + sent.stderr
+    stack.write(training={"name": f"{NAME}-moved", "steps": 6})
+    stack.up()
+    followed = stack.run([PYTHON, "-m", "workloads.follow", "--stack", stack.name])
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    assert "event=resume" in followed.stdout
+    moved = [json.loads(line) for line in (paths.STORAGE / "runs" / f"{NAME}-moved" / "metrics.jsonl").open()]
+    assert max(line["step"] for line in moved) == 6
+
+
+def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its definitions are installed for the moment; the controller is not."""
+    monkeypatch.setenv("KUBECONFIG", str(paths.KUBECONFIG))
+    values = {**stack.values, "training": {**stack.values["training"], "runtime": "trainjob"}}
+    declared = record("local", values)
+    objects = [declared.one(kind).inputs for kind in ("TrainingRuntime", "TrainJob")]
+    definitions = [part for path in schema.kubeflow_definitions() for part in ("--filename", str(path))]
+    installed = stack.kubectl("apply", "--server-side", *definitions)
+    assert installed.returncode == 0, installed.stderr
+    try:
+        for item in definitions[1::2]:
+            stack.kubectl("wait", "--for=condition=Established", "--filename", item, "--timeout=60s")
+        file = stack.folder / "trainjob.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        taken = stack.kubectl(
+            "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", str(file)
+        )
+        assert taken.returncode == 0, taken.stderr
+        assert taken.stdout.count("serverside-applied") == 2
+        file.write_text(yaml.safe_dump_all([{**objects[1], "spec": {**objects[1]["spec"], "managedBy": "nobody"}}]))
+        refused = stack.kubectl(*apply)
+        assert "ManagedBy must be" in refused.stderr
+    finally:
+        stack.kubectl("delete", "--wait=false", *definitions)
+
+
+def seen(address: str) -> str:
+    """What Chromium makes of a page; without one, the page as it comes."""
+    if CHROMIUM is None:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return answer.read().decode()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--virtual-time-budget=5000"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, env=_home()
+    )
+    return done.stdout
+
+
+def _home() -> dict[str, str]:
+    return {**os.environ, "HOME": os.environ.get("TMPDIR", "/tmp")}
+
+
+def _json(address: str) -> dict[str, dict[str, str]]:
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return json.load(answer)
+    except OSError as error:
+        print(f"{address}: {error}", file=sys.stderr)
+        return {}
