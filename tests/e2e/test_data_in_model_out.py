@@ -187,9 +187,8 @@ def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.
             stack.kubectl("wait", "--for=condition=Established", "--filename", item, "--timeout=60s")
         file = stack.folder / "trainjob.yaml"
         file.write_text(yaml.safe_dump_all(objects))
-        taken = stack.kubectl(
-            "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", str(file)
-        )
+        apply = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", str(file))
+        taken = stack.kubectl(*apply)
         assert taken.returncode == 0, taken.stderr
         assert taken.stdout.count("serverside-applied") == 2
         file.write_text(yaml.safe_dump_all([{**objects[1], "spec": {**objects[1]["spec"], "managedBy": "nobody"}}]))
