@@ -56,7 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def is_remote(source: str) -> bool:
-    """Whether the cluster fetches it. Raises LookupError for an address that it cannot read."""
+    """Whether the cluster fetches it. Raises LookupError for nothing, and for an address that it cannot read."""
+    if not source.strip():
+        raise LookupError("FROM: missing; give a file, a folder or an address: make upload FROM=corpus/")
     scheme = urlsplit(source).scheme
     if "://" not in source:
         return False

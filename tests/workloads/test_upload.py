@@ -132,6 +132,24 @@ def test_a_damaged_piece_is_found_and_sent_again_alone(tmp_path: Path, volume_fo
     assert PIECE < wire.sent < 1.1 * PIECE
 
 
+def test_a_piece_that_arrives_damaged_is_refused(
+    volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.transfer.PATIENCE_SECONDS", 0)
+    with pytest.raises(TransferError, match="arrived damaged"):
+        wire.volume.ask("PUT", "bytes", b"x", path=volume_folder / "a", start=0, sha256=_sha(b"y"), size=1)
+    assert tree(volume_folder) == {}
+
+
+def test_an_answer_that_got_lost_may_be_asked_for_again(volume_folder: Path, wire: Wire) -> None:
+    for _ in range(2):
+        wire.volume.ask("PUT", "bytes", b"xy", path=volume_folder / "a", start=0, sha256=_sha(b"xy"), size=2)
+        wire.volume.ask("POST", "finish", path=volume_folder / "a", size=2)
+    with pytest.raises(TransferError, match=r"has 2 of 3 bytes|No such file"):
+        wire.volume.ask("POST", "finish", path=volume_folder / "a", size=3)
+    assert tree(volume_folder) == {"a": b"xy"}
+
+
 def test_connections_that_break_are_made_again(tmp_path: Path, volume_folder: Path) -> None:
     source = noise(tmp_path / "large.bin", 6 * PIECE)
     with server(volume_folder) as (port, _):
@@ -303,6 +321,7 @@ def test_where_things_go(source: str, to: str | None, folder: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ([""], "FROM: missing; give a file, a folder or an address"),
         (["/no/such"], "/no/such: no such file or folder"),
         (["ftp://host/x"], "ftp:// is not known; give a path, or s3, gs, https, http"),
         ([".", "--to", "../x"], "--to ../x: leads out of /data"),
