@@ -1,8 +1,8 @@
 """Causal attention for processors without matrix tiles (AMX): blocks of rows, each one pair of batched products.
 
 torch's fused kernel for the CPU runs its small products at about a third of the rate that batched products of whole
-blocks reach on AVX512-BF16 (bench/trainer measures both). The scores above the diagonal that
-a block does not need are left out; the probabilities are kept for the way back, which costs memory (1.25 bytes per
+blocks reach on AVX512-BF16 (docs/performance.md has the figures). The scores above the diagonal that a block does not
+need are left out; the probabilities are kept for the way back, which costs memory (1.25 bytes per
 pair of positions, head and layer) and saves a third of the work.
 """
 
@@ -40,46 +40,33 @@ class _Blocks(torch.autograd.Function):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        outputs, weights, sums = [], [], []
+        outputs, weights = [], []
         length, turned = query.shape[1], _turned(key)
         for first in range(0, length, ROWS):
             last = min(first + ROWS, length)
             scores = torch.bmm(query[:, first:last], turned[:, :, :last]).float()
-            scores = scores + hidden[first:last, :last]
-            unnormalised = ((scores - scores.amax(2, keepdim=True)) * scale).exp()
-            total = unnormalised.sum(2, keepdim=True)
-            weight = unnormalised.to(query.dtype)
-            outputs.append((torch.bmm(weight, value[:, :last]).float() / total).to(query.dtype))
+            weight = (scores * scale).add_(hidden[first:last, :last]).softmax(2).to(query.dtype)
+            outputs.append(torch.bmm(weight, value[:, :last]))
             weights.append(weight)
-            sums.append(total)
         output = torch.cat(outputs, 1)
-        ctx.save_for_backward(query, key, value, output, *weights, *sums)
+        ctx.save_for_backward(query, key, value, output, *weights)
         ctx.scale = scale
         return output
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, output, *blocks = ctx.saved_tensors
-        weights, sums = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
+        query, key, value, output, *weights = ctx.saved_tensors
         length, turned = query.shape[1], _turned(value)
+        scaled = outer[0] * ctx.scale  # here and not at the scores, which are many times as wide
+        delta = (scaled.float() * output).sum(2, keepdim=True)
         query_gradients: list[torch.Tensor] = []
         key_gradient = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         value_gradient = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
-        for number, first in enumerate(range(0, length, ROWS)):
+        for weight, first in zip(weights, range(0, length, ROWS), strict=True):
             last = min(first + ROWS, length)
-            weight = weights[number]
-            outer_rows = outer[0][:, first:last].float() / sums[number]
-            delta = (outer_rows * output[:, first:last]).sum(2, keepdim=True)
-            rows = outer_rows.to(query.dtype)
-            weight_gradient = torch.bmm(rows, turned[:, :, :last])
-            score_gradient = (weight * (weight_gradient.float() - delta) * ctx.scale).to(query.dtype)
+            weight_gradient = torch.bmm(scaled[:, first:last], turned[:, :, :last])
+            score_gradient = (weight_gradient - delta[:, first:last]).mul_(weight).to(query.dtype)
             query_gradients.append(torch.bmm(score_gradient, key[:, :last]))
             key_gradient[:, :last] += torch.bmm(score_gradient.transpose(1, 2), query[:, first:last])
-            value_gradient[:, :last] += torch.bmm(weight.transpose(1, 2), rows)
-        return (
-            torch.cat(query_gradients, 1),
-            key_gradient.to(key.dtype),
-            value_gradient.to(value.dtype),
-            None,
-            None,
-        )
+            value_gradient[:, :last] += torch.bmm(weight.transpose(1, 2), outer[0][:, first:last])
+        return torch.cat(query_gradients, 1), key_gradient.to(key.dtype), value_gradient.to(value.dtype), None, None

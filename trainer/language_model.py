@@ -21,7 +21,7 @@ from trainer.head import Kernels, TiedGradient, token_loss
 
 CHUNK = 4096
 """Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator wants more work at once: four times as
-many. Without the compiler the fp32 values of the chunk exist as well: an eighth."""
+many."""
 
 NORMS = ("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias")
 PRODUCTS = (
@@ -51,13 +51,13 @@ class LanguageModel(nn.Module):
         self._masks: dict[int, torch.Tensor] = {}
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the parts, in place: one graph for all blocks, one for the loss, none with a break.
+        """Compile the parts, in place: one graph for all blocks, on an accelerator one for the loss, none with a break.
 
-        Instead of torch.compile(module), which would follow the Python around the parts as well.
+        Instead of torch.compile(module), which would follow the Python around the parts as well. Call it on the device.
         """
         torch._dynamo.config.recompile_limit = 64  # shapes and modes of all models of a process count together
         self._block = torch.compile(block, dynamic=False, fullgraph=True)
-        self._kernels = Kernels(compile=True)
+        self._kernels = Kernels(compile=self.net.lm_head.weight.is_cuda)
         self._compiled = True
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
             tied = TiedGradient() if self.net.lm_head.weight is self.net.transformer.wte.weight else None
             hidden = self._hidden(inputs, dtype, tied)
             head = self._copies.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
-            chunk = (CHUNK if self._compiled else CHUNK // 8) * (4 if head.is_cuda else 1)
+            chunk = CHUNK * (4 if head.is_cuda else 1)
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
             return token_loss(hidden, head, targets, self._vocabulary, self._kernels, chunk, tied)
 
@@ -116,7 +116,7 @@ class LanguageModel(nn.Module):
     def _hidden(self, inputs: torch.Tensor, dtype: torch.dtype, tied: TiedGradient | None) -> torch.Tensor:
         """What the head multiplies: [batch, length, width]."""
         hidden = self._embedded(inputs, tied)
-        mask = self._mask(hidden)
+        mask = self._mask(hidden, dtype)
         for layer in self.net.transformer.h:
             hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
         last = self.net.transformer.ln_f
@@ -135,10 +135,10 @@ class LanguageModel(nn.Module):
         tanh = self.net.config.activation_function in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
         return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, gelu if tanh else layer.mlp.act
 
-    def _mask(self, hidden: torch.Tensor) -> torch.Tensor | None:
+    def _mask(self, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
         """For our attention; None where torch's is the better one."""
         length = hidden.shape[1]
-        if not self._compiled or hidden.is_cuda or _tiles() or length <= attention.ROWS:
+        if hidden.is_cuda or _tiles() or (dtype == torch.float32 and not self._compiled):
             return None
         if length not in self._masks:
             self._masks = {length: attention.mask(length)}
@@ -214,8 +214,8 @@ def _tiles() -> bool:
 
 
 class _Bias(torch.autograd.Function):
-    """The bias's gradient as a product with ones. As a sum, inductor joins it to the loop before, which then runs down
-    the columns of memory: a third slower for GELU."""
+    """The bias's gradient as a product with ones on a CPU. As a sum, inductor joins it there to the loop before, which
+    then runs down the columns of memory: a third slower for GELU."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # pyright: ignore
@@ -224,7 +224,7 @@ class _Bias(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows = outer[0].flatten(0, -2)
-        return outer[0], (rows.new_ones(1, len(rows)) @ rows)[0]
+        return outer[0], rows.sum(0) if rows.is_cuda else (rows.new_ones(1, len(rows)) @ rows)[0]
 
 
 class _Embedding(torch.autograd.Function):

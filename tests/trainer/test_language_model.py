@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from trainer import attention, language_model, model
-from trainer.head import Kernels, TiedGradient, token_loss
+from trainer.head import Kernels, TiedGradient, replace_in_groups, token_loss
 from trainer.language_model import LanguageModel
 
 VOCABULARY = 300
@@ -94,9 +94,10 @@ def test_padded_rows_get_no_probability_and_no_gradient() -> None:
     assert_same({"w": ours["transformer.wte.weight"]}, {"w": theirs["transformer.wte.weight"]}, 1e-4)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool) -> None:
+@pytest.mark.parametrize(("tied", "compile"), [(True, False), (False, False), (False, True)])
+def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compile: bool) -> None:
     torch.manual_seed(0)
+    kernels = Kernels(compile)
     hidden = torch.randn(50, 16, requires_grad=True)
     weight = torch.randn(VOCABULARY, 16, requires_grad=True)
     targets = torch.randint(0, VOCABULARY, (50,))
@@ -104,7 +105,7 @@ def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool) -> No
     expected = torch.autograd.grad(reference * 0.37, (hidden, weight))
     padded = F.pad(weight, (0, 0, 0, 84), value=0.5)
     holder = TiedGradient() if tied else None
-    loss = token_loss(hidden, padded, targets, VOCABULARY, Kernels(compile=False), chunk=16, tied=holder)
+    loss = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=16, tied=holder)
     if holder is None:
         found = torch.autograd.grad(loss * 0.37, (hidden, weight))
     else:
@@ -117,8 +118,17 @@ def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool) -> No
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        again = token_loss(hidden, padded, targets, VOCABULARY, Kernels(compile=False), chunk=16)
+        again = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=16)
     torch.testing.assert_close(again, reference, rtol=1e-6, atol=0)
+
+
+def test_a_word_without_any_probability_has_a_finite_loss() -> None:
+    """exp(-300) is 0 in fp32, its logarithm is not."""
+    logits = torch.tensor([[0.0, -300.0, 0.0]])
+    loss, at_target = replace_in_groups(logits, torch.tensor([1]), 2, 1.0)
+    assert loss.item() == pytest.approx(300)
+    assert at_target.tolist() == [[-1]]
+    assert logits.tolist() == [[1, 0, 0]]
 
 
 def test_gradients_in_fp16_keep_what_it_cannot_hold() -> None:
@@ -192,12 +202,21 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     assert_same(rounded, theirs, 0.06)
 
 
-def test_the_loss_curve_in_bf16_is_that_of_fp32() -> None:
-    """A hundred steps of a small model on a text that can be learned: the curves differ by less than their noise."""
+@pytest.mark.parametrize(("preset", "compile"), [("tiny", False), ("micro", True)])
+def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred steps on a text that can be learned, through all of the fast path: the curves differ about as much as
+    those of two fp32 trainings, of which one begins with weights rounded to bf16."""
+    monkeypatch.setattr(attention, "ROWS", 32)
+    monkeypatch.setattr(language_model, "_tiles", lambda: False)
 
-    def curve(dtype: torch.dtype) -> torch.Tensor:
-        net = model.build("tiny", VOCABULARY, 0, seed=1)
+    def curve(dtype: torch.dtype, compile: bool = False, rounded: bool = False) -> torch.Tensor:
+        net = model.build(preset, VOCABULARY, 0, seed=1)
+        with torch.no_grad():
+            for value in net.parameters() if rounded else ():
+                value.copy_(value.bfloat16())
         ours, adam = LanguageModel(net), torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.1)
+        if compile:
+            ours.compile()
         values = []
         for step in range(100):
             start = torch.randint(0, 7, (8, 1), generator=torch.Generator().manual_seed(step))
@@ -205,16 +224,18 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32() -> None:
             with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
                 loss = ours(ids[:, :-1], ids[:, 1:]) / (8 * 48)
             loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             adam.step()
             adam.zero_grad()
             values.append(loss.item())
         return torch.tensor(values)
 
-    exact, rounded = curve(torch.float32), curve(torch.bfloat16)
+    exact, found = curve(torch.float32), curve(torch.bfloat16, compile)
+    noise, difference = (curve(torch.float32, rounded=True) - exact).abs(), (found - exact).abs()
     assert exact[0] > 5.6
     assert exact[-10:].mean() < 1.0
-    assert (exact - rounded).abs().max() < 0.08
-    assert abs((exact - rounded).mean()) < 0.01
+    assert difference.max() < 3 * noise.max(), f"{difference.max():.4f} against {noise.max():.4f}"
+    assert difference.mean() < 3 * noise.mean(), f"{difference.mean():.4f} against {noise.mean():.4f}"
 
 
 def test_attention_statistics_are_the_extremes_of_the_scores_before_the_mask() -> None:
