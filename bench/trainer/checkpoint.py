@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from bench import page
 from bench.machine import describe
 from trainer import config, model, optimizer
 from trainer.checkpoint import Snapshot, complete
@@ -104,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as folder:
         text = run(Path(folder), print)
-    RESULTS.write_text(text, encoding="utf-8")
+    page.write(RESULTS, text)
     print(f"\n{text}\nwrote {RESULTS}")
 
 

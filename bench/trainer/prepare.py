@@ -25,6 +25,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench import page
 from bench.machine import describe
 
 RESULTS = Path(__file__).parents[1] / "results" / "prepare.md"
@@ -136,7 +137,8 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         "fast as that way on one core, so the copying and the map that ours leaves out are not two thirds of it. The "
         "rest would have to come from a faster encoder; here cutting (re) and looking up words (dict) share the time."
     )
-    RESULTS.write_text(
+    page.write(
+        RESULTS,
         f"""# How fast text becomes token shards
 
 Written by `python -m bench.trainer.prepare`.
@@ -149,7 +151,6 @@ Written by `python -m bench.trainer.prepare`.
 |---|---|---|---|
 {table}
 """,
-        encoding="utf-8",
     )
     print(RESULTS.read_text("utf-8"))
 

@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import page
 from bench.machine import describe
 from chaos.network import Network
 from trainer import prepare
@@ -292,8 +293,7 @@ def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured
         )
         for label, found in rows
     ]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+    page.write(RESULTS, "\n".join([*head, *body]))
     print(RESULTS.read_text("utf-8"))
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import page
 from bench.machine import describe
 from bench.trainer import speed_table
 from trainer.launch import MALLOC
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
             figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
             figures[mode.name] = found
             file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-            file.with_suffix(".md").write_text(speed_table.text(figures, options.device), "utf-8")
+            page.write(file.with_suffix(".md"), speed_table.text(figures, options.device))
     return 0
 
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import page
 from bench.machine import describe
 from bench.trainer.speed import dataset
 
@@ -61,8 +62,7 @@ def main() -> None:
         *rows,
         "",
     ]
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text("\n".join(lines), "utf-8")
+    page.write(RESULT, "\n".join(lines))
 
 
 def imports() -> dict[str, tuple[float, float]]:
