@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy audit ready expired docker-login chaos lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy audit ready expired docker-login chaos bench lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -82,6 +82,10 @@ engine: .venv/dev.stamp .venv/policy.stamp  ## the tests with the real Pulumi en
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(LOCAL) toolchain etcd
 	$(PY) -m chaos
+
+bench: .venv/dev.stamp  ## measure anew what bench/results/ holds of the trainer and of `pulumi up` (root, 2 idle cores, 2 hours)
+	for each in graph trainer.prepare trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
 lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and types
 	.venv/bin/ruff format --check .
