@@ -39,6 +39,20 @@ TIMES = {
     "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": Minutes(0.2, 0.2, "estimate"),
     "gcp:container/cluster:Cluster": Minutes(5, 4, "2:44 zonal (pulumi/automation-api-examples 7), 9:07 regional"),
     "gcp:container/nodePool:NodePool": Minutes(1, 1, "empty pool 0:30 to 0:45 (Google, 2026-01); one node 1 to 2"),
+    "aws:ec2/vpc:Vpc": Minutes(0.2, 0.1, "estimate"),
+    "aws:ec2/subnet:Subnet": Minutes(0.2, 0.3, "estimate"),
+    "aws:ec2/internetGateway:InternetGateway": Minutes(0.1, 0.4, "estimate; 15 while an address is in use"),
+    "aws:ec2/natGateway:NatGateway": Minutes(2, 1, "estimate: 1.5 to 2.5"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": Minutes(0.2, 0.2, "estimate"),
+    "aws:iam/role:Role": Minutes(0.1, 0.1, "estimate"),
+    "aws:kms/key:Key": Minutes(0.3, 0.1, "estimate"),
+    "aws:eks/cluster:Cluster": Minutes(
+        9, 3, "create and destroy 598 s (terraform-provider-aws 39065); 13 to 16 in 2021"
+    ),
+    "aws:eks/addon:Addon": Minutes(0.7, 0.5, "estimate"),
+    "aws:eks/nodeGroup:NodeGroup": Minutes(3, 5, "one node 2 to 4; a drain that waits takes minutes"),
+    "aws:efs/mountTarget:MountTarget": Minutes(1.5, 1, "1 to 2 each, beside each other (terraform-provider-aws)"),
+    "aws:ecr/repository:Repository": Minutes(0.1, 0.1, "estimate"),
     "docker-build:index:Image": Minutes(6, 0, "build 2, measured; push of 3.2 GB at 100 Mbit/s 4.3"),
     "pulumi-python:dynamic/trainyard:BuildahImage": Minutes(3.2, 0, "build 2 and push 1.2, measured, 2 cores"),
     "kubernetes:apps/v1:Deployment": Minutes(0.5, 0.2, "image streaming: 20 s for a large image (Google)"),
@@ -48,6 +62,10 @@ TIMES = {
 QUICK = Minutes(0.02, 0.02, "")
 #: Waits for the text to be tokenised, which is the data's time and not the program's.
 NOT_COUNTED = ("kubernetes:batch/v1:Job",)
+
+
+#: What the shared volume is made of, on each cloud.
+STORAGE = ("Disk", "Instance", "FileSystem", "MountTarget")
 
 
 @dataclass(frozen=True)
@@ -142,7 +160,7 @@ def table(names: list[str]) -> str:
             f"{up.minutes:.1f}",
             _shown(up, "create"),
             _slack(stack, up, "Image"),
-            _slack(stack, up, "Disk", "Instance"),
+            _slack(stack, up, *STORAGE),
             f"{down.minutes:.1f}",
             _shown(down, "delete"),
         ]

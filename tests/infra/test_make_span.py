@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.graph import creation, destruction, table
+from bench.graph import STORAGE, creation, destruction, table
 from infra.recording import Recorded, Recording, record_anywhere, stacks
 
 CLOUDS = [name for name in stacks() if name != "local"]
@@ -55,14 +55,14 @@ def test_destroy_goes_backwards_and_what_goes_along_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("stack", CLOUDS)
-@pytest.mark.parametrize("kind", ["Image", "Disk"])
-def test_nobody_waits_for_the_image_or_the_storage(stack: str, kind: str) -> None:
+@pytest.mark.parametrize("kinds", [("Image",), STORAGE], ids=["image", "storage"])
+def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str, ...]) -> None:
     recording = record_anywhere(stack)
     chain = creation(recording)
-    found = [entry for entry in recording.resources if entry.kind == kind]
+    found = [entry for entry in recording.resources if entry.kind in kinds]
     assert found
     for entry in found:
-        assert chain.slack[entry.urn] > 0, f"{kind} {entry.name} is on the longest chain of `up`"
+        assert chain.slack[entry.urn] > 0, f"{entry.kind} {entry.name} is on the longest chain of `up`"
 
 
 @pytest.mark.parametrize("stack", CLOUDS)
