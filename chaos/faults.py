@@ -276,7 +276,7 @@ def first_host_lost_three_times(lab: Lab) -> list[int]:
     """Each time the machine that hosts rank 0, and with it the workers' store."""
     pods = lab.start()
     machine = 3
-    for step in (40, 80, 120):
+    for step in (60, 100, 140):  # between checkpoints
         lab.step(step)
         current = max(pod.round for pod in pods)
         first = next(pod for pod in pods if pod.ranks.get(current) == 0)
