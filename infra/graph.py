@@ -7,7 +7,7 @@ exist before". Arrows that follow from others are left out.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 from infra.recording import Recorded, Recording, record_anywhere
@@ -52,16 +52,38 @@ def _with_the_providers(item: Recorded, providers: dict[str, Recorded]) -> Recor
 
 
 def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
-    """URN -> label of the box it is drawn in."""
-    kinds: dict[tuple[str, str], list[Recorded]] = defaultdict(list)
+    """URN -> label of the box it is drawn in.
+
+    Those of a kind share one when they are equally far from the beginning: then none of them waits for another through
+    a third, which would draw a circle.
+    """
+    depths = _depths(resources)
+    alike: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
     for item in resources.values():
-        kinds[item.parent, item.kind].append(item)
-    labels: dict[str, str] = {}
-    for (_, kind), items in kinds.items():
-        for item in items:
-            many = len(items) > SHOWN_OF_A_KIND
-            labels[item.urn] = f"{len(items)} x {kind}" if many else f"{kind} {item.name}"
+        alike[item.parent, item.kind, depths[item.urn]].append(item)
+    many = [items for items in alike.values() if len(items) > SHOWN_OF_A_KIND]
+    titles = Counter(f"{len(items)} x {items[0].kind}" for items in many)
+    labels = {item.urn: f"{item.kind} {item.name}" for item in resources.values()}
+    for items in many:
+        title = f"{len(items)} x {items[0].kind}"
+        names = ", ".join(sorted(item.name for item in items))
+        labels |= {item.urn: title if titles[title] == 1 else f"{title} {names}" for item in items}
     return labels
+
+
+def _depths(resources: dict[str, Recorded]) -> dict[str, int]:
+    """URN -> how many resources stand before it, one after the other."""
+    depths: dict[str, int] = {}
+
+    def depth(urn: str) -> int:
+        if urn not in depths:
+            before = resources[urn].dependencies & resources.keys()
+            depths[urn] = 1 + max(map(depth, before), default=-1)
+        return depths[urn]
+
+    for urn in resources:
+        depth(urn)
+    return depths
 
 
 def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple[str, str]]:

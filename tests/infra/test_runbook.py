@@ -1,4 +1,4 @@
-"""docs/gcp.md and docs/costs.md: what they tell people to type and to set exists, and does what they say."""
+"""The runbooks of the clouds and docs/costs.md: what they tell people to type and to set exists, and does what they say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import re
 import pytest
 
 from infra.config import ConfigError, StackConfig, parse, section_class
+from infra.eks import prices
 from infra.graph import draw
 from infra.recording import ROOT, record_anywhere, stack_file_values
 
-TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "costs.md")}
+TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "aws.md", "costs.md")}
 
 
 def keys() -> set[str]:
@@ -40,20 +41,22 @@ def test_every_module_and_make_target_exists(name: str) -> None:
     assert set(re.findall(r"(?:^|`|&& )make ([a-z0-9./-]+)", TEXTS[name], re.MULTILINE)) <= targets
 
 
-def test_every_output_exists() -> None:
-    outputs = record_anywhere("gcp-a100").outputs | {"gpuCheck": "with check.enabled"}
-    named = set(re.findall(r"pulumi stack output --stack [^`\s]+ ([a-zA-Z]+)[ )]", TEXTS["gcp.md"]))
-    named |= set(re.findall(r"output\s`([a-zA-Z]+)`", "".join(TEXTS.values())))
+@pytest.mark.parametrize(("name", "stack"), [("gcp.md", "gcp-a100"), ("aws.md", "aws-g4dn")])
+def test_every_output_exists(name: str, stack: str) -> None:
+    outputs = record_anywhere(stack).outputs | {"gpuCheck": "with check.enabled"}
+    named = set(re.findall(r"pulumi stack output --stack [^`\s]+ ([a-zA-Z]+)[ )]", TEXTS[name]))
+    named |= set(re.findall(r"output\s`([a-zA-Z]+)`", TEXTS[name] + TEXTS["costs.md"]))
     assert named
     assert named <= set(outputs)
 
 
-def test_every_command_for_a_cloud_is_marked() -> None:
+@pytest.mark.parametrize("name", ["gcp.md", "aws.md"])
+def test_every_command_for_a_cloud_is_marked(name: str) -> None:
     """Or somebody takes for tested what no test can run."""
-    blocks = re.findall(r"```bash\n(.*?)```", TEXTS["gcp.md"], re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", TEXTS[name], re.DOTALL)
     commands = "\n".join(blocks).replace("\\\n", " ").splitlines()
     for line in commands:
-        if re.match(r"gcloud|pulumi (up|preview|destroy)|kubectl", line):
+        if re.match(r"gcloud|aws|pulumi (up|preview|destroy)|kubectl", line):
             assert line.rstrip().split("#")[-1].startswith(" ☁"), line
 
 
@@ -74,3 +77,29 @@ def test_eight_nodes_need_smaller_micro_batches_as_the_runbook_says() -> None:
 
 def test_the_picture_puts_objects_after_the_nodes_that_they_run_on() -> None:
     assert "r_nodepool_workers --> r_namespace_nfs_server" in draw("gcp-a100")
+
+
+def test_eight_spot_machines_need_smaller_micro_batches_as_the_runbook_says() -> None:
+    values = stack_file_values("aws-g4dn")
+    values["nodes"]["max"] = values["workers"]["count"] = 8
+    with pytest.raises(ConfigError, match=r"a step has 4 micro-batches for 8 processes"):
+        parse(values, "aws-g4dn")
+    values["training"]["microBatch"] = 2
+    parse(values, "aws-g4dn")
+
+
+def test_the_picture_of_aws_shows_what_nodes_wait_for() -> None:
+    """Nodes stand between the add-ons that they need and those that need them."""
+    picture = draw("aws-g4dn")
+    assert "r_3_x_addon --> r_5_x_nodegroup" in picture
+    assert "r_5_x_nodegroup --> r_addon_coredns" in picture
+
+
+def test_spot_prices_and_savings_in_the_runbook_are_those_of_the_table() -> None:
+    rows = re.findall(r"^\| ([a-z]+-[a-z]+-\d)[^|]*\|.*\| ([0-9.]+) \|$", TEXTS["aws.md"], re.MULTILINE)
+    assert len(rows) > 5
+    for region, price in rows:
+        assert f"{prices.REGIONS[region].g4dn.spot:.3f}" == price, region
+    less = {name: 100 * (1 - found.g4dn.spot / found.g4dn.on_demand) for name, found in prices.REGIONS.items()}
+    assert f"{less['us-west-2']:.0f} % less than on demand in us-west-2" in TEXTS["aws.md"]
+    assert f"{min(less.values()):.0f} to {max(less.values()):.0f} % less elsewhere" in TEXTS["aws.md"]
