@@ -13,6 +13,8 @@ import pulumi_kubernetes as k8s
 
 #: Resource name of NVIDIA's accelerators, as the device plugin registers them.
 NVIDIA_GPU = "nvidia.com/gpu"
+#: And of Elastic Fabric Adapters.
+EFA = "vpc.amazonaws.com/efa"
 #: Label that the workers' pods select, and taint that keeps every other pod off nodes without an accelerator.
 POOL = "trainyard/pool"
 #: Upstream's image, v3.6.5: 3.6 speaks the v3 API only, which is all the rendezvous needs. By digest: what was reviewed
@@ -53,6 +55,8 @@ class WorkerPool:
     """What a pod gets to save and leave, at most: a node that the cloud takes back may give less than others."""
     driver_installer: DriverInstaller | None = None
     """The accelerators' driver comes from a DaemonSet of ours; None: from the nodes' image, or from the cloud."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Other devices of a node, all of which its worker asks for: resource name -> count."""
     device_plugin: bool = False
     """The accelerators are announced by a device plugin of ours; False: by the cloud's."""
     metrics_exporter: bool = False

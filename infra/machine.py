@@ -62,7 +62,9 @@ def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[
     cpus = machine.threads(threads_per_core)
     reserved = _by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
     if machine.cloud == "aws":
-        kept, seen = (255 + 11 * machine.max_pods) / 1024, 0.925
+        # With the driver of the adapter comes its reserve of huge pages: 5,128 of 2 MiB (aws-efa-installer).
+        huge = 5128 * 2 if machine.efa else 0
+        kept, seen = (255 + 11 * machine.max_pods + huge) / 1024, 0.925
     else:
         kept = _by_steps(machine.memory_gib, [(4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (None, 0.02)])
         seen = 0.97

@@ -1,10 +1,14 @@
-"""Announces the accelerators of a node to its kubelet, where the cloud leaves that to us: NVIDIA's device plugin.
+"""Announces devices of a node to its kubelet, where the cloud leaves that to us: NVIDIA's accelerators, and on AWS the
+Elastic Fabric Adapters between nodes.
 
-The nodes' image has the driver and makes NVIDIA's container runtime the default, so the plugin needs no privileges: it
-finds the accelerators through the driver's library, and speaks to the kubelet through a socket.
+The nodes' image has the drivers and makes NVIDIA's container runtime the default, so a plugin needs no privileges: it
+finds its devices through the driver, and speaks to the kubelet through a socket.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -13,26 +17,49 @@ from infra.cluster import Cluster
 from workloads.node_daemon import node_daemon
 from workloads.pod import environment, resources
 
-NAME = "nvidia-device-plugin"
-IMAGE = (
-    "nvcr.io/nvidia/k8s-device-plugin:v0.19.3@sha256:d6c456ffe537914357240e6641a40dfb5540822f9d3bee52788da5ec0646c551"
-)
 #: Where kubelets expect the sockets of device plugins.
 SOCKETS = "/var/lib/kubelet/device-plugins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    name: str
+    image: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Of the node, beside the kubelet's: volume -> path."""
+    host_network: bool = False
+
+
+NVIDIA = Plugin(
+    name="nvidia-device-plugin",
+    image=(
+        "nvcr.io/nvidia/k8s-device-plugin:v0.19.3"
+        "@sha256:d6c456ffe537914357240e6641a40dfb5540822f9d3bee52788da5ec0646c551"
+    ),
+    environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
+)
+ELASTIC_FABRIC = Plugin(
+    name="efa-device-plugin",
+    image="public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20",
+    folders={"adapters": "/dev/infiniband"},
+    # It asks the machine which adapters it has, and one hop is all that the machine answers over.
+    host_network=True,
+)
 
 
 class DevicePlugin(pulumi.ComponentResource):
     """The DaemonSet, on the nodes that train and nowhere else."""
 
-    def __init__(self, name: str, cluster: Cluster):
+    def __init__(self, plugin: Plugin, cluster: Cluster):
         super().__init__(
-            "trainyard:workloads:DevicePlugin", name, None, pulumi.ResourceOptions(provider=cluster.provider)
+            "trainyard:workloads:DevicePlugin", plugin.name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
-        core, pool = k8s.core.v1, cluster.workers
-        plugin = core.ContainerArgs(
+        core, pool, folders = k8s.core.v1, cluster.workers, {"sockets": SOCKETS, **plugin.folders}
+        container = core.ContainerArgs(
             name="plugin",
-            image=IMAGE,
-            env=environment({"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}),
+            image=plugin.image,
+            env=environment(dict(plugin.environment)) or None,
             resources=resources(cpu=0.05, memory_gib=0.125),
             security_context=core.SecurityContextArgs(
                 # The kubelet's folder is root's.
@@ -42,17 +69,21 @@ class DevicePlugin(pulumi.ComponentResource):
                 capabilities=core.CapabilitiesArgs(drop=["ALL"]),
                 seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             ),
-            volume_mounts=[core.VolumeMountArgs(name="sockets", mount_path=SOCKETS)],
+            volume_mounts=[core.VolumeMountArgs(name=name, mount_path=path) for name, path in folders.items()],
         )
         pod = core.PodSpecArgs(
-            containers=[plugin],
+            containers=[container],
             node_selector=pool.node_selector or None,
             tolerations=list(pool.tolerations),
             # Without it the node is of no use to anybody.
             priority_class_name="system-node-critical",
+            host_network=plugin.host_network or None,
             automount_service_account_token=False,
             enable_service_links=False,
-            volumes=[core.VolumeArgs(name="sockets", host_path=core.HostPathVolumeSourceArgs(path=SOCKETS))],
+            volumes=[
+                core.VolumeArgs(name=name, host_path=core.HostPathVolumeSourceArgs(path=path))
+                for name, path in folders.items()
+            ],
         )
-        node_daemon(NAME, cluster, pod, self)
+        node_daemon(plugin.name, cluster, pod, self)
         self.register_outputs({})

@@ -45,6 +45,7 @@ def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[st
         "threads": pool.threads_per_core,
         "cores": pool.whole_cores,
         "environment": dict(pool.environment),
+        **({"devices": dict(pool.devices)} if pool.devices else {}),
         "grace": pool.grace_seconds,
     }
     return {**workers.model_dump(exclude={"count"} if elastic else set()), "nodes": nodes}

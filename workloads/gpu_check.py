@@ -91,7 +91,7 @@ class GpuCheck(pulumi.ComponentResource):
                 from_field("NAMESPACE", "metadata.namespace"),
                 from_field("NODE_NAME", "spec.nodeName"),
             ],
-            resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
+            resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
             security_context=container_security(),
             volume_mounts=trainer_mounts(),
             termination_message_policy="FallbackToLogsOnError",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pulumi
 
-from infra.cluster import Cluster
+from infra.cluster import EFA, Cluster
 from workloads.autoscaler import ClusterAutoscaler
 from workloads.dcgm import DcgmExporter
-from workloads.device_plugin import DevicePlugin
+from workloads.device_plugin import ELASTIC_FABRIC, NVIDIA, DevicePlugin
 from workloads.gpu_driver import GpuDriver
 
 
@@ -20,7 +20,9 @@ def install(cluster: Cluster) -> list[pulumi.Resource]:
     if workers.driver_installer:
         first.append(GpuDriver("gpu-driver", cluster, workers.driver_installer))
     if workers.device_plugin:
-        first.append(DevicePlugin("device-plugin", cluster))
+        first.append(DevicePlugin(NVIDIA, cluster))
+    if EFA in workers.devices:
+        first.append(DevicePlugin(ELASTIC_FABRIC, cluster))
     if cluster.autoscaler:
         first.append(ClusterAutoscaler("autoscaler", cluster, cluster.autoscaler))
     return first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -136,14 +136,14 @@ def trainer_pod(
 
 
 def resources(
-    cpu: float, memory_gib: float, gpus: int = 0, whole_cores: bool = False
+    cpu: float, memory_gib: float, gpus: int = 0, whole_cores: bool = False, devices: Mapping[str, str] | None = None
 ) -> k8s.core.v1.ResourceRequirementsArgs:
     """Memory and accelerators are limits as well; CPU is not: a limit would throttle what nobody else uses.
 
     With `whole_cores` it is one, too: the kubelet gives cores of its own to a pod whose requests are its limits.
     """
     memory = f"{round(memory_gib * 1024)}Mi"
-    accelerators = {NVIDIA_GPU: str(gpus)} if gpus else {}
+    accelerators = {**({NVIDIA_GPU: str(gpus)} if gpus else {}), **(devices or {})}
     return k8s.core.v1.ResourceRequirementsArgs(
         requests={"cpu": f"{round(cpu * 1000)}m", "memory": memory, **accelerators},
         limits={**({"cpu": f"{round(cpu * 1000)}m"} if whole_cores else {}), "memory": memory, **accelerators},

@@ -132,7 +132,7 @@ def trainer_pod_spec(
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
         ],
         env_from=from_tokens(tokens),
-        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores),
+        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
         security_context=container_security(),
         volume_mounts=[*trainer_mounts(), *([client.mount] if client else [])],
     )

@@ -22,7 +22,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from infra.catalog import MACHINES
-from infra.cluster import NVIDIA_GPU, POOL, Autoscaler, WorkerPool
+from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
 from infra.eks.cluster import security_group
 from infra.eks.identity import Identity
@@ -42,6 +42,10 @@ ACCELERATOR = "k8s.amazonaws.com/accelerator"
 GRACE = 90
 #: The container runtime puts the driver's libraries into containers that say what they use.
 DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+#: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
+EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
+#: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
+HAS = "k8s.io/cluster-autoscaler/node-template/resources/{resource}"
 #: cluster-autoscaler is released for each minor version of Kubernetes.
 AUTOSCALER_IMAGES = {
     "1.35": (
@@ -151,7 +155,8 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
     options = _options(groups, nodes, machine)
     # Machines in a placement group are in one zone.
     shared = None if nodes.compact_placement else groups.template("workers", nodes.disk_gib, **options)
-    return [
+    zones = worker_zones(groups.config, groups.scope)
+    made = [
         groups.group(
             f"workers-{zone}",
             [zone],
@@ -165,8 +170,22 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
             labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},
             taints=[aws.eks.NodeGroupTaintArgs(key=key, value=value, effect="NO_SCHEDULE") for key, value in _taints()],
         )
-        for zone in worker_zones(groups.config, groups.scope)
+        for zone in zones
     ]
+    if nodes.efa:
+        for zone, group in zip(zones, made, strict=True):
+            _announce(f"efa-{zone}", groups.scope, group, EFA)
+    return made
+
+
+def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup, resource: str) -> None:
+    """Tells the autoscaler of one device a node, which it could not know of a group without nodes."""
+    aws.autoscaling.Tag(
+        name,
+        autoscaling_group_name=group.resources[0].autoscaling_groups[0].name.apply(lambda name: name or ""),
+        tag=aws.autoscaling.TagTagArgs(key=HAS.format(resource=resource), value="1", propagate_at_launch=False),
+        opts=scope.options(),
+    )
 
 
 def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
@@ -251,7 +270,8 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         accelerators=machine.accelerators,
         min_nodes=0,
         max_nodes=nodes.max,
-        environment=DRIVER_ENVIRONMENT,
+        environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else {}),
+        devices={EFA: "1"} if nodes.efa else {},
         device_plugin=True,
         metrics_exporter=eks.gpu_metrics,
     )

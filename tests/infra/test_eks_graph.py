@@ -159,6 +159,18 @@ def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     assert interface["interfaceType"] == "efa"
     assert interface["securityGroups"], "EKS adds its group only where no interface is spelled out"
     assert [group.name for group in workers(found)] == ["workers-us-west-2b"], "it does not reach another zone"
+    # From the node to NCCL: announced, asked for, known to the autoscaler before there is a node.
+    training = pod(found, "Job", "training")["containers"][0]
+    assert training["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
+    assert {"name": "FI_PROVIDER", "value": "efa"} in training["env"]
+    assert pod(found, "DaemonSet", "efa-device-plugin")["nodeSelector"] == {"trainyard/pool": "workers"}
+    tag = found.one("Tag").inputs
+    assert tag["autoscalingGroupName"].startswith("eks-workers-us-west-2b-")
+    assert tag["tag"] == {
+        "key": "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa",
+        "value": "1",
+        "propagateAtLaunch": False,
+    }
 
 
 def test_private_nodes_go_out_through_one_nat_gateway_and_to_s3_past_it() -> None:
