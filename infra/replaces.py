@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.eks.replaces import FORCE_NEW as OF_AWS
+
 #: A type that is not here is refused by the stand-in plugin of the tests (local/cloud_plugin), so that a new resource
 #: cannot pass unseen.
 FORCE_NEW: dict[str, str] = {
@@ -44,6 +46,7 @@ FORCE_NEW: dict[str, str] = {
     "gcp:artifactregistry/repository:Repository": "project location repositoryId format mode kmsKeyName "
     "remoteRepositoryConfig",
     "docker-build:index:Image": "",
+    **OF_AWS,
 }
 
 

@@ -31,6 +31,17 @@ CLUSTER, POOL, REPOSITORY = (
     "gcp:container/nodePool:NodePool",
     "gcp:artifactregistry/repository:Repository",
 )
+CLUSTERS = (CLUSTER, "aws:eks/cluster:Cluster")
+POOLS = (POOL, "aws:eks/nodeGroup:NodeGroup")
+REPOSITORIES = (REPOSITORY, "aws:ecr/repository:Repository")
+#: What the cloud deletes with its cluster, beside the Kubernetes objects. EKS deletes no cluster that has node groups.
+OF_CLUSTER = (
+    POOL,
+    "aws:eks/addon:Addon",
+    "aws:eks/accessEntry:AccessEntry",
+    "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
+    "aws:eks/podIdentityAssociation:PodIdentityAssociation",
+)
 #: What cannot be deleted while one of these refers to it.
 HELD_BY = {
     "gcp:compute/network:Network": (
@@ -46,6 +57,8 @@ HELD_BY = {
     # Mounted through a volume, by a pod: the node holds it.
     "gcp:compute/disk:Disk": ("kubernetes:core/v1:PersistentVolume",),
     "gcp:filestore/instance:Instance": ("kubernetes:core/v1:PersistentVolume",),
+    "aws:efs/fileSystem:FileSystem": ("kubernetes:core/v1:PersistentVolume",),
+    "aws:efs/accessPoint:AccessPoint": ("kubernetes:core/v1:PersistentVolume",),
 }
 #: Kinds that Pulumi waits for, which need a node to run on.
 NEEDS_NODES = ("kubernetes:apps/v1:Deployment", "kubernetes:apps/v1:StatefulSet")
@@ -66,7 +79,8 @@ class Thing:
         names = {other.id, other.outputs.get("selfLink"), other.outputs.get("name"), other.outputs.get("email")}
         # Filestore is known to Kubernetes by its address.
         names |= {address for network in other.outputs.get("networks") or [] for address in network["ipAddresses"]}
-        return any(text in names for text in _strings(self.inputs))
+        # EFS volumes name a file system and an access point of it: fs-1::fsap-2.
+        return any(part in names for text in _strings(self.inputs) for part in (text, *text.split("::")))
 
 
 class Cloud:
@@ -128,7 +142,7 @@ class Cloud:
                 content["journal"].append(("keep", f"{thing.type} {thing.name}"))
                 return
             content["journal"].append(("delete", f"{thing.type} {thing.name}"))
-            if thing.type == CLUSTER:
+            if thing.type in CLUSTERS:
                 for other in [k for k, v in content["living"].items() if _goes_with_cluster(Thing(**v), thing)]:
                     gone = Thing(**content["living"].pop(other))
                     content["journal"].append(("gone", f"{gone.type} {gone.name}"))
@@ -144,21 +158,21 @@ def _allow_create(thing: Thing, living: list[Thing]) -> None:
     for prefix, api in APIS.items():
         if thing.type.startswith(prefix) and api not in enabled:
             raise PluginError(f"{what}: 403 {api} has not been used in this project before or it is disabled")
-    clusters = [other for other in living if other.type == CLUSTER]
-    pools = [other for other in living if other.type == POOL]
+    clusters = [other for other in living if other.type in CLUSTERS]
+    pools = [other for other in living if other.type in POOLS]
     if thing.type.startswith("kubernetes:") and not clusters:
         raise PluginError(f"{what}: the API server does not answer: there is no cluster")
     if thing.type in NEEDS_NODES and not any(_always_has_nodes(pool) for pool in pools):
         raise PluginError(f"{what}: timed out: no node to run on")
     if thing.type == "docker-build:index:Image":
         target = next(iter(thing.inputs.get("tags") or [""]))
-        if not any(target.startswith(_image_prefix(other)) for other in living if other.type == REPOSITORY):
+        if not any(target.startswith(_image_prefix(other)) for other in living if other.type in REPOSITORIES):
             raise PluginError(f"{what}: push of {target} failed: 404 repository not found")
 
 
 def _allow_delete(thing: Thing, living: list[Thing]) -> None:
     what = f"{thing.type} {thing.name}"
-    if thing.type.startswith("kubernetes:") and not any(other.type == CLUSTER for other in living):
+    if thing.type.startswith("kubernetes:") and not any(other.type in CLUSTERS for other in living):
         raise PluginError(f"{what}: the API server does not answer: its cluster was deleted before")
     if thing.inputs.get("deletionProtection") is True or thing.inputs.get("deletionProtectionEnabled") is True:
         raise PluginError(f"{what}: deletion protection is on; set it to false, `pulumi up`, then destroy")
@@ -172,17 +186,17 @@ def _is_kept(thing: Thing) -> bool:
 
 
 def _goes_with_cluster(thing: Thing, cluster: Thing) -> bool:
-    return thing.type.startswith("kubernetes:") or (thing.type == POOL and thing.refers_to(cluster))
+    return thing.type.startswith("kubernetes:") or (thing.type in OF_CLUSTER and thing.refers_to(cluster))
 
 
 def _always_has_nodes(pool: Thing) -> bool:
-    scaling = pool.inputs.get("autoscaling") or {}
-    least = scaling.get("totalMinNodeCount") or scaling.get("minNodeCount") or pool.inputs.get("nodeCount") or 0
-    return least > 0
+    scaling = pool.inputs.get("autoscaling") or pool.inputs.get("scalingConfig") or {}
+    sizes = [scaling.get(key) for key in ("totalMinNodeCount", "minNodeCount", "minSize")]
+    return any(size > 0 for size in (*sizes, pool.inputs.get("nodeCount")) if size)
 
 
 def _image_prefix(repository: Thing) -> str:
-    return f"{repository.outputs['registryUri']}/"
+    return repository.outputs.get("repositoryUrl") or f"{repository.outputs['registryUri']}/"
 
 
 def _strings(value: Any) -> Iterator[str]:

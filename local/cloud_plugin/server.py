@@ -23,6 +23,7 @@ from local.kubernetes_plugin.values import (
     has_unknown,
     mark_secrets,
     reveal,
+    to_struct,
 )
 
 from .cloud import Cloud, Thing
@@ -54,11 +55,24 @@ class CloudServer(Server):
 
     def Configure(self, request: Any, context: Any) -> provider_pb2.ConfigureResponse:
         self._keep_secrets = request.acceptSecrets
-        project = request.variables.get(f"{self._package}:config:project") or PROJECT
-        self._provider = Resources(self._package, self._cloud, project, self._engine)  # type: ignore[assignment]
+        if self._package == "aws":
+            from .aws.provider import AwsResources
+
+            resources: Resources = AwsResources(self._cloud, request.variables["aws:config:region"], self._engine)
+        else:
+            project = request.variables.get(f"{self._package}:config:project") or PROJECT
+            resources = Resources(self._package, self._cloud, project, self._engine)
+        self._provider = resources  # type: ignore[assignment]
         return provider_pb2.ConfigureResponse(
             acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
         )
+
+    def Invoke(self, request: Any, context: Any) -> Any:
+        if self._package != "aws":
+            return super().Invoke(request, context)
+        with self._errors(context):
+            answer = self._configured().answer(request.tok, reveal(from_struct(request.args)))  # type: ignore[attr-defined]
+            return provider_pb2.InvokeResponse(**{"return": to_struct(answer, True)})
 
     def Diff(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
         # What the program gave before, not what the cloud added to it.
@@ -84,11 +98,16 @@ class Resources:
             paths(urn.token)
         except KeyError:
             raise PluginError(f"{urn.token} is not known here: add what replaces it to infra/replaces.py") from None
-        if urn.token.removeprefix("gcp:").startswith(NAMED) and "name" not in news:
-            automatic = "name" in olds.get(DEFAULTS, [])
-            name = olds["name"] if automatic else f"{urn.name}-{naming.random_suffix(seed)[:7]}"
-            return {**news, "name": name, DEFAULTS: ["name"]}
+        named = self._named(urn.token)
+        if named and named not in news:
+            automatic = named in olds.get(DEFAULTS, [])
+            name = olds[named] if automatic else f"{urn.name}-{naming.random_suffix(seed)[:7]}"
+            return {**news, named: name, DEFAULTS: [named]}
         return {**news, DEFAULTS: []}
+
+    def _named(self, token: str) -> str:
+        """The property that the provider fills where the program does not; "": none."""
+        return "name" if token.removeprefix("gcp:").startswith(NAMED) else ""
 
     def diff(
         self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], ignored: list[str]
@@ -104,12 +123,15 @@ class Resources:
             replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
             return found, replaces, diff.must_delete_first(bool(replaces), new, old)
         old.pop(DEFAULTS, None)
-        automatic = "name" in (new.pop(DEFAULTS, None) or [])
+        automatic = bool(new.pop(DEFAULTS, None))
         force_new = paths(urn.token) + ([("size",)] if shrinks(urn.token, old, new) else [])
         found = diff.detailed(old, new, ignored, force_new)
         replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
         # As the bridge does: two cannot have one name, unless the provider chose it and takes another.
-        return found, replaces, bool(replaces) and not automatic and old.get("name") == new.get("name")
+        return found, replaces, bool(replaces) and not automatic and self._same_name(urn.token, old, new)
+
+    def _same_name(self, token: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+        return old.get("name") == new.get("name")
 
     def create(self, urn: Urn, given: dict[str, Any], timeout: float, preview: bool) -> tuple[str, dict[str, Any]]:
         """(id, outputs) of a new resource."""

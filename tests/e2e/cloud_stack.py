@@ -15,9 +15,11 @@ import yaml
 
 from local import environment, paths
 from local.cloud_plugin.__main__ import VARIABLE
+from local.cloud_plugin.aws.account import Account
+from local.cloud_plugin.aws.provider import VARIABLE as AWS
 from local.cloud_plugin.cloud import Cloud
 
-PACKAGES = ("gcp", "docker-build", "kubernetes")
+PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 #: What a project of its own has of the repository, so that no test writes into a stack file of it.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
 
@@ -89,8 +91,8 @@ class CloudStack:
         return self.pulumi("stack", "export")
 
 
-def make(name: str, folder: Path) -> CloudStack:
-    """A stack of the repository that nothing was created of yet."""
+def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
+    """A stack of the repository that nothing was created of yet; on AWS, in an emulated account."""
     for entry in SHARED:
         if (paths.ROOT / entry).exists():
             (folder / entry).symlink_to(paths.ROOT / entry)
@@ -115,6 +117,8 @@ def make(name: str, folder: Path) -> CloudStack:
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         VARIABLE: str(folder / "cloud.json"),
     }
+    if account:
+        variables[AWS] = f"{account.endpoint} {account.number}"
     stack = CloudStack(name, folder, variables)
     stack.pulumi("stack", "init", name)
     stack.values = yaml.safe_load((paths.ROOT / f"Pulumi.{name}.yaml").read_text())["config"]
