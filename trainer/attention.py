@@ -2,7 +2,7 @@
 
 torch's fused kernel for the CPU runs its small products at about a third of the rate that batched products of whole
 blocks reach on AVX512-BF16 (docs/performance.md has the figures). The scores above the diagonal that a block does not
-need are left out; the probabilities are kept for the way back, which costs memory (1.25 bytes per
+need are left out; the probabilities are kept for the way back, which costs memory (at length 1024 1.25 bytes for each
 pair of positions, head and layer) and saves a third of the work.
 """
 
