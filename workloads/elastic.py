@@ -58,14 +58,14 @@ def size(workers: WorkersConfig) -> dict[str, Any]:
     return {"completions": pods, "parallelism": pods, "max_failed_indexes": pods - workers.min}
 
 
-def resize(
-    name: str, job: k8s.batch.v1.Job, job_name: str, workers: WorkersConfig, namespace: Namespace
-) -> k8s.batch.v1.JobPatch:
+def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: Namespace) -> k8s.batch.v1.JobPatch:
     """Give the Job the size that is configured now."""
     return k8s.batch.v1.JobPatch(
         name,
         metadata=k8s.meta.v1.ObjectMetaPatchArgs(
-            name=job_name,
+            # From the Job, not as a text: a Job that is made again under its name begins with the size that the first
+            # one began with, and needs its patch again.
+            name=job.metadata.name,
             namespace=namespace.name,
             labels=labels("trainer"),
             annotations={"pulumi.com/patchForce": "true", "pulumi.com/skipAwait": "true"},

@@ -105,6 +105,7 @@ def report(console: Console, target: Target, outcome: Outcome, before: str | Non
     if not outcome.succeeded:
         write(f"The training failed: {outcome.message}", "bold red")
         write(f"  logs: {target.commands.get('logsCommand', '')}")
+        write(f"  again, once that is mended: {target.commands.get('retryCommand', '')}")
         return
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")

@@ -51,6 +51,8 @@ def export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
     )
     stack = shlex.quote(pulumi.get_stack())
+    # A failed Job stays until somebody has looked at it.
+    pulumi.export("retryCommand", f"pulumi up --stack {stack} --replace '**Job::training'")
     pulumi.export("uploadCommand", f"make upload STACK={stack} FROM=FOLDER")
     pulumi.export("fetchCommand", f"make fetch STACK={stack}")
     if config.tensorboard.enabled:

@@ -128,15 +128,15 @@ class Training(pulumi.ComponentResource):
                 name=self.job_name,
                 namespace=namespace.name,
                 labels=labels("trainer"),
-                # Pulumi would wait for the end of the training, ten minutes at most. A failed Job is made again by the
-                # next up.
-                annotations={"pulumi.com/skipAwait": "true", "pulumi.com/replaceUnready": "true"},
+                # Pulumi would wait for the end of the training, ten minutes at most. No pulumi.com/replaceUnready: a
+                # Job that runs is not ready either, and each `pulumi up` would begin the training anew.
+                annotations={"pulumi.com/skipAwait": "true"},
             ),
             spec=spec,
             opts=opts,
         )
         if elastic:
-            resize(f"{name}-size", job, self.job_name, workers, namespace)
+            resize(f"{name}-size", job, workers, namespace)
 
     def _budget(self, namespace: Namespace, least: int) -> None:
         """Whoever drains several nodes at once leaves as many workers as a round needs.

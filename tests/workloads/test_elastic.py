@@ -49,6 +49,11 @@ def test_the_patch_is_given_up_without_touching_the_job() -> None:
     assert patch.inputs["metadata"]["annotations"]["pulumi.com/patchForce"] == "true"
 
 
+def test_a_job_that_runs_is_left_alone() -> None:
+    """To Pulumi's Kubernetes provider only a Job that is complete is ready."""
+    assert "pulumi.com/replaceUnready" not in stack().one("Job", "training").inputs["metadata"]["annotations"]
+
+
 def test_spares_are_pods_beyond_the_number_that_trains() -> None:
     made = stack(workers={"count": 3, "spares": 2})
     spec = made.one("Job", "training").inputs["spec"]
