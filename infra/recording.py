@@ -65,7 +65,8 @@ class Recorded:
 class _Answers(mocks.Mocks):
     """Resources come back as they were declared, with the outputs that a provider would add."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: bool) -> None:
+        self.known = known
         self.projects: dict[str, str] = {}
         """What each provider, by its name, is configured for."""
 
@@ -73,6 +74,8 @@ class _Answers(mocks.Mocks):
         # A provider adds random digits to a name that it chooses; without them the record is the same each time.
         if args.typ.startswith("pulumi:providers:"):
             self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
+        if not self.known:
+            return None, args.inputs
         # A reference to a provider: URN::id.
         provider = (args.provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1]
         return computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
@@ -84,8 +87,8 @@ class _Answers(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    def __init__(self) -> None:
-        super().__init__(_Answers())
+    def __init__(self, known: bool) -> None:
+        super().__init__(_Answers(known))
         self.recorded: list[Recorded] = []
         self.outputs: dict[str, Any] = {}
 
@@ -139,16 +142,18 @@ class Recording:
         return [item for item in self.resources if item.type.startswith(prefix)]
 
 
-def record(stack_name: str, values: Mapping[str, Any] | None = None) -> Recording:
+def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
+
+    Without `known` it is the first preview: nothing exists, and what a cloud would add to an input is not known.
 
     Raises:
         pulumi.RunError: as the program does for an invalid configuration.
     """
     values = stack_file_values(stack_name) if values is None else values
     asyncio.set_event_loop(asyncio.new_event_loop())
-    recorder = _Recorder()
-    mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, monitor=recorder)
+    recorder = _Recorder(known)
+    mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
     set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
     # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
     set_root_resource(None)  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""How long the program of each stack takes, and what it imports: `python -m bench.preview`.
+
+It writes bench/results/preview.md. Under mocks it is the program alone: imports, configuration, declarations. On the
+engine (`--engine`) it is the program's process under `pulumi preview`, and the whole command, in a cloud that is a file
+(local/cloud_plugin). Times of the program are of processor: other programs on the machine do not count, and waiting
+does not either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.machine import describe
+from infra.recording import ROOT, stacks
+
+RESULT = ROOT / "bench" / "results" / "preview.md"
+#: What a preview may cost in the program, seconds of processor.
+AIM = 2.5
+#: Runs of each stack under mocks, after one that writes Python's compiled files.
+RUNS = 5
+#: The program in a process of its own: what a person waits for, imports included.
+PROGRAM = """
+import json, sys, time
+from infra.recording import record_anywhere
+stack = record_anywhere(sys.argv[1])
+sdks = sorted(name for name in sys.modules if name.startswith("pulumi_") and "." not in name)
+print(json.dumps({"seconds": time.process_time(), "resources": len(stack.resources), "sdks": sdks}))
+"""
+#: Runs the program of a project, and writes its time down.
+CLOCK = """
+import atexit, json, pathlib, runpy, time
+folder = pathlib.Path(__file__).parent
+atexit.register(lambda: (folder / "seconds.json").write_text(json.dumps(time.process_time())))
+runpy.run_path(str(folder / "program.py"), run_name="__main__")
+"""
+
+
+def under_mocks(stack: str) -> dict[str, Any]:
+    """seconds (of processor, all of the process), resources, and the SDKs that were imported."""
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, stack], cwd=ROOT, env=variables, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(stack: str, runs: int = RUNS) -> dict[str, Any]:
+    """The median of several runs."""
+    under_mocks(stack)
+    found = [under_mocks(stack) for _ in range(runs)]
+    return {**found[0], "seconds": statistics.median(run["seconds"] for run in found)}
+
+
+def on_engine(stack: str) -> tuple[float, float]:
+    """Seconds of processor of the program, and of the whole command as a clock on the wall shows them, the better of
+    two previews."""
+    from tests.conftest import OFFER, write_kubeconfig
+    from tests.e2e import cloud_stack
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = cloud_stack.make(stack, folder)
+        made.environment["KUBECONFIG"] = str(write_kubeconfig(folder / "kubeconfig", "trainyard-local", OFFER))
+        (folder / "__main__.py").rename(folder / "program.py")
+        (folder / "__main__.py").write_text(CLOCK)
+        found = []
+        for _ in range(2):
+            began = time.monotonic()
+            made.pulumi("preview")
+            whole = time.monotonic() - began
+            found.append((json.loads((folder / "seconds.json").read_text()), whole))
+        return min(found)
+
+
+def table(names: list[str], engine: bool) -> str:
+    """The result, as Markdown."""
+    columns = ["stack", "resources", "program under mocks, s", "SDKs imported"]
+    columns += ["program on the engine, s", "`pulumi preview`, s"] if engine else []
+    lines = [
+        "# Time of the program at preview",
+        "",
+        f"`python -m bench.preview{' --engine' if engine else ''}`; {describe('pulumi', 'pulumi-kubernetes')}.",
+        f"Seconds of processor, median of {RUNS} runs, imports included; aim: {AIM} s. The whole preview is wall time,",
+        "with plugins that make nothing.",
+        "",
+        f"| {' | '.join(columns)} |",
+        f"|{'---|' * len(columns)}",
+    ]
+    for name in names:
+        found = measured(name)
+        sdks = ", ".join(sdk.removeprefix("pulumi_") for sdk in found["sdks"])
+        cells = [name, str(found["resources"]), f"{found['seconds']:.2f}", sdks]
+        if engine:
+            program, whole = on_engine(name)
+            cells += [f"{program:.2f}", f"{whole:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--engine", action="store_true", help="also on Pulumi's engine (make engine builds it)")
+    chosen = parser.parse_args(arguments)
+    text = table(stacks(), chosen.engine)
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(text)
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

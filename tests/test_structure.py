@@ -1,0 +1,102 @@
+"""The house is laid out as designed: imports in one direction, only what a stack needs, nothing made in secret."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import infra.recording
+from bench.preview import under_mocks
+from infra.config import StackConfig, section_class
+from infra.recording import ROOT, record, stack_file_values, stacks
+from infra.sections import Section
+
+#: Longest file, lines: a file is one idea.
+LONGEST = 350
+CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
+
+
+def test_imports_go_one_way() -> None:
+    """pyproject.toml has the contracts."""
+    program = Path(sys.executable).with_name("lint-imports")
+    found = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> None:
+    imported = re.findall(r"^(?:from|import) (\w+)", (ROOT / "__main__.py").read_text(), re.MULTILINE)
+    assert set(imported) == {"pulumi", "infra", "workloads"}
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
+    """Each costs half a second and more at every preview."""
+    cloud = {"gcp": {"pulumi_gcp", "pulumi_docker_build"}, "aws": {"pulumi_aws", "pulumi_docker_build"}}
+    expected = {"pulumi_kubernetes"} | cloud.get(stack.partition("-")[0], set())
+    assert set(under_mocks(stack)["sdks"]) == expected
+
+
+@pytest.mark.parametrize("stack", CLOUD)
+def test_the_first_preview_shows_all_that_up_makes(stack: str) -> None:
+    """Nothing is declared only once a value of the cloud is known."""
+    first, later = record(stack, known=False), record(stack)
+    assert {item.urn for item in first.resources} == {item.urn for item in later.resources}
+
+
+def test_a_resource_inside_an_apply_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> None:
+        import pulumi_gcp as gcp
+
+        network = gcp.compute.Network("network")
+        network.self_link.apply(lambda link: gcp.compute.Router("hidden", network=link, region="r"))
+
+    monkeypatch.setattr(infra.recording, "_program", program)
+    assert [item.name for item in record("gcp-c3").resources] == ["network", "hidden"]
+    assert [item.name for item in record("gcp-c3", known=False).resources] == ["network"]
+
+
+def sources() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split() if (ROOT / name).exists()]
+
+
+def test_every_file_says_why_it_exists_and_is_one_idea() -> None:
+    silent, long = [], []
+    for path in sources():
+        lines = path.read_text().splitlines()
+        if lines and not lines[0].startswith('"""'):
+            silent.append(str(path.relative_to(ROOT)))
+        if len(lines) > LONGEST:
+            long.append(f"{path.relative_to(ROOT)}: {len(lines)} lines")
+    assert (silent, long) == ([], [])
+
+
+def keys(section: type[Section] = StackConfig, prefix: str = "") -> Iterator[str]:  # type: ignore[assignment]
+    for name, field in section.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        yield key
+        if "Section" in str(field.annotation) or "Config" in str(field.annotation):
+            yield from keys(section_class(field.annotation), f"{key}.")
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_key_of_a_stack_that_a_document_names_exists(document: Path) -> None:
+    """`section.key` in code marks; the trainer's own settings (`optimizer.learning_rate`) have other sections."""
+    known = set(keys())
+    named = re.findall(r"`(?:trainyard:)?([a-z][A-Za-z]*\.[A-Za-z.]+)(?:[:= ][^`]*)?`", document.read_text())
+    sections = StackConfig.model_fields.keys()
+    wrong = {
+        key
+        for key in named
+        if key.partition(".")[0] in sections and key not in known and not key.startswith("training.settings.")
+    }
+    files = {key for key in wrong if key.endswith((".py", ".md", ".yaml"))}
+    assert wrong - files == set()
