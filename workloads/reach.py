@@ -7,6 +7,7 @@ cluster.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -103,10 +104,18 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
         _wait(core, pod, waiting)
         yield pod
     except ApiException as error:
-        raise UnreachableError(f"cannot make pod {namespace}/{pod.name}: {error.reason}: {error.body}") from None
+        raise UnreachableError(f"cannot make pod {namespace}/{pod.name}: {_message(error)}") from None
     finally:
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
+
+
+def _message(error: ApiException) -> str:
+    """The API server's own sentence, such as which quota or right is missing."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)
 
 
 def _from(template: dict[str, Any], name: str) -> Any:
