@@ -18,12 +18,18 @@ EXCEPTIONS = {
     "*-storage/volume-owner": "gives an empty volume of root's to the trainer, once",
     "kube-system/gpu-driver": "loads a kernel module",
     "kube-system/nvidia-device-plugin": "opens a socket in a folder of root's",
+    "kube-system/efa-device-plugin": "opens a socket in a folder of root's",
+    "kube-system/dcgm-exporter": "reads counters of the accelerators' units",
 }
 #: What of its node a pod may have, as namespace/name -> the names below; the others have to do without.
 NODE_ACCESS = {
     "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
     # The socket of its kubelet.
     "kube-system/nvidia-device-plugin": {"hostPath"},
+    # And the machine's own account of its adapters, which it gives over one hop.
+    "kube-system/efa-device-plugin": {"hostPath", "hostNetwork"},
+    # What the kubelet says of pods and their accelerators.
+    "kube-system/dcgm-exporter": {"hostPath"},
 }
 
 
