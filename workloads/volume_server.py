@@ -34,8 +34,9 @@ PIECE = 4 << 20
 """Bytes of a piece: what an interruption costs, and what one request carries."""
 HASHED_AT_ONCE = 64
 """Pieces whose checksums one answer tells: a quarter of a gigabyte, so that no answer takes minutes."""
-IDLE_SECONDS = 600
-"""A server that nobody asks anything for this long ends, and with it its pod."""
+IDLE_SECONDS = 3600
+"""A server that nobody asks anything for this long ends, and with it its pod. A client is silent while it reads its own
+file to compare it, which takes minutes for a large one."""
 COPIED = ".copied"
 """In a folder that came from elsewhere: which version of each file is there. No name that a data set would take in."""
 
