@@ -32,7 +32,8 @@ def _processor_time() -> tuple[int, int]:
 
 def line(result: Result, others: float) -> str:
     """One row of the table."""
-    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {others:.0%} busy"
+    processors = len(os.sched_getaffinity(0))
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {processors} processor{'s' * (processors > 1)}, {others:.0%} busy"
     return f"| {' | '.join((*result.cells, when))} |"
 
 
@@ -48,9 +49,9 @@ def merge(lines: list[str], path: Path = PATH) -> None:
     page = [
         "# Fault matrix",
         "",
-        f"`make chaos`: {platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, torch "
-        f"{torch.__version__}. The last column says when a row was played (UTC), and which share of the processors "
-        "others used just before.",
+        f"`make chaos`: {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}. The last "
+        "column says when a row was played (UTC), on how many processors, and which share of the machine others used "
+        "just before.",
         "",
         "Three nodes in network namespaces of their own, which share these processors, a real etcd, the trainer's tiny "
         "model; a checkpoint every 40 steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are "

@@ -27,7 +27,7 @@ from typing import Any
 from bench.elastic import table
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "bench" / "results" / "elastic.md"
+RESULTS = ROOT / "bench" / "results" / "elastic-rendezvous.md"
 GROUPS = 4
 """Processes that share the agents."""
 REST_SECONDS = 20
