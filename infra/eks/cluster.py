@@ -9,7 +9,7 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.identity import CONTROL_PLANE, identity
 from infra.eks.network import Network
-from infra.eks.rules import SERVICES
+from infra.eks.rules import FEWEST_ZONES, SERVICES
 from infra.eks.scope import Scope
 from infra.kubeconfig import kubeconfig as written
 from infra.scope import LONG
@@ -52,7 +52,8 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         # Ours come in the order that they need (infra/eks/addons.py).
         bootstrap_self_managed_addons=False,
         vpc_config=c.ClusterVpcConfigArgs(
-            subnet_ids=[subnet.id for subnet in network.subnets.values()],
+            # EKS wants two zones and takes no others later; nodes may be in any subnet of the network.
+            subnet_ids=[network.subnets[zone].id for zone in sorted(network.subnets)[:FEWEST_ZONES]],
             # Nodes do not leave the network to reach it.
             endpoint_private_access=True,
             endpoint_public_access=True,

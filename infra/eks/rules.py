@@ -12,8 +12,8 @@ from infra.eks.section import EksConfig
 from infra.machine import allocatable
 from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfig, StorageConfig
 
-#: An IAM role's name has 64 characters at most, ours add "-autoscaler"; and Kubernetes' own labels and tags repeat it.
-NAME_LENGTH = 40
+#: Beginnings of regions that are a world of their own, with other names for everything.
+ELSEWHERE = ("cn-", "us-gov-", "us-iso")
 #: Zones of a cluster: EKS wants two, and the network's plan has room for six.
 FEWEST_ZONES, MOST_ZONES = 2, 6
 #: EKS' range for Services (infra/eks/cluster.py), which the network must not overlap.
@@ -33,7 +33,9 @@ def _name(cluster: ClusterConfig) -> Iterator[str]:
 def _place(eks: EksConfig | None) -> Iterator[str]:
     if eks is None:
         return
-    if eks.region not in REGIONS and not eks.zones:
+    if eks.region.startswith(ELSEWHERE):
+        yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(REGIONS)}"
+    elif eks.region not in REGIONS and not eks.zones:
         close = difflib.get_close_matches(eks.region, REGIONS, n=1)
         hint = f"did you mean {close[0]}" if close else f"known are {', '.join(REGIONS)}"
         yield f"eks.region: the zones of '{eks.region}' are not known; {hint}; or name them in eks.zones"

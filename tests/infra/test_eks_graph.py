@@ -213,6 +213,18 @@ def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> 
     assert blocks(ZONES[:2]).items() <= found.items()
 
 
+def test_another_zone_is_no_change_of_the_control_plane() -> None:
+    """EKS keeps the zones that it was made with."""
+
+    def subnets(zones: list[str]) -> set[str]:
+        found = stack(eks={"zones": zones})
+        return found.one("Cluster").dependencies & {item.urn for item in found.all("aws:ec2/subnet")}
+
+    two, four = subnets(ZONES[3:] + ZONES[:1]), subnets(ZONES)
+    assert len(two) == 2
+    assert two == four
+
+
 def test_the_api_is_reached_by_its_allow_list_and_by_iam_alone() -> None:
     cluster = stack().one("Cluster").inputs
     assert cluster["vpcConfig"]["publicAccessCidrs"] == ["203.0.113.7/32"]

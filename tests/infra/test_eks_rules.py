@@ -49,6 +49,10 @@ def test_zones_are_the_first_four_of_the_region_when_none_is_named() -> None:
             {"eks": {"region": "us-west-3", "zones": []}},
             "eks.region: the zones of 'us-west-3' are not known; did you mean us-west-",
         ),
+        (
+            {"eks": {"region": "cn-north-1", "zones": ["cn-north-1a", "cn-north-1b"]}},
+            "eks.region: cn-north-1 is outside of AWS' public regions; allowed: us-east-1",
+        ),
         ({"eks": {"zones": ["us-west-2"]}}, "eks.zones.0: 'us-west-2' is not a zone; give one such as us-west-2a"),
         (
             {"eks": {"zones": ["us-west-2a", "us-east-1a"]}},
