@@ -1,0 +1,59 @@
+"""A token goes through the real engine and a real image build, and stays in none of what they leave on a disk."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra import buildah
+from tests.e2e import cloud_stack
+
+pytestmark = pytest.mark.engine
+CANARY = "hf_canaryCanaryCANARYcanary"
+FORMS = [CANARY.encode(), base64.b64encode(CANARY.encode())]
+
+
+def leaking(folder: Path, but: tuple[str, ...] = ()) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.name not in but]
+    assert files
+    return [str(path) for path in files if any(form in path.read_bytes() for form in FORMS)]
+
+
+def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
+    """State with its history and backups, logs at a verbosity that nobody needs, the stack's file."""
+    stack = cloud_stack.make("gcp-c3", tmp_path)
+    stack.pulumi("config", "set", "--secret", "--path", "secrets.huggingFaceToken", CANARY)
+    stack.environment["TMPDIR"] = str(tmp_path / "logs")
+    (tmp_path / "logs").mkdir()
+    shown = stack.pulumi("up", "--yes", "--skip-preview", "--diff", "--verbose", "6") + stack.text
+    shown += stack.pulumi("stack", "output", "--json") + stack.pulumi("stack", "history", "--json")
+    shown += stack.pulumi("preview", "--diff", "--json")
+    assert not any(form.decode() in shown for form in FORMS)
+    # It did reach the cluster, which here is that one file.
+    assert leaking(tmp_path) == [str(tmp_path / "cloud.json")]
+
+
+@pytest.mark.skipif(not shutil.which("buildah") or os.geteuid() != 0, reason="needs buildah, and root for its chroot")
+def test_an_image_has_nothing_of_the_builders_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configuration, history and layers of an image that is built by somebody who has the token in the environment."""
+    monkeypatch.setenv("HF_TOKEN", CANARY)
+    storage = tmp_path / "storage.conf"
+    storage.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n')
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM scratch\nARG BASE_IMAGE\nCOPY hello /hello\nENV BASE=$BASE_IMAGE\n")
+    (context / "hello").write_text("hello")
+    monkeypatch.chdir(context)
+    buildah.build("canary:1", "Dockerfile", {"BASE_IMAGE": "x"}, insecure=True)
+    # Uncompressed, so that a search finds what is in a layer.
+    saved = tmp_path / "saved"
+    push = ["buildah", "push", "--quiet", "--disable-compression", "canary:1", f"dir:{saved}"]
+    subprocess.run(push, check=True, capture_output=True)
+    assert b"hello" in b"".join(path.read_bytes() for path in saved.iterdir())
+    assert leaking(saved) == []

@@ -1,0 +1,76 @@
+"""A token of the configuration reaches its Kubernetes Secret, and nothing else that a program writes down.
+
+On the real engine: tests/e2e/test_secrets_canary.py. In what the trainer writes: tests/trainer/test_secrets_canary.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import pytest
+import yaml
+
+from infra.image import RECIPES, ROOT, context_files
+from infra.plan import report
+from infra.recording import Recording, record, stacks
+from infra.snapshot import snapshot
+from tests.infra.recorded import changed
+
+CANARIES = {"huggingFaceToken": "hf_canaryCanaryCANARYcanary", "wandbApiKey": "0123canary4567canary89abcanary"}
+#: As Kubernetes and URLs would write them, too.
+FORMS = [form for text in CANARIES.values() for form in (text, base64.b64encode(text.encode()).decode())]
+
+
+def leaks(text: str) -> list[str]:
+    return [form for form in FORMS if form in text]
+
+
+@pytest.fixture(params=stacks())
+def with_tokens(request: pytest.FixtureRequest, local_kubeconfig: object) -> Recording:
+    return record(request.param, changed(request.param, secrets=CANARIES))
+
+
+def test_the_tokens_are_in_one_secret_marked_as_such_and_nowhere_else(with_tokens: Recording) -> None:
+    for item in with_tokens.resources:
+        text = json.dumps(item.inputs)
+        if item.kind == "Secret" and item.name == "tokens":
+            assert leaks(text), "the pods would miss them"
+            values = item.inputs["stringData"]
+            marked = [values] if "value" in values else list(values.values())
+            # Pulumi's mark of a secret (sdk/go/common/resource/sig.go): encrypted in the state.
+            assert all(value["4dabf18193072939515e22adb298388d"].startswith("1b47061264138c4a") for value in marked)
+        else:
+            assert not leaks(text), f"{item.type} {item.name}"
+    assert not leaks(json.dumps(with_tokens.outputs))
+    (container,) = with_tokens.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"]
+    assert [list(source) for source in container["envFrom"]] == [["secretRef"]], "pods take them by reference"
+    assert not {entry["name"] for entry in container["env"]} & {"HF_TOKEN", "WANDB_API_KEY"}
+
+
+def test_no_token_is_in_a_snapshot_or_a_plan(with_tokens: Recording) -> None:
+    text = snapshot(with_tokens, "s")
+    assert "Secret tokens" in text
+    assert not leaks(text)
+    assert not leaks(report("s", "main", {}, yaml.safe_load(text)))
+
+
+def test_a_wrong_token_is_refused_without_being_shown(local_kubeconfig: object) -> None:
+    with pytest.raises(Exception, match=r"secrets\.huggingFaceToken") as refused:
+        record("local", changed("local", secrets={"huggingFaceToken": [CANARIES["huggingFaceToken"]]}))
+    assert not leaks(str(refused.value))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_no_token_can_enter_an_image(recipe: object) -> None:
+    """An ARG or ENV stays in an image's history, and a file in its layers."""
+    assert hasattr(recipe, "dockerfile")
+    dockerfile = (ROOT / recipe.dockerfile).read_text()
+    declared = re.findall(r"^\s*(?:ARG|ENV)\s+(.*)", dockerfile, re.MULTILINE)
+    assert declared
+    assert not [line for line in declared if re.search(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", line)]
+    entering = {path.relative_to(ROOT) for path in context_files(recipe)}  # type: ignore[arg-type]
+    assert not [path for path in entering if path.name.startswith("Pulumi.") or path.suffix in (".env", ".key", ".pem")]
+    # Only what is let through by name reaches the builder at all.
+    assert (ROOT / ".dockerignore").read_text().split("\n")[1] == "*"
