@@ -237,7 +237,8 @@ def main() -> int:
         made = (
             f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
             f"{len(os.sched_getaffinity(0))} of its {os.cpu_count()} processors for etcd and all agents, Python "
-            f"{platform.python_version()}. Agents are threads of {GROUPS} processes without workers; keep-alive 5 s x 3, last call 5 s, as shipped."
+            f"{platform.python_version()}. Agents are threads of {GROUPS} processes without workers; keep-alive 5 s x "
+            "3, last call 5 s, as shipped."
         )
         table.write(RESULTS, "Rendezvous of many agents over one etcd", made, results)
     return 0
