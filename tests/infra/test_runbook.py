@@ -1,4 +1,4 @@
-"""The runbooks of the clouds and docs/costs.md: what they tell people to type and to set exists, and does what they say."""
+"""The clouds' runbooks and docs/costs.md: what they tell people to type and to set exists, and does what they say."""
 
 from __future__ import annotations
 

@@ -1,0 +1,138 @@
+"""What docs/aws.md has people ask after a destroy, and what the doctor looks for, finds a stack that lives; and nothing
+in an account where none does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import boto3
+import jmespath
+import pytest
+
+from infra.config import parse
+from infra.doctor import aws_leftovers
+from infra.doctor.amazon import Amazon, NoAnswer
+from infra.doctor.finding import Finding
+from infra.eks import scope
+from infra.recording import ROOT, stack_file_values
+from local.cloud_plugin.aws.account import Account
+from tests.infra.aws import built
+from tests.infra.aws.built import Built
+from tests.infra.aws.conftest import REGION, STACK, account_number
+from tests.infra.recorded import recorded
+
+RUNBOOK = (ROOT / "docs" / "aws.md").read_text()
+#: No machine runs in the emulation, and so no disk and no interface of a node.
+OF_MACHINES = ("describe-instances", "describe-volumes", "describe-network-interfaces")
+
+
+def commands() -> list[list[str]]:
+    """The words of each command under "Destroy, and what is left"."""
+    section = RUNBOOK.split("## Destroy, and what is left")[1]
+    block = re.findall(r"```bash\n(N=.*?)```", section, re.DOTALL)[0].replace("\\\n", " ")
+    name = re.findall(r"N=(\S+);", block)[0]
+    lines = [line.split("   #")[0] for line in block.splitlines() if line.startswith("aws ")]
+    return [shlex.split(line.replace("$N", name)) for line in lines]
+
+
+COMMANDS = {words[2]: words for words in commands()}
+
+
+def printed(account: Account, words: list[str]) -> Any:
+    """What the AWS CLI would print: it names operations, filters and queries as boto3 does, but for their form."""
+    service, operation = words[1], words[2].replace("-", "_")
+    given: dict[str, Any] = {}
+    option = ""
+    for word in words[3:]:
+        if word.startswith("--"):
+            option = word.removeprefix("--")
+        elif option in ("filters", "filter", "tag-filters"):
+            pair: dict[str, Any] = dict(part.split("=", 1) for part in re.split(r",(?=Values=)", word))
+            pair["Values"] = pair["Values"].split(",")
+            given.setdefault({"tag-filters": "TagFilters"}.get(option, "Filters"), []).append(pair)
+        elif option == "log-group-name-prefix":
+            given["logGroupNamePrefix"] = word
+        else:
+            assert option == "query", f"what is --{option}?"
+    client = account.client(service)
+    if operation == "describe_nat_gateways":
+        given["Filter"] = given.pop("Filters")
+    pages = client.get_paginator(operation).paginate(**given) if client.can_paginate(operation) else None
+    answer = pages.build_full_result() if pages is not None else account.call(service, operation, **given)
+    return jmespath.search(words[words.index("--query") + 1], answer)
+
+
+@pytest.fixture(scope="module")
+def tagged(endpoint: str) -> Built:
+    """The stack as the provider leaves it: it puts the stack's tags on everything, which the emulation does not."""
+    there = built.up(recorded(STACK), Account(endpoint, account_number("tagged"), REGION))
+    given = scope.tags(STACK)
+    pairs = [{"Key": key, "Value": value} for key, value in given.items()]
+    ids = {urn.rsplit("::", 2)[1].rsplit("$", 1)[-1] + " " + id_: id_ for urn, (id_, _) in there.ids.items()}
+    account = there.account
+    machines = [id_ for kind, id_ in ids.items() if re.match(r"aws:ec2/(vpc|subnet|eip|natGateway):", kind)]
+    account.call("ec2", "create_tags", Resources=machines, Tags=pairs)
+    (system,) = (id_ for kind, id_ in ids.items() if kind.startswith("aws:efs/fileSystem:"))
+    account.call("efs", "tag_resource", ResourceId=system, Tags=pairs)
+    cluster = account.call("eks", "describe_cluster", name=f"trainyard-{STACK}")["cluster"]
+    account.call("eks", "tag_resource", resourceArn=cluster["arn"], tags=dict(given))
+    return there
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in OF_MACHINES])
+def test_a_stack_that_lives_is_found(tagged: Built, command: str) -> None:
+    assert printed(tagged.account, COMMANDS[command])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_empty_account_has_nothing(endpoint: str, command: str) -> None:
+    account = Account(endpoint, account_number("left over"), REGION)
+    assert printed(account, COMMANDS[command]) == []
+
+
+class _Clients(dict[tuple[str, str], Any]):
+    """Those of one account of the emulation, for every service and region."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__()
+        self.account = account
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: tuple[str, str]) -> Any:
+        return self.account.client(key[0])
+
+
+def leftovers(account: Account) -> list[Finding]:
+    amazon = Amazon(boto3.Session(), REGION, _clients=_Clients(account))
+    return list(aws_leftovers.checks(amazon, parse(stack_file_values(STACK), STACK), STACK))
+
+
+def test_the_doctor_knows_its_own_stack(tagged: Built) -> None:
+    assert [item.text for item in leftovers(tagged.account)] == [
+        f"stack {STACK} is up: its cluster and the rest are its own"
+    ]
+
+
+def test_the_doctor_finds_what_stays_when_only_the_cluster_goes(tagged: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after somebody has deleted it by hand."""
+    ask = Amazon.ask
+
+    def without_cluster(self: Amazon, service: str, operation: str, **given: Any) -> dict[str, Any]:
+        if operation == "describe_cluster":
+            raise NoAnswer("gone", "ResourceNotFoundException")
+        return ask(self, service, operation, **given)
+
+    monkeypatch.setattr(Amazon, "ask", without_cluster)
+    found = leftovers(tagged.account)
+    assert {item.subject for item in found} == {
+        "log group",
+        "repository",
+        "role",
+        "launch template",
+        "key",
+        "leftovers",
+    }
