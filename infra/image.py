@@ -37,7 +37,7 @@ TRAINER = Recipe(
     name="trainer",
     kind="TrainerImage",
     dockerfile="trainer/Dockerfile",
-    context=("pyproject.toml", "requirements/bootstrap.txt", "requirements/trainer.txt", "trainer"),
+    context=("LICENSE", "pyproject.toml", "requirements/bootstrap.txt", "requirements/trainer.txt", "trainer"),
 )
 NFS_SERVER = Recipe(
     name="nfs-server",

@@ -1,0 +1,35 @@
+"""The image says what is in it and under which licence."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from importlib.metadata import distribution
+from pathlib import Path
+
+from trainer.notices import licence, notices, texts
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_locked_package_that_is_installed_is_named_with_its_licence() -> None:
+    locked = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements" / "trainer.txt").read_text(), re.MULTILINE)
+    lines = {line.lower().replace("_", "-") for line in notices().splitlines() if line[:1] not in ("", " ")}
+    named = {line.partition(":")[0]: line.partition(":")[2].strip() for line in lines}
+    present = [f"{name} {version}".lower() for name, version in locked if f"{name} {version}".lower() in named]
+    assert {"torch", "transformers", "numpy", "safetensors"} <= {entry.split()[0] for entry in present}
+    assert not [entry for entry in present if not named[entry]]
+
+
+def test_the_files_that_are_named_are_there() -> None:
+    folder = Path(sysconfig.get_paths()["purelib"])
+    for name in ("torch", "numpy", "pyyaml"):
+        found = texts(distribution(name))
+        assert found
+        assert all((folder / file).is_file() for file in found)
+
+
+def test_a_licence_is_told_shortly() -> None:
+    assert "Apache" in licence(distribution("transformers"))
+    assert all("\n" not in licence(distribution(name)) for name in ("torch", "numpy", "tqdm"))
+    assert re.search("BSD|0BSD", licence(distribution("numpy")))

@@ -1,0 +1,47 @@
+"""Which Python packages this environment has, in which version and under which licence: `python -m trainer.notices`.
+
+The image's build writes it to /usr/share/doc/trainer/NOTICES; Debian's packages have theirs in /usr/share/doc.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import Distribution, distributions
+from pathlib import PurePosixPath
+
+#: Files of a package that say what its users may do.
+_TEXTS = re.compile(r"(licen[cs]e|copying|notice|authors|patents)", re.IGNORECASE)
+_CLASSIFIER = "License :: "
+
+
+def licence(package: Distribution) -> str:
+    """As the package's metadata says it: an SPDX expression where there is one."""
+    metadata = package.metadata
+    if expression := metadata.get("License-Expression"):
+        return expression
+    found = [
+        line.rsplit(" :: ", 1)[-1] for line in metadata.get_all("Classifier") or [] if line.startswith(_CLASSIFIER)
+    ]
+    # Some put the whole text there.
+    stated = (metadata.get("License") or "").strip().partition("\n")[0]
+    return ", ".join(found) or stated or "see its files"
+
+
+def texts(package: Distribution) -> list[str]:
+    """Where its licence and notices are, relative to site-packages."""
+    files = [PurePosixPath(str(file)) for file in package.files or []]
+    return sorted(str(file) for file in files if _TEXTS.match(file.name) and file.suffix not in (".py", ".pyc"))
+
+
+def notices() -> str:
+    """A package a paragraph, by name."""
+    packages = {package.name.lower(): package for package in distributions()}
+    paragraphs = []
+    for _, package in sorted(packages.items()):
+        lines = [f"{package.name} {package.version}: {licence(package)}", *(f"  {text}" for text in texts(package))]
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
+
+
+if __name__ == "__main__":
+    print(notices())
