@@ -192,8 +192,9 @@ class Nodes:
         self._endpoint, self._run_id, self._low, self._high = endpoint, run_id, low, high
         self.handlers: dict[str, Handler] = {}
 
-    def add(self, name: str, address: str) -> None:
+    def add(self, name: str, address: str, **changes: Any) -> None:
         options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
+        options |= changes
         parameters = RendezvousParameters(
             "etcd-v3", self._endpoint, self._run_id, self._low, self._high, address, **options
         )
@@ -279,6 +280,17 @@ def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Node
     group.handlers["a"].leave()
     wait_until(lambda: group.handlers["b"].num_nodes_waiting() > 0, 2, "b sees at once that a left")
     assert group.meet("b")["b"].world_size == 1
+
+
+def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], Nodes]) -> None:
+    """As in the stack's Job, whose greatest number of members is never reached."""
+    group = nodes(2, 1000)
+    for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
+        group.add(name, address, last_call_timeout=8)
+    group.meet("ab")
+    began = time.monotonic()
+    assert group.meet("ab")["a"].world_size == 2
+    assert time.monotonic() - began < 6, "the last call was waited for"
 
 
 def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
