@@ -1,9 +1,13 @@
 """Which changed properties replace a resource of AWS: those that the provider's schemas mark ForceNew.
 
-Read out of hashicorp/terraform-provider-aws, which pulumi-aws bridges, in Pulumi's spelling: node groups at 012e0a32,
-clusters at 00555dc5, add-ons at 00a35305, subnets at 00cda125, NAT gateways at 04088eaa, networks at 00081ce4, file
-systems at 0389f467, access points at 01606926, repositories at 0072eea2, the others from the schemas of pulumi-aws
-7.51. A launch template makes a new version in place, and a node group follows it in place, node by node.
+Read out of hashicorp/terraform-provider-aws, which pulumi-aws bridges, in Pulumi's spelling, each file at a commit of
+its own: node groups at 012e0a32, clusters at 00555dc5, add-ons, pod identities, keys and lifecycle policies at
+00a35305, access entries at 01f43111, subnets at 00cda125, NAT gateways at 04088eaa, endpoints at 008db85a, routes at
+0128541e, rules at 00a32209, networks at 00081ce4, file systems at 0389f467, access points at 01606926, mount targets at
+0593466d, repositories at 0072eea2, log groups at 0073593e. The rest (roles and policies, groups, addresses, templates,
+tables) is from the provider's documentation and was not read in its code.
+
+A launch template makes a new version in place, and a node group follows it in place, node by node.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ FORCE_NEW: dict[str, str] = {
     "aws:ec2/routeTable:RouteTable": "vpcId",
     "aws:ec2/route:Route": "routeTableId destinationCidrBlock destinationIpv6CidrBlock destinationPrefixListId",
     "aws:ec2/routeTableAssociation:RouteTableAssociation": "subnetId gatewayId",
-    "aws:ec2/vpcEndpoint:VpcEndpoint": "vpcId serviceName vpcEndpointType serviceRegion",
+    "aws:ec2/vpcEndpoint:VpcEndpoint": "vpcId serviceName vpcEndpointType serviceRegion resourceConfigurationArn "
+    "serviceNetworkArn",
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "vpcId",
     "aws:ec2/securityGroup:SecurityGroup": "name namePrefix description vpcId",
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": "securityGroupId",

@@ -90,8 +90,7 @@ def cluster_group(account: Account, cluster: str) -> str:
 def _change_cluster(account: Account, id_: str, state: Inputs, inputs: Inputs) -> dict[str, Any]:
     # One change at a time is all that EKS takes.
     if state.get("vpcConfig") != inputs.get("vpcConfig"):
-        keys = ("endpointPrivateAccess", "endpointPublicAccess", "publicAccessCidrs")
-        changed = {key: value for key, value in inputs["vpcConfig"].items() if key in keys}
+        changed = {key: value for key, value in _vpc_config(inputs).items() if value != state["vpcConfig"].get(key)}
         account.call("eks", "update_cluster_config", name=id_, resourcesVpcConfig=changed)
     if state.get("enabledClusterLogTypes") != inputs.get("enabledClusterLogTypes"):
         account.call("eks", "update_cluster_config", name=id_, logging=_logging(inputs))

@@ -51,8 +51,8 @@ class AwsResources(Resources):
     ) -> dict[str, Any]:
         state, inputs = reveal(olds), _inputs(given)
         if preview or has_unknown(inputs):
-            kept = {key: value for key, value in state.items() if key not in inputs}
-            return mark_secrets({**kept, **inputs, **dict.fromkeys(CHANGED.get(urn.token, ()), UNKNOWN)}, given)
+            known = {**_kept(state, inputs), **dict.fromkeys(CHANGED.get(urn.token, ()), UNKNOWN)}
+            return mark_secrets(known, given)
         prefix = f"{urn.text}#"
         (id_,) = (key.removeprefix(prefix) for key in self._cloud.things() if key.startswith(prefix))
         for path in ignored:
@@ -77,6 +77,16 @@ def _inputs(given: dict[str, Any]) -> dict[str, Any]:
     inputs = reveal(given)
     inputs.pop(DEFAULTS, None)
     return inputs
+
+
+def _kept(state: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with what AWS has added, which a change in place leaves as it is, inside of objects too."""
+    merged = {**state, **inputs}
+    for key, value in inputs.items():
+        before = state.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _kept(before, value)
+    return merged
 
 
 def _take_over(state: Any, inputs: Any, path: list[str]) -> None:
