@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy audit ready expired docker-login chaos bench lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy image audit ready expired docker-login chaos bench lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -111,6 +111,13 @@ plan: .venv/infra.stamp  ## what this checkout changes in the cloud, without cre
 
 policy: .venv/policy.stamp node  ## a preview of the local stack, held to the policy pack
 	@$(LOCAL) run -- pulumi preview --stack local --policy-pack policy
+
+image: .venv/infra.stamp  ## push the trainer's image with SBOM and provenance, for image.ref: make image REGISTRY=ghcr.io/you
+	@test -n "$(REGISTRY)" || { echo "error: REGISTRY is missing; give where you may push to: make image REGISTRY=ghcr.io/you"; exit 2; }
+	@tag=$$($(PY) -c 'from infra.image import TRAINER as t, content_hash; print(f"{t.repository}:{content_hash(t, {})}")') \
+	  && docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push \
+	    --file trainer/Dockerfile --tag "$(REGISTRY)/$$tag" . \
+	  && docker buildx imagetools inspect "$(REGISTRY)/$$tag"
 
 audit: .venv/dev.stamp  ## known vulnerabilities of what is locked: a report
 	@for name in infra trainer policy; do echo "requirements/$$name.txt:"; \

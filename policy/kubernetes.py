@@ -10,6 +10,8 @@ from typing import Any
 from policy.resource import UNKNOWN, Resource, Stack
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+#: What builds an image: with BuildKit, with buildah.
+BUILDS = ("docker-build:index:Image", ":BuildahImage")
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
 #: Pods that may do what the restricted Pod Security standard forbids, as namespace/name -> why. The namespace in which
 #: the training runs is in none of them; kube-system is the cluster's own.
@@ -50,7 +52,10 @@ def containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def image_by_digest(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Every container's image is named by digest: what was reviewed is what runs."""
+    """Every container's image, and every base of one, is named by digest: what was reviewed is what runs."""
+    base = (resource.at("buildArgs") or {}).get("BASE_IMAGE") if resource.type.endswith(BUILDS) else None
+    if base not in (None, UNKNOWN) and not DIGEST.search(base):
+        yield f"it is built on {base}; give NAME@sha256:DIGEST (image.base)"
     if not resource.is_kubernetes:
         return
     for pod in pods(resource.inputs):

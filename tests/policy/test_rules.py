@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from infra.recording import Recording, record_anywhere, stacks
+from infra.image import RECIPES, Recipe
+from infra.recording import ROOT, Recording, record_anywhere, stacks
 from policy.check import broken, main
 from policy.resource import UNKNOWN, Resource
 from policy.rules import RULES, demand, name, violations
 from tests.infra.recorded import recorded
+from workloads.pod import TRAINER_ID
 
 Inputs = dict[str, Any]
 
@@ -73,6 +76,7 @@ BREAKS: dict[str, list[tuple[str, str, Callable[[Inputs], object]]]] = {
     "image-by-digest": [
         ("Job", "training", lambda found: container(found).update(image="docker.io/you/trainer:latest")),
         ("StatefulSet", "etcd", lambda found: container(found).pop("image")),
+        ("Image", "trainer", lambda found: found.update(buildArgs={"BASE_IMAGE": "python:3.11"})),
     ],
     "restricted-pods": [
         ("Job", "training", lambda found: container(found).pop("securityContext")),
@@ -232,6 +236,20 @@ def test_a_listed_pod_may_do_what_is_listed_and_no_more() -> None:
     ):
         metadata = {"namespace": "kube-system", "name": pod}
         assert problems(declared("kubernetes:core/v1:Pod", metadata=metadata, spec={**spec, **more})) == found
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_an_image_is_built_on_one_by_digest_where_nobody_says_another(recipe: Recipe) -> None:
+    (base,) = re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / recipe.dockerfile).read_text(), re.MULTILINE)
+    build = declared("docker-build:index:Image", buildArgs={"BASE_IMAGE": base})
+    assert problems(build) == set()
+
+
+def test_the_trainer_runs_as_nobody_in_particular() -> None:
+    """Of the two images it alone runs what users bring; the other is among the exceptions."""
+    lines = (ROOT / "trainer" / "Dockerfile").read_text().splitlines()
+    (user,) = [line for line in lines if line.startswith("USER ")]
+    assert user == f"USER {TRAINER_ID}:{TRAINER_ID}"
 
 
 def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
