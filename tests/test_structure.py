@@ -98,5 +98,5 @@ def test_every_key_of_a_stack_that_a_document_names_exists(document: Path) -> No
         for key in named
         if key.partition(".")[0] in sections and key not in known and not key.startswith("training.settings.")
     }
-    files = {key for key in wrong if key.endswith((".py", ".md", ".yaml"))}
+    files = {key for key in wrong if key.endswith((".py", ".md", ".yaml", ".yml"))}
     assert wrong - files == set()
