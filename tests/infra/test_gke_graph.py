@@ -159,7 +159,7 @@ def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> N
     job = stack.one("Job", "training").inputs
     assert request["spec"]["podSets"] == [{"count": 2, "podTemplateRef": {"name": request["metadata"]["name"]}}]
     assert request["spec"]["parameters"] == {"maxRunDurationSeconds": "86400"}
-    template = stack.one("PodTemplate").inputs["template"]["spec"]
+    template = stack.one("PodTemplate", "nodes-wanted").inputs["template"]["spec"]
     assert template["containers"] == job["spec"]["template"]["spec"]["containers"], "the nodes have to fit the pods"
     annotations = job["spec"]["template"]["metadata"]["annotations"]
     assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
