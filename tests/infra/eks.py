@@ -1,0 +1,26 @@
+"""The AWS stack for tests: recorded with changes, and its parts by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.recording import Recorded, Recording, record
+from tests.infra.recorded import changed, recorded
+
+STACK = "aws-g4dn"
+#: Of its file, in the order in which workers are wanted from them.
+ZONES = ["us-west-2b", "us-west-2c", "us-west-2d", "us-west-2a"]
+
+
+def stack(**sections: dict[str, Any] | None) -> Recording:
+    return record(STACK, changed(STACK, **sections)) if sections else recorded(STACK)
+
+
+def workers(found: Recording) -> list[Recorded]:
+    """The node groups that train, in the order of ZONES."""
+    groups = [item for item in found.resources if item.kind == "NodeGroup" and item.name.startswith("workers-")]
+    return sorted(groups, key=lambda item: ZONES.index(item.name.removeprefix("workers-")))
+
+
+def pod(found: Recording, kind: str, name: str) -> dict[str, Any]:
+    return found.one(kind, name).inputs["spec"]["template"]["spec"]

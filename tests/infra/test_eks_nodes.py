@@ -1,0 +1,161 @@
+"""The nodes of the AWS stack: what they are, in which zones, and what pods find on them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from email import message_from_string
+from typing import Any
+
+from infra.recording import Recording
+from tests.infra.eks import STACK, ZONES, pod, stack, workers
+
+
+def template(found: Recording, name: str = "workers") -> dict[str, Any]:
+    return found.one("LaunchTemplate", name).inputs
+
+
+def node_configuration(found: Recording, name: str = "workers") -> dict[str, Any]:
+    (part,) = message_from_string(base64.b64decode(template(found, name)["userData"]).decode()).get_payload()
+    assert part.get_content_type() == "application/node.eks.aws"
+    return json.loads(part.get_payload())["spec"]
+
+
+def test_nothing_with_an_accelerator_exists_at_rest() -> None:
+    for group in workers(stack()):
+        assert group.inputs["scalingConfig"] == {"minSize": 0, "desiredSize": 0, "maxSize": 4}
+        assert group.inputs["capacityType"] == "SPOT"
+        assert group.inputs["instanceTypes"] == ["g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge"]
+        assert group.inputs["amiType"] == "AL2023_x86_64_NVIDIA"
+    system = stack().one("NodeGroup", "system").inputs
+    assert system["capacityType"] == "ON_DEMAND"
+    assert system["amiType"] == "AL2023_x86_64_STANDARD"
+    assert system["scalingConfig"] == {"minSize": 1, "desiredSize": 1, "maxSize": 3}
+
+
+def test_workers_are_wanted_from_the_zones_in_their_order() -> None:
+    """Gradients that cross a zone are billed by the GB, so one zone is filled before the next is tried."""
+    groups = workers(stack())
+    assert [group.name for group in groups] == [f"workers-{zone}" for zone in ZONES]
+    for zone, group in zip(ZONES, groups, strict=True):
+        (subnet,) = group.inputs["subnetIds"]
+        made = stack().one("Subnet", f"nodes-{zone}")
+        assert made.inputs["availabilityZone"] == zone
+        assert made.urn in group.dependencies
+        assert subnet
+    text = stack().one("ConfigMap", "cluster-autoscaler-priorities").inputs["data"]["priorities"]
+    ranks = dict(line.split(": ", 1) for line in text.splitlines())
+    by_rank = [json.loads(ranks[rank]) for rank in sorted(ranks, key=int, reverse=True)]
+    assert by_rank == [*([f"^eks-workers-{zone}-.*"] for zone in ZONES), [".*"]]
+    assert (
+        "--expander=priority,least-waste" in pod(stack(), "Deployment", "cluster-autoscaler")["containers"][0]["args"]
+    )
+
+
+def test_pods_go_where_they_belong() -> None:
+    training = pod(stack(), "Job", "training")
+    for group in workers(stack()):
+        (taint,) = group.inputs["taints"]
+        assert taint["effect"] == "NO_SCHEDULE"
+        assert [
+            toleration
+            for toleration in training["tolerations"]
+            if (toleration["key"], toleration.get("value")) == (taint["key"], taint["value"])
+        ]
+        assert training["nodeSelector"].items() <= group.inputs["labels"].items()
+    for kind, name in [("Job", "dataset"), ("StatefulSet", "etcd"), ("Deployment", "cluster-autoscaler")]:
+        assert not pod(stack(), kind, name).get("tolerations"), f"{name} could be on a Spot machine"
+
+
+def test_a_t4_trains_in_fp16_with_what_the_node_has() -> None:
+    container = pod(stack(), "Job", "training")["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert {"model.preset=distil", "train.precision=fp16"} <= set(container["args"])
+    assert container["args"][container["args"].index("--nnodes") + 1].startswith("1:")
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    # 120 s after its notice a Spot machine is gone.
+    assert 60 <= pod(stack(), "Job", "training")["terminationGracePeriodSeconds"] < 110
+
+
+def test_every_run_has_a_rendezvous_of_its_own() -> None:
+    container = pod(stack(), "Job", "training")["containers"][0]
+    (source,) = [item["valueFrom"] for item in container["env"] if item["name"] == "RDZV_ID"]
+    assert "controller-uid" in source["fieldRef"]["fieldPath"], (
+        "the Job's uid: no two Jobs share it, whatever their name"
+    )
+
+
+def test_the_trainer_takes_every_argument() -> None:
+    from trainer.config import load
+
+    arguments = pod(stack(), "Job", "training")["containers"][0]["args"]
+    config = load(arguments[arguments.index("--") + 1 :])
+    assert config.train.precision == "fp16"
+    assert config.model.preset == "distil"
+
+
+def test_nodes_are_encrypted_and_keep_their_credentials_to_themselves() -> None:
+    for name in ("system", "workers"):
+        found = template(stack(), name)
+        (disk,) = found["blockDeviceMappings"]
+        assert disk["ebs"]["encrypted"] == "true"
+        assert disk["ebs"]["volumeType"] == "gp3"
+        assert disk["ebs"]["deleteOnTermination"] == "true"
+        metadata = found["metadataOptions"]
+        assert metadata["httpTokens"] == "required"
+        assert metadata["httpPutResponseHopLimit"] == 1, "with two, every pod could be the node"
+        tagged = {item["resourceType"]: item["tags"] for item in found["tagSpecifications"]}
+        for kind in ("instance", "volume", "network-interface"):
+            assert tagged[kind]["stack"] == STACK, f"no bill and no search for leftovers would find the {kind}"
+
+
+def test_local_disks_are_scratch_and_a_shutdown_reaches_the_pods() -> None:
+    found = node_configuration(stack())
+    assert found["instance"] == {"localStorage": {"strategy": "RAID0"}}
+    assert found["kubelet"]["config"]["shutdownGracePeriod"] == "45s"
+    assert "instance" not in node_configuration(stack(nodes={"localSsds": 0}))
+
+
+def test_a_placement_group_is_in_one_zone() -> None:
+    assert not [item for item in stack().resources if item.kind == "PlacementGroup"]
+    found = stack(nodes={"compactPlacement": True})
+    for zone in ZONES:
+        group = found.one("PlacementGroup", f"workers-{zone}")
+        assert group.inputs["strategy"] == "cluster"
+        assert template(found, f"workers-{zone}")["placement"] == {"groupName": group.inputs["name"]}
+        assert (
+            found.one("LaunchTemplate", f"workers-{zone}").urn in found.one("NodeGroup", f"workers-{zone}").dependencies
+        )
+
+
+def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
+    assert "networkInterfaces" not in template(stack())
+    found = stack(nodes={"machineType": "g4dn.8xlarge", "alternatives": ["g4dn.16xlarge"], "efa": True})
+    (interface,) = template(found)["networkInterfaces"]
+    assert interface["interfaceType"] == "efa"
+    assert interface["securityGroups"], "EKS adds its group only where no interface is spelled out"
+    assert [group.name for group in workers(found)] == ["workers-us-west-2b"], "it does not reach another zone"
+    # From the node to NCCL: announced, asked for, known to the autoscaler before there is a node.
+    training = pod(found, "Job", "training")["containers"][0]
+    assert training["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
+    assert {"name": "FI_PROVIDER", "value": "efa"} in training["env"]
+    assert pod(found, "DaemonSet", "efa-device-plugin")["nodeSelector"] == {"trainyard/pool": "workers"}
+    tag = found.one("Tag").inputs
+    assert tag["autoscalingGroupName"].startswith("eks-workers-us-west-2b-")
+    assert tag["tag"] == {
+        "key": "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa",
+        "value": "1",
+        "propagateAtLaunch": False,
+    }
+
+
+def test_the_device_plugin_runs_where_accelerators_are_and_nowhere_else() -> None:
+    plugin = pod(stack(), "DaemonSet", "nvidia-device-plugin")
+    assert plugin["nodeSelector"] == {"trainyard/pool": "workers"}
+    assert [item["key"] for item in plugin["tolerations"]] == ["nvidia.com/gpu"]
+    assert plugin["priorityClassName"] == "system-node-critical"
+    assert plugin["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not [item for item in stack().resources if item.name == "dcgm-exporter"]
+    exporter = pod(stack(eks={"gpuMetrics": True}), "DaemonSet", "dcgm-exporter")
+    assert exporter["nodeSelector"] == plugin["nodeSelector"]
