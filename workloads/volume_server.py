@@ -37,6 +37,8 @@ HASHED_AT_ONCE = 64
 IDLE_SECONDS = 3600
 """A server that nobody asks anything for this long ends, and with it its pod. A client is silent while it reads its own
 file to compare it, which takes minutes for a large one."""
+ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
+"""How to ask for a public bucket: a pod without credentials is refused before it has asked, otherwise."""
 COPIED = ".copied"
 """In a folder that came from elsewhere: which version of each file is there. No name that a data set would take in."""
 
@@ -119,17 +121,7 @@ def copy(source: str, folder: Path) -> Iterator[dict[str, Any]]:
 
     A file that is there in the version that the source has now stays; one that was interrupted goes on where it was.
     """
-    import fsspec
-
-    try:
-        system, root = fsspec.core.url_to_fs(source)
-        system.invalidate_cache()  # it would remember what was there at the last request
-        info = system.info(root)
-        found = [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
-    except FileNotFoundError:
-        raise RefusedError(404, f"{source}: is not there, or not for this cluster to see") from None
-    except Exception as error:  # each kind of storage has its own
-        raise RefusedError(502, f"{source}: cannot be read ({_line(error)}); check the name and the access") from None
+    system, root, found = _found(source)
     wanted = sorted((_below(info["name"], root), info) for info in found if not info["name"].endswith("/"))
     if not wanted:
         raise RefusedError(404, f"{source}: holds no file")
@@ -157,6 +149,25 @@ def copy(source: str, folder: Path) -> Iterator[dict[str, Any]]:
         note = folder / f"{COPIED}.part"
         note.write_text(json.dumps(known, indent=1, sort_keys=True), "utf-8")
         os.replace(note, folder / COPIED)
+
+
+def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
+    """The storage, the path in it and the files there: with the pod's credentials, else as anybody. RefusedError."""
+    import fsspec
+
+    first: Exception | None = None
+    for options in ({}, *ANONYMOUS.get(urlsplit(source).scheme, ())):
+        try:
+            system, root = fsspec.core.url_to_fs(source, **options)
+            system.invalidate_cache()  # it would remember what was there at the last request
+            info = system.info(root)
+            return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
+        except FileNotFoundError:
+            raise RefusedError(404, f"{source}: is not there, or not for this cluster to see") from None
+        except Exception as error:  # each kind of storage has its own
+            first = first or error
+    told = _line(first) if first else ""
+    raise RefusedError(502, f"{source}: cannot be read ({told}); check the name and the access")
 
 
 def _below(name: str, root: str) -> str:

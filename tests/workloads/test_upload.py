@@ -297,6 +297,19 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
             copy(wire.volume, "s3://nowhere", str(target), Seen())
 
 
+def test_a_public_bucket_needs_no_credentials(
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+) -> None:
+    client, environment = bucket
+    client.put_object(Bucket="texts", Key="a.txt", Body=b"public", ACL="public-read")
+    nobody = {name: value for name, value in environment.items() if not name.startswith("AWS_ACCESS")}
+    nobody |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    nobody.pop("AWS_SECRET_ACCESS_KEY")
+    with server(volume_folder, **nobody) as (port, _):
+        copy(Wire(port).volume, "s3://texts/a.txt", str(volume_folder), Seen())
+    assert (volume_folder / "a.txt").read_bytes() == b"public"
+
+
 def partial_of(folder: Path) -> str:
     """Name of the one file that is not whole."""
     (found,) = folder.rglob(".large.bin.*part")
