@@ -84,7 +84,7 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 	$(PY) -m chaos
 
 bench: .venv/dev.stamp  ## measure anew what bench/results/ holds of the trainer and of `pulumi up` (root, 2 idle cores, 2 hours)
-	for each in graph trainer.prepare trainer.attention trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
 lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and types
