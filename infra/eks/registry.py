@@ -6,6 +6,7 @@ Tags of images are immutable. BuildKit's cache is a tag that changes, and so has
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -15,18 +16,20 @@ from infra.config import StackConfig
 from infra.eks.scope import Scope
 from infra.image import TRAINER
 
-#: Newest images that stay, and days after which an untagged one, which a newer push has replaced, goes.
-KEPT_IMAGES, UNTAGGED_DAYS = 10, 7
+#: Newest images that stay.
+KEPT_IMAGES = 10
 CACHE = "-cache"
+#: A rule of a lifecycle policy, without its number (docs.aws.amazon.com/AmazonECR/latest/userguide/LifecyclePolicies).
+Rule = dict[str, Any]
 
 
 def build(config: StackConfig, scope: Scope) -> Registry | None:
     """Nothing for prebuilt images."""
     if config.image.builder == "prebuilt":
         return None
-    images = _repository("images", TRAINER.repository, scope, "IMMUTABLE", kept=KEPT_IMAGES, untagged=UNTAGGED_DAYS)
+    images = _repository("images", TRAINER.repository, scope, "IMMUTABLE", [_untagged(7), _newest(KEPT_IMAGES)])
     if config.image.builder in (None, "buildkit"):
-        _repository("cache", f"{TRAINER.repository}{CACHE}", scope, "MUTABLE", kept=1, untagged=1)
+        _repository("cache", f"{TRAINER.repository}{CACHE}", scope, "MUTABLE", [_untagged(1)])
     # Asked for when the repository is there; good for twelve hours, and a difference to nobody.
     token = aws.ecr.get_authorization_token_output(
         registry_id=images.registry_id, opts=pulumi.InvokeOutputOptions(parent=scope.parent)
@@ -41,7 +44,7 @@ def build(config: StackConfig, scope: Scope) -> Registry | None:
     )
 
 
-def _repository(name: str, path: str, scope: Scope, mutability: str, *, kept: int, untagged: int) -> aws.ecr.Repository:
+def _repository(name: str, path: str, scope: Scope, mutability: str, rules: list[Rule]) -> aws.ecr.Repository:
     repository = aws.ecr.Repository(
         name,
         name=f"{scope.name}/{path}",
@@ -52,18 +55,20 @@ def _repository(name: str, path: str, scope: Scope, mutability: str, *, kept: in
         force_delete=True,
         opts=scope.options(),
     )
-    rules = [
-        _rule(1, "replaced", {"tagStatus": "untagged", "countType": "sinceImagePushed", "countUnit": "days"}, untagged),
-        _rule(2, "newest stay", {"tagStatus": "any", "countType": "imageCountMoreThan"}, kept),
-    ]
-    aws.ecr.LifecyclePolicy(name, repository=repository.name, policy=json.dumps({"rules": rules}), opts=scope.options())
+    numbered = [{"rulePriority": at + 1, "action": {"type": "expire"}, **rule} for at, rule in enumerate(rules)]
+    aws.ecr.LifecyclePolicy(
+        name, repository=repository.name, policy=json.dumps({"rules": numbered}), opts=scope.options()
+    )
     return repository
 
 
-def _rule(priority: int, description: str, selection: dict[str, str], count: int) -> dict:
-    return {
-        "rulePriority": priority,
-        "description": description,
-        "selection": {**selection, "countNumber": count},
-        "action": {"type": "expire"},
-    }
+def _untagged(days: int) -> Rule:
+    """What a newer push has replaced. ECR keeps untagged parts of an image, its SBOM among them, as long as that."""
+    selection = {"tagStatus": "untagged", "countType": "sinceImagePushed", "countUnit": "days", "countNumber": days}
+    return {"description": f"untagged, after {days} d", "selection": selection}
+
+
+def _newest(count: int) -> Rule:
+    # By tags: an image counts once, whatever it consists of.
+    selection = {"tagStatus": "tagged", "tagPatternList": ["*"], "countType": "imageCountMoreThan"}
+    return {"description": f"the newest {count} stay", "selection": {**selection, "countNumber": count}}

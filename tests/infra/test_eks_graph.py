@@ -11,6 +11,7 @@ import pytest
 from infra.recording import Recording
 from tests.infra.eks import ZONES, pod, stack
 from tests.infra.recorded import earlier
+from workloads.pod import TRAINER_ID
 
 
 def statements(found: Recording, policy: str) -> list[dict[str, Any]]:
@@ -157,8 +158,12 @@ def test_the_file_system_is_encrypted_entered_by_one_door_and_by_the_trainer() -
     assert rule.inputs["referencedSecurityGroupId"].startswith("sg-")
     assert not {"cidrIpv4", "cidrIpv6", "prefixListId"} & rule.inputs.keys()
     point = found.one("AccessPoint").inputs
-    assert point["posixUser"] == {"uid": 1000, "gid": 1000}
-    assert point["rootDirectory"]["creationInfo"] == {"ownerUid": 1000, "ownerGid": 1000, "permissions": "0750"}
+    assert point["posixUser"] == {"uid": TRAINER_ID, "gid": TRAINER_ID}
+    assert point["rootDirectory"]["creationInfo"] == {
+        "ownerUid": TRAINER_ID,
+        "ownerGid": TRAINER_ID,
+        "permissions": "0750",
+    }
     (allow,) = json.loads(found.one("FileSystemPolicy").inputs["policy"])["Statement"]
     assert "elasticfilesystem:ClientRootAccess" not in allow["Action"]
     assert allow["Condition"]["Bool"]["aws:SecureTransport"] == "true"
@@ -187,11 +192,17 @@ def test_the_image_is_built_beside_the_cluster_into_immutable_tags() -> None:
     (login,) = image.inputs["registries"]
     assert login["address"] == server
     assert login["password"]["4dabf18193072939515e22adb298388d"], "the token is a secret of the state"
-    for policy in (item for item in found.resources if item.kind == "LifecyclePolicy"):
-        assert [rule["selection"]["tagStatus"] for rule in json.loads(policy.inputs["policy"])["rules"]] == [
-            "untagged",
-            "any",
+
+
+def test_the_repositories_do_not_fill_up() -> None:
+    def rules(name: str) -> list[tuple[int, str, int]]:
+        found = json.loads(stack().one("LifecyclePolicy", name).inputs["policy"])["rules"]
+        return [
+            (rule["rulePriority"], rule["selection"]["tagStatus"], rule["selection"]["countNumber"]) for rule in found
         ]
+
+    assert rules("images") == [(1, "untagged", 7), (2, "tagged", 10)]
+    assert rules("cache") == [(1, "untagged", 1)]
 
 
 def test_a_prebuilt_image_needs_no_repository() -> None:
