@@ -72,7 +72,9 @@ class CloudServer(Server):
             return super().Invoke(request, context)
         with self._errors(context):
             answer = self._configured().answer(request.tok, reveal(from_struct(request.args)))  # type: ignore[attr-defined]
-            return provider_pb2.InvokeResponse(**{"return": to_struct(answer, True)})
+            # `return` is a keyword of Python.
+            fields: dict[str, Any] = {"return": to_struct(answer, True)}
+            return provider_pb2.InvokeResponse(**fields)
 
     def Diff(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
         # What the program gave before, not what the cloud added to it.

@@ -19,6 +19,9 @@ from .account import Account
 VARIABLE = "TRAINYARD_TEST_AWS"
 #: Outputs that a change in place gives other values, so that a preview cannot know them (the provider's ComputedIf).
 CHANGED = {"aws:ec2/launchTemplate:LaunchTemplate": ("latestVersion", "defaultVersion")}
+#: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
+#: deleting that then takes both away (pulumi-aws #2075).
+OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
 
 
 class AwsResources(Resources):
@@ -36,7 +39,7 @@ class AwsResources(Resources):
 
     def _same_name(self, token: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         named = self._named(token)
-        return bool(named) and old.get(named) == new.get(named)
+        return token in OLD_FIRST or (bool(named) and old.get(named) == new.get(named))
 
     def create(self, urn: Urn, given: dict[str, Any], timeout: float, preview: bool) -> tuple[str, dict[str, Any]]:
         if preview:

@@ -15,6 +15,7 @@ from local.kubernetes_plugin.naming import Urn
 from local.kubernetes_plugin.values import UNKNOWN
 
 GROUP, TEMPLATE = "aws:eks/nodeGroup:NodeGroup", "aws:ec2/launchTemplate:LaunchTemplate"
+LIFECYCLE = "aws:ecr/lifecyclePolicy:LifecyclePolicy"
 SUBNET, CLUSTER, RULE = (
     "aws:ec2/subnet:Subnet",
     "aws:eks/cluster:Cluster",
@@ -45,6 +46,7 @@ def urn(type_: str) -> Urn:
         (SUBNET, {"cidrBlock": "10.0.0.0/20"}, {"cidrBlock": "10.0.16.0/20"}, ["cidrBlock"], False),
         (CLUSTER, {"version": "1.34"}, {"version": "1.35"}, [], False),
         (CLUSTER, {"roleArn": "a"}, {"roleArn": "b"}, ["roleArn"], True),
+        (LIFECYCLE, {"policy": "a"}, {"policy": "b"}, ["policy"], True),
         (RULE, {"cidrIpv4": "10.0.0.0/8"}, {"cidrIpv4": "10.0.0.0/16"}, [], False),
     ],
 )

@@ -1,0 +1,178 @@
+"""What the real Pulumi engine decides about aws-g4dn, with AWS's own API behind it: what a change updates, replaces or
+deletes, in which order everything goes. The account is moto's, which refuses what AWS refuses (local/cloud_plugin/aws).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from local.cloud_plugin.aws import inventory, settled
+from local.cloud_plugin.aws.account import Account
+from local.cloud_plugin.aws.emulator import aws
+from tests.e2e import cloud_stack
+from tests.e2e.cloud_stack import CloudStack
+
+pytestmark = pytest.mark.engine
+STACK, REGION = "aws-g4dn", "us-west-2"
+#: The training, and the patch that owns its number of pods.
+JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
+WORKERS = {f"aws:eks/nodeGroup:NodeGroup workers-{REGION}{zone}" for zone in "abcd"}
+CANARY = "hf_canaryCanaryCANARYcanary"
+
+
+@dataclass
+class OnAws:
+    """A stack with an account of its own."""
+
+    stack: CloudStack
+    account: Account
+    empty: set[str]
+    """What a new account has."""
+
+    def left(self) -> set[str]:
+        return inventory.everything(self.account) - self.empty
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with aws() as address:
+        yield address
+
+
+def on_aws(endpoint: str, number: str, factory: pytest.TempPathFactory) -> OnAws:
+    account = Account(endpoint, number, REGION)
+    stack = cloud_stack.make(STACK, factory.mktemp("aws"), account)
+    return OnAws(stack, account, inventory.everything(account))
+
+
+@pytest.fixture(scope="module")
+def created(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> OnAws:
+    there = on_aws(endpoint, "500000000001", tmp_path_factory)
+    there.stack.planned = there.stack.preview()
+    there.stack.up()
+    return there
+
+
+@pytest.fixture
+def stack(created: OnAws) -> Iterator[CloudStack]:
+    """The configuration is as before after the test."""
+    before = dict(created.stack.values)
+    yield created.stack
+    created.stack.values = before
+    created.stack.configure()
+
+
+def replaced(plan: dict[str, set[str]]) -> set[str]:
+    return set().union(*(things for operation, things in plan.items() if "replac" in operation))
+
+
+def of_cloud(things: set[str]) -> set[str]:
+    """Those that are billed or hold data, without Kubernetes objects."""
+    return {thing for thing in things if thing.startswith(("aws:", "docker-build:"))}
+
+
+def test_the_first_preview_shows_all_that_up_makes_and_a_training_could_run(created: OnAws) -> None:
+    resources = json.loads(created.stack.state())["deployment"]["resources"]
+    made = {f"{item['type']} {item['urn'].rsplit('::', 1)[-1]}" for item in resources}
+    assert created.stack.planned == {"create": {name for name in made if " default_" not in name}}
+    assert settled.problems(created.account) == []
+
+
+def test_the_number_of_workers_changes_while_they_train(stack: CloudStack) -> None:
+    stack.configure(workers={"count": 3})
+    plan = stack.preview()
+    assert replaced(plan) == set()
+    assert "kubernetes:batch/v1:JobPatch training-size" in plan["update"]
+    assert of_cloud(set().union(*plan.values())) == set()
+
+
+def test_another_training_replaces_the_job_alone(stack: CloudStack) -> None:
+    stack.configure(training={"steps": 30_000})
+    plan = stack.preview()
+    assert set().union(*plan.values()) == JOB
+    assert replaced(plan) == JOB
+
+
+def test_more_nodes_are_an_update(stack: CloudStack) -> None:
+    stack.configure(nodes={"max": 6})
+    plan = stack.preview()
+    assert of_cloud(plan["update"]) == WORKERS
+    assert replaced(plan) == set()
+
+
+def test_who_may_reach_the_api_changes_in_place(stack: CloudStack) -> None:
+    stack.configure(eks={"apiAllowedCidrs": ["1.2.3.0/24"]})
+    assert stack.preview() == {"update": {"aws:eks/cluster:Cluster cluster"}}
+
+
+def test_a_larger_disk_rolls_the_node_groups_in_place(stack: CloudStack) -> None:
+    """A new version of the launch template, whose number only AWS knows, and which the groups follow."""
+    stack.configure(nodes={"diskGib": 300})
+    plan = stack.preview()
+    assert of_cloud(plan["update"]) == {"aws:ec2/launchTemplate:LaunchTemplate workers", *WORKERS}
+    assert of_cloud(replaced(plan)) == set()
+
+
+def test_other_instances_replace_the_node_groups_and_the_job_alone(created: OnAws, stack: CloudStack) -> None:
+    """Through to the end: a group's name is taken until the old one is gone."""
+    stack.configure(nodes={"machineType": "g4dn.2xlarge", "alternatives": ["g4dn.4xlarge"]})
+    plan = stack.preview()
+    assert of_cloud(replaced(plan)) == WORKERS
+    assert replaced(plan) - of_cloud(replaced(plan)) == JOB
+    before = len(stack.cloud.journal())
+    stack.up()
+    journal = stack.cloud.journal()[before:]
+    for group in WORKERS:
+        assert [operation for operation, thing in journal if thing == group] == ["delete", "create"]
+    assert settled.problems(created.account) == []
+
+
+def test_no_secret_and_no_token_is_in_state_or_output(stack: CloudStack) -> None:
+    stack.pulumi("config", "set", "--secret", "--path", "secrets.huggingFaceToken", CANARY)
+    shown = stack.pulumi("preview", "--diff")
+    shown += stack.up() + stack.state() + stack.pulumi("stack", "output", "--json")
+    encoded = base64.b64encode(CANARY.encode()).decode()
+    assert CANARY not in shown
+    assert encoded not in shown
+    assert "get-token" in shown  # credentials are asked for when they are used
+    assert encoded in str([thing.inputs for thing in stack.cloud.things().values() if thing.type.endswith(":Secret")])
+
+
+def test_the_state_and_the_program_agree_after_all_that(stack: CloudStack) -> None:
+    stack.up()
+    assert stack.preview() == {}
+
+
+def test_destroy_goes_in_order_can_be_blocked_and_leaves_nothing(created: OnAws) -> None:
+    """The account's own DependencyViolation blocks it at first: somebody's network interface in a subnet."""
+    stack, account = created.stack, created.account
+    subnets = [thing for thing in stack.cloud.things().values() if thing.type == "aws:ec2/subnet:Subnet"]
+    theirs = account.call("ec2", "create_network_interface", SubnetId=subnets[0].id, Description="theirs")
+    before = len(stack.cloud.journal())
+    stack.destroy(fails=True)
+    assert "DependencyViolation" in stack.text
+    assert "theirs" in stack.text
+    id_ = theirs["NetworkInterface"]["NetworkInterfaceId"]
+    account.call("ec2", "delete_network_interface", NetworkInterfaceId=id_)
+    stack.destroy()
+    assert created.left() == set()
+    assert stack.cloud.things() == {}
+    assert "resources" not in json.loads(stack.state())["deployment"]
+    order = [thing for operation, thing in stack.cloud.journal()[before:] if operation == "delete"]
+    cluster = order.index("aws:eks/cluster:Cluster cluster")
+    assert all(order.index(group) < cluster for group in WORKERS)
+    for later in (
+        "aws:cloudwatch/logGroup:LogGroup control-plane",
+        "aws:kms/key:Key secrets",
+        "aws:efs/mountTarget:MountTarget data-us-west-2a",
+        "aws:efs/fileSystem:FileSystem data",
+        "aws:ec2/vpc:Vpc network",
+    ):
+        assert max(order.index(group) for group in WORKERS) < order.index(later)
+    # These go with their cluster, in one operation.
+    assert [name for name in order if name.startswith(("kubernetes:", "aws:eks/addon"))] == []
