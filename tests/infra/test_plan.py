@@ -17,6 +17,8 @@ from infra.snapshot import snapshot
 from tests.infra.recorded import changed, recorded
 
 POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"
+#: A node group in each zone.
+GROUPS = {f"aws:eks/nodeGroup:NodeGroup workers-us-west-2{zone}" for zone in "abcd"}
 JOB = "kubernetes:batch/v1:Job training"
 
 
@@ -45,7 +47,7 @@ def test_no_change_is_none() -> None:
 @pytest.mark.parametrize(
     ("stack", "change", "expected"),
     [
-        # As tests/e2e/test_gcp_engine.py sees the engine decide.
+        # As tests/e2e/test_gcp_engine.py and test_aws_engine.py see the engine decide.
         ("gcp-a100", {"nodes": {"max": 8}}, {CHANGED: {POOL}}),
         # A pod on a Spot node gets less time to leave.
         ("gcp-a100", {"nodes": {"consumption": "spot"}}, {REPLACED: {POOL, JOB}}),
@@ -53,6 +55,8 @@ def test_no_change_is_none() -> None:
         ("gcp-a100", {"training": {"steps": 30_000}}, {REPLACED: {JOB}}),
         ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
         ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
+        ("aws-g4dn", {"nodes": {"max": 8}}, {CHANGED: GROUPS}),
+        ("aws-g4dn", {"training": {"metricsEvery": 7}}, {REPLACED: {JOB}}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) and "nodes" in value else None,
 )
@@ -64,7 +68,7 @@ def test_a_change_is_planned_as_the_engine_decides(
         assert resources <= found[operation]
     # Nothing else is replaced, and nothing of the cloud is changed besides.
     assert found.get(REPLACED, set()) == expected.get(REPLACED, set())
-    cloud = {name for name in found.get(CHANGED, set()) if name.startswith("gcp:")}
+    cloud = {name for name in found.get(CHANGED, set()) if name.startswith(("gcp:", "aws:"))}
     assert cloud == expected.get(CHANGED, set())
 
 

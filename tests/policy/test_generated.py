@@ -77,10 +77,18 @@ AWS = {
         optional={
             "consumption": st.sampled_from(["on_demand", "spot"]),
             "max": st.integers(3, 100),
-            "machineType": st.sampled_from(["g4dn.xlarge", "g4dn.12xlarge"]),
+            "alternatives": st.sampled_from([[], ["g4dn.2xlarge"]]),
         },
     ),
-    "eks": st.fixed_dictionaries({}, optional={"publicNodes": st.booleans(), "irsa": st.booleans()}),
+    "eks": st.fixed_dictionaries(
+        {},
+        optional={
+            "publicNodes": st.booleans(),
+            "irsa": st.booleans(),
+            "secretsEncryption": st.booleans(),
+            "apiAllowedCidrs": st.sampled_from([["203.0.113.0/24"], ["198.51.100.7/32", "10.0.0.0/8"]]),
+        },
+    ),
 }
 LOCAL = {
     **ANY_STACK,
