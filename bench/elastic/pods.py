@@ -1,0 +1,81 @@
+"""How long a training on real pods stands still when some of them go: `python -m local run -- python -m
+bench.elastic.pods`, for some six minutes, to bench/results/chaos-pods.md.
+
+The real node, the real engine and the trainer's image; chaos/pod_rows.py says what happens, tests/e2e/
+test_elastic_pods.py sees that it ends well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from bench.machine import describe
+from chaos.pod_rows import ROWS, SAME_LOSS, STACK, Result, difference, play
+from chaos.pods import Pods
+from chaos.stack import Stack
+
+RESULTS = Path(__file__).parents[1] / "results" / "chaos-pods.md"
+HEADER = ("fault", "ended as expected", "steps lost", "s without a step", "exit codes")
+
+
+def main() -> int:
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        stack = Stack("e2e-elastic", Path(folder), dict(os.environ))
+        stack.write(**STACK)
+        stack.write(training={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
+        stack.select()
+        try:
+            stack.up()
+            with Pods(stack) as pods:
+                pods.world(1)
+                for row in ROWS:
+                    results.append(play(row, pods, stack))
+                    print(*cells(results[-1]), sep="  ", flush=True)
+                begin = time.monotonic()
+                gone = stack.pulumi("destroy", "--yes")
+                destroyed = time.monotonic() - begin
+                assert gone.returncode == 0, gone.stdout + gone.stderr
+                apart = difference(pods)
+        finally:
+            stack.remove()
+    RESULTS.write_text(page(results, destroyed, apart), encoding="utf-8")
+    return 1 if apart > SAME_LOSS or any(result.problem for result in results) else 0
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    codes = " ".join("-" if code is None else str(code) for code in result.codes)
+    return (result.row.fault, result.problem or "yes", str(result.steps_lost), f"{result.seconds:.1f}", codes)
+
+
+def page(results: list[Result], destroyed: float, apart: float) -> str:
+    return "\n".join(
+        (
+            "# Faults of pods",
+            "",
+            f"`python -m bench.elastic.pods`; {describe('torch', 'pulumi')}; Kubernetes of the local node, its pods on "
+            "the same processors.",
+            "",
+            "One training of the tiny model from its beginning to its destruction; a checkpoint every 20 steps; "
+            "keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the longest pause between two optimizer steps "
+            "until all pods train again: detection, the new round and the import of torch in each pod at once; a pod "
+            "that comes back costs a round of its own.",
+            "",
+            f"| {' | '.join(HEADER)} |",
+            f"|{'---|' * len(HEADER)}",
+            *(f"| {' | '.join(cells(result))} |" for result in results),
+            "",
+            f"`pulumi destroy` while it trained took {destroyed:.0f} s. The loss of every step was that of an "
+            f"undisturbed training: {apart:.1e} apart at most.",
+            "",
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

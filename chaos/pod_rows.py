@@ -1,0 +1,205 @@
+"""Faults of pods on a real cluster, played one after the other on one training that nobody starts anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.faults import expect
+from chaos.lab import Expected
+from chaos.nodes import ROOT
+from chaos.pods import End, Pods
+from chaos.report import SAME_LOSS
+from chaos.stack import Stack
+
+WORKERS = 3
+PERIOD = 20
+"""Steps between two checkpoints."""
+ABSENCE = 60
+"""Seconds without etcd."""
+TERMINATED = 143
+STACK: dict[str, Any] = {
+    # Three of them fit on a node with two processors; no limit, so each takes what is free.
+    "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
+    "tensorboard": {"enabled": False},
+    "training": {
+        "model": "tiny",
+        # More than there is time for: the training is there until it is destroyed.
+        "steps": 100_000,
+        "tokensPerStep": 384,
+        "sequenceLength": 64,
+        "microBatch": 1,
+        "precision": "fp32",
+        "metricsEvery": 1,
+        "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
+        # A measurement after each step makes the time pass, and changes nothing: the undisturbed run does without, and
+        # has soon made as many steps.
+        "evaluation": {"every": 1, "batches": 24},
+        "checkpoint": {"everySteps": PERIOD},
+        "settings": {"evaluation.sample_tokens": 4, "metrics.tensorboard": False},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    fault: str
+    play: Callable[[Pods, Stack], list[End]]
+    """Returns how the pods that it ended did so."""
+    seconds: float
+    """Without an optimizer step, at most, on a machine that does nothing else."""
+    steps_lost: int = 0
+    """How many steps may be made again."""
+
+
+@dataclass(frozen=True)
+class Result:
+    row: Row
+    problem: str
+    """Empty when all was as expected."""
+    steps_lost: int
+    seconds: float
+    """The longest pause between two steps after the fault."""
+    codes: tuple[int | None, ...]
+
+
+def scale_out(pods: Pods, stack: Stack) -> list[End]:
+    stack.write(workers={"count": WORKERS})
+    stack.up()
+    pods.world(WORKERS)
+    return []
+
+
+def scale_in(pods: Pods, stack: Stack) -> list[End]:
+    leaving = [name for index, name in pods.running().items() if index > 0]
+    stack.write(workers={"count": 1})
+    stack.up()
+    ends = [pods.end(name) for name in leaving]
+    pods.world(1)
+    return asked_to_leave(ends)
+
+
+def deleted(pods: Pods, _: Stack) -> list[End]:
+    return asked_to_leave([replaced(pods, 2, pods.delete)])
+
+
+def deleted_at_once(pods: Pods, _: Stack) -> list[End]:
+    return [replaced(pods, 1, lambda name: pods.delete(name, grace=0))]
+
+
+def evicted(pods: Pods, _: Stack) -> list[End]:
+    end = replaced(pods, 0, pods.evict)
+    expect("EvictionByEvictionAPI" in end.reasons, f"the eviction is no reason for the Job: {end.reasons}")
+    return asked_to_leave([end])
+
+
+def etcd_absent(pods: Pods, _: Stack) -> list[End]:
+    """Its pod is killed, and comes back after a minute, with nothing of what it knew."""
+    there, before = pods.running(), pods.training()["round"]
+    pods.scale_etcd(0)
+    begin = time.time()
+    pods.more_steps(5)
+    time.sleep(max(0.0, begin + ABSENCE - time.time()))
+    expect(pods.journal.longest_pause(begin) < ABSENCE / 4, "the training waited for etcd")
+    pods.scale_etcd(1)
+    pods.until(pods.etcd_ready, 60, "etcd's pod")
+    # They notice that it knows them no more, and make a round of the same.
+    pods.until(lambda: pods.training().get("round") != before, 60, "a round at the new etcd")
+    pods.world(WORKERS)
+    expect(pods.running() == there, f"pods were lost: {there} became {pods.running()}")
+    return []
+
+
+ROWS = (
+    Row("scale-out", f"scaled from 1 to {WORKERS} by pulumi up", scale_out, 30),
+    Row("deleted", "pod deleted with grace", deleted, 20),
+    Row("deleted-at-once", "pod deleted with grace 0", deleted_at_once, 30, PERIOD + 2),
+    Row("evicted", "pod evicted: a notice", evicted, 20),
+    Row("etcd-absent", f"etcd's pod killed, {ABSENCE} s without etcd", etcd_absent, 30),
+    Row("scale-in", f"scaled from {WORKERS} to 1 by pulumi up", scale_in, 20),
+)
+
+
+def replaced(pods: Pods, index: int, fault: Callable[[str], None]) -> End:
+    """Break the pod of an index: the others go on, and a new one joins them."""
+    before = pods.running()
+    fault(before[index])
+    end = pods.end(before[index])
+    pods.world(WORKERS)
+    after = pods.running()
+    expect(after.pop(index) != before.pop(index), f"pod {index} is still the old one")
+    expect(after == before, f"the others did not stay: {before} became {after}")
+    return end
+
+
+def asked_to_leave(ends: list[End]) -> list[End]:
+    codes = [end.code for end in ends]
+    expect(set(codes) == {TERMINATED}, f"exit codes {codes} of pods that were asked to leave, not {TERMINATED}")
+    return ends
+
+
+def play(row: Row, pods: Pods, stack: Stack) -> Result:
+    """Break the training, see it recover, and judge how."""
+    # Steps since the last checkpoint, for a fault to lose.
+    pods.more_steps(4)
+    lost, begin = pods.journal.lost, time.time()
+    problem, ends = "", list[End]()
+    try:
+        ends = row.play(pods, stack)
+        job = pods.job_now()
+        expect(job["metadata"]["uid"] == pods.uid, "the Job is another one")
+        expect(not job["status"].get("failedIndexes"), f"an index was given up: {job['status']}")
+    except Expected as error:
+        problem = str(error)
+    lost = pods.journal.lost - lost
+    if not problem and lost > row.steps_lost:
+        problem = f"{lost} steps lost, {row.steps_lost} allowed"
+    return Result(row, problem, lost, pods.journal.longest_pause(begin), tuple(end.code for end in ends))
+
+
+def losses(run: Path) -> dict[int, float]:
+    """Step -> loss of a run."""
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+
+
+def difference(pods: Pods) -> float:
+    """Greatest distance between the loss of any step and that of the same training that nobody disturbed."""
+    made = losses(pods.run)
+    expect(sorted(made) == list(range(1, len(made) + 1)), "a step is missing in metrics.jsonl, or is there twice")
+    with tempfile.TemporaryDirectory(prefix="trainyard-pods-") as folder:
+        undisturbed(pods, Path(folder), len(made))
+        wanted = losses(Path(folder) / "run")
+    return max(abs(made[step] - wanted[step]) for step in made)
+
+
+def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
+    """The training of the pods on this machine alone, for that many steps."""
+    data = pods.run.parents[1]
+    arguments = {text.partition("=")[0]: text.partition("=")[2] for text in pods.arguments}
+    arguments |= {
+        "data.directory": arguments["data.directory"].replace("/data", str(data), 1),
+        "run.directory": str(folder / "run"),
+        "train.steps": str(steps),
+        "evaluation.every": str(steps),
+        "evaluation.batches": "1",
+        "checkpoint.every_steps": str(steps),
+    }
+    processes = len(os.sched_getaffinity(0))
+    command = [sys.executable, "-m", "trainer.launch", "--standalone", "--nproc-per-node", str(processes), "--"]
+    command += [f"{key}={value}" for key, value in arguments.items()]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"the undisturbed run ended with {done.returncode}: {done.stderr[-500:]}")
+
+
+__all__ = ["ROWS", "SAME_LOSS", "STACK", "Result", "Row", "difference", "play"]

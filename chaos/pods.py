@@ -1,0 +1,185 @@
+"""The pods of a training on a real cluster: how each of them ended, which steps they made, and ways to disturb them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, watch
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from chaos.journal import Journal
+from chaos.lab import Expected
+from chaos.stack import Stack
+from workloads.state import INDEX
+from workloads.watch import as_json, connect
+
+ETCD = "etcd"
+"""Name of the rendezvous' StatefulSet and of its Service."""
+
+
+@dataclass(frozen=True)
+class End:
+    """A pod that is no more."""
+
+    index: int
+    code: int | None
+    """None: it was removed before the kubelet told."""
+    reasons: tuple[str, ...]
+    """Of its conditions DisruptionTarget."""
+    last_words: str
+
+
+class Pods:
+    """One Job's pods and run. Leaving it ends the threads that watch them."""
+
+    def __init__(self, stack: Stack) -> None:
+        outputs = stack.outputs()
+        self.namespace, self.job = stack.namespace, str(outputs["jobName"])
+        self.run = Path(outputs["dataFolder"]) / Path(outputs["runDirectory"]).relative_to("/data")
+        api = connect(outputs["context"], stack.environment.get("KUBECONFIG"))
+        # Any: the client takes plain JSON where its hints ask for its own models.
+        self.core: Any = client.CoreV1Api(api)
+        self.batch: Any = client.BatchV1Api(api)
+        self.apps: Any = client.AppsV1Api(api)
+        job = as_json(self.batch.read_namespaced_job, self.job, self.namespace)
+        self.uid: str = job["metadata"]["uid"]
+        words: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+        self.arguments = words[words.index("--") + 1 :]
+        """Of the trainer, as the Job has them."""
+        self.journal = Journal(self.run)
+        self._seen: dict[str, dict[str, Any]] = {}
+        """Name -> the pod as it was last seen."""
+        self._gone: set[str] = set()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def __enter__(self) -> Pods:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self.journal.end()
+
+    # What is.
+
+    def running(self) -> dict[int, str]:
+        """Index -> name of the pods that run and were not asked to leave."""
+        return {
+            index(pod): pod["metadata"]["name"]
+            for pod in self.listed()
+            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+        }
+
+    def listed(self) -> list[dict[str, Any]]:
+        selector = f"batch.kubernetes.io/job-name={self.job}"
+        return as_json(self.core.list_namespaced_pod, self.namespace, label_selector=selector)["items"]
+
+    def end(self, name: str, seconds: float = 90) -> End:
+        """How a pod ended; waits for it."""
+        self.until(lambda: name in self._gone or ended(self._seen.get(name)) is not None, seconds, f"the end of {name}")
+        pod = self._seen[name]
+        found = ended(pod) or {}
+        conditions = pod["status"].get("conditions") or []
+        reasons = tuple(each["reason"] for each in conditions if each["type"] == "DisruptionTarget")
+        return End(index(pod), found.get("exitCode"), reasons, found.get("message") or "")
+
+    def job_now(self) -> dict[str, Any]:
+        return as_json(self.batch.read_namespaced_job, self.job, self.namespace)
+
+    def etcd_ready(self) -> bool:
+        status = as_json(self.apps.read_namespaced_stateful_set, ETCD, self.namespace)["status"]
+        return bool(status.get("readyReplicas"))
+
+    def training(self) -> dict[str, Any]:
+        """The run's status.json."""
+        try:
+            return json.loads((self.run / "status.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    def done(self) -> dict[str, Any]:
+        path = self.run / "DONE"
+        if not path.exists():
+            raise Expected(f"{path} is missing: the training did not end")
+        return json.loads(path.read_text("utf-8"))
+
+    # What is waited for.
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Expected(f"{what}: not within {seconds:.0f} s; {self.training()}")
+            time.sleep(0.2)
+
+    def world(self, workers: int, seconds: float = 180) -> None:
+        """Wait until a round of that many workers has made a step after now."""
+        begin = time.time()
+
+        def trains() -> bool:
+            told = self.training()
+            return (told.get("world_size"), told.get("state")) == (workers, "training") and told["updated"] > begin
+
+        self.until(trains, seconds, f"a step of {workers} workers")
+
+    def more_steps(self, count: int, seconds: float = 90) -> None:
+        begin, step = time.time(), self.journal.step
+        self.until(
+            lambda: sum(moment > begin for moment, _ in self.journal.entries()) >= count,
+            seconds,
+            f"{count} steps after step {step}",
+        )
+
+    # What is done to them.
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        """As `kubectl delete pod`; without `grace` the pod's own time to leave."""
+        options = {} if grace is None else {"grace_period_seconds": grace}
+        self.core.delete_namespaced_pod(name, self.namespace, **options)
+
+    def evict(self, name: str) -> None:
+        """A notice: what draining a node does."""
+        self.core.create_namespaced_pod_eviction(name, self.namespace, {"metadata": {"name": name}})
+
+    def scale_etcd(self, replicas: int) -> None:
+        """With 0 its pod is killed as well, without time to leave."""
+        self.apps.patch_namespaced_stateful_set_scale(ETCD, self.namespace, {"spec": {"replicas": replicas}})
+        if replicas == 0:
+            self.delete(f"{ETCD}-0", grace=0)
+
+    def _watch(self) -> None:
+        selector = f"batch.kubernetes.io/job-name={self.job}"
+        while not self._closed.is_set():
+            try:
+                stream: Any = watch.Watch().stream(
+                    self.core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=60
+                )
+                for event in stream:
+                    pod = event["raw_object"]
+                    name = pod["metadata"]["name"]
+                    # The last event of a pod that was removed at once knows less than those before.
+                    if ended(pod) is not None or ended(self._seen.get(name)) is None:
+                        self._seen[name] = pod
+                    if event["type"] == "DELETED":
+                        self._gone.add(name)
+                    if self._closed.is_set():
+                        return
+            except (ApiException, HTTPError):
+                time.sleep(0.5)
+
+
+def index(pod: dict[str, Any]) -> int:
+    return int(pod["metadata"]["labels"][INDEX])
+
+
+def ended(pod: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How a pod's container ended."""
+    statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
+    return next((each["state"]["terminated"] for each in statuses if "terminated" in each.get("state", {})), None)

@@ -1,0 +1,83 @@
+"""A stack of its own on the local node, driven through the command line as a person would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chaos.nodes import ROOT
+from infra.recording import stack_file_values
+
+CONTEXT = "trainyard-local"
+
+
+@dataclass
+class Stack:
+    """The local stack under another name, in a namespace of its own: one that `make up` made is not touched."""
+
+    name: str
+    folder: Path
+    """Where its stack file is written."""
+    environment: dict[str, str]
+    """With the toolchain on PATH, Pulumi's local backend and KUBECONFIG: `python -m local run` gives it."""
+    values: dict[str, Any] = field(default_factory=lambda: stack_file_values("local"))
+
+    def __post_init__(self) -> None:
+        self.write(cluster={"namespace": self.namespace})
+
+    @property
+    def namespace(self) -> str:
+        return f"trainyard-{self.name}"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / f"Pulumi.{self.name}.yaml"
+
+    def write(self, **sections: dict[str, Any]) -> None:
+        """Change sections of the stack file."""
+        for name, change in sections.items():
+            self.values[name] = {**self.values.get(name, {}), **change}
+        keys = {f"trainyard:{name}": value for name, value in self.values.items()}
+        self.config.write_text(
+            yaml.safe_dump({"config": {"pulumi:disable-default-providers": ["kubernetes", "aws", "gcp"], **keys}})
+        )
+
+    def select(self) -> None:
+        """Make the stack; one that a killed run left behind is destroyed first."""
+        self.remove()
+        self.run(["pulumi", "stack", "select", "--create", self.name])
+
+    def remove(self) -> None:
+        self.pulumi("destroy", "--yes")
+        self.run(["pulumi", "stack", "rm", "--yes", "--force", self.name])
+
+    def up(self, *options: str) -> str:
+        """`pulumi up`, which has to succeed. Returns what it printed."""
+        done = self.pulumi("up", "--yes", "--skip-preview", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def pulumi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive"]
+        return self.run([*command, "--config-file", str(self.config)] if arguments[0] != "stack" else command)
+
+    def kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run(["kubectl", "--context", CONTEXT, "--namespace", self.namespace, *arguments], timeout=120)
+
+    def run(self, command: list[str], timeout: float = 1200) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def outputs(self) -> dict[str, Any]:
+        return json.loads(self.pulumi("stack", "output", "--json").stdout)
+
+    def run_folder(self) -> Path:
+        """The run directory as this machine sees it."""
+        outputs = self.outputs()
+        return Path(outputs["dataFolder"]) / Path(outputs["runDirectory"]).relative_to("/data")
