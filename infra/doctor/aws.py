@@ -1,7 +1,7 @@
 """What a stack on AWS needs: an account, an open region, a supported version, machines in the zones, quota, rights.
 
 Everything is asked of AWS's APIs with the credentials that the provider would use; what cannot be asked is said, and
-the rest goes on. aws_quota.py, aws_rights.py and aws_leftovers.py hold the longer checks.
+the rest goes on. The longer checks are in aws_machines.py, aws_quota.py, aws_rights.py and aws_leftovers.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor import aws_leftovers, aws_quota, aws_rights, everywhere
+from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere
 from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks.section import EksConfig
-from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
@@ -28,9 +27,6 @@ NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
 #: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
 #: (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html).
 IMAGE = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
-#: Fewer types than this and AWS's score says only that there are few (EC2 user guide, Spot placement score).
-TYPES_FOR_A_SCORE = 3
-GOOD_SCORE = 5
 #: An upgrade that is due within a quarter should be planned.
 SUPPORT_DAYS = 90
 
@@ -58,8 +54,8 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         return
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
-    yield from _offered(amazon, eks, config.nodes)
-    yield from _spot_score(amazon, config.nodes)
+    yield from aws_machines.checks(amazon, eks, config.nodes)
+    yield from _file_system(amazon, config, stack)
     yield from aws_quota.checks(amazon, config, stack)
     yield from aws_rights.checks(amazon)
     yield from aws_leftovers.checks(amazon, config, stack)
@@ -177,64 +173,33 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """Machine types in the zones. A node group goes where there are machines, so one zone is enough."""
-    for name in dict.fromkeys((*worker_types(nodes), eks.system_machine_type)):
-        try:
-            answer = amazon.ask(
-                "ec2",
-                "describe_instance_type_offerings",
-                LocationType="availability-zone",
-                Filters=[{"Name": "instance-type", "Values": [name]}],
-            )
-        except NoAnswer as reason:
-            yield unchecked(name, str(reason))
-            continue
-        offered = {item["Location"] for item in answer["InstanceTypeOfferings"]}
-        missing = [zone for zone in eks.zones if zone not in offered]
-        if len(missing) == len(eks.zones):
-            elsewhere = f"; in {amazon.region} by {', '.join(sorted(offered)) or 'none at all'}"
-            yield problem(
-                name,
-                f"is offered by none of the stack's zones{elsewhere}",
-                "pulumi config set --path 'eks.zones[0]' ZONE   # or another eks.region",
-            )
-        elif missing:
-            yield warning(name, f"is not offered by {', '.join(missing)}: its nodes come in the other zones")
-        else:
-            yield ok(name, f"is offered by all {len(eks.zones)} zones")
-
-
-def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
-    """The types that the worker group may consist of."""
-    return (nodes.machine_type, *nodes.alternatives)
-
-
-def _spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
-    types = worker_types(nodes)
-    if nodes.consumption != "spot" or len(types) < TYPES_FOR_A_SCORE:
-        return
+def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
+    """EFS in the region, or the file system that the stack shall take over."""
+    given = config.storage.disk
+    which: dict[str, Any] = {"FileSystemId": given} if given else {}
     try:
-        answer = amazon.ask(
-            "ec2",
-            "get_spot_placement_scores",
-            InstanceTypes=list(types),
-            TargetCapacity=nodes.max,
-            TargetCapacityUnitType="units",
-            RegionNames=[amazon.region],
-        )
+        amazon.ask("efs", "describe_file_systems", **which)
+        targets = amazon.ask("efs", "describe_mount_targets", **which)["MountTargets"] if given else []
     except NoAnswer as reason:
-        yield unchecked("spot capacity", str(reason))
+        if reason.code == "FileSystemNotFound":
+            yield problem(
+                f"file system {given}",
+                f"does not exist in {amazon.region}",
+                f"aws efs describe-file-systems --region {amazon.region}   # then: set storage.disk",
+            )
+        else:
+            yield unchecked("EFS", str(reason))
         return
-    score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
-    if score >= GOOD_SCORE:
-        yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")
-    else:
-        yield warning(
-            "spot capacity",
-            f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now: they may not come, or not stay",
-            "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
+    if targets and not aws_leftovers.is_up(amazon, config.name, stack):
+        networks = ", ".join(sorted({target["VpcId"] for target in targets}))
+        yield problem(
+            f"file system {given}",
+            f"is mounted in {networks}; EFS lets one network mount it",
+            f"aws efs delete-mount-target --region {amazon.region} --mount-target-id "
+            f"{targets[0]['MountTargetId']}   # each of them",
         )
+    else:
+        yield ok("EFS", f"{given} is there" if given else f"answers in {amazon.region}")
 
 
 def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.image import TRAINER
 
 SHOWN = 6
+#: How the last part of an ARN begins.
+FILE_SYSTEM, KEY = "file-system/", "key/"
 #: Codes with which the services say that there is no such thing.
 ABSENT = (
     "ResourceNotFoundException",
@@ -40,7 +42,15 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
         return
     taken = list(_taken(amazon, name))
     yield from taken
-    yield from _tagged(amazon, stack, free=not taken)
+    yield from _tagged(amazon, config, stack, free=not taken)
+
+
+def is_up(amazon: Amazon, name: str, stack: str) -> bool:
+    """Whether the stack has its cluster."""
+    try:
+        return ours(amazon.ask("eks", "describe_cluster", name=name)["cluster"].get("tags") or {}, stack)
+    except NoAnswer:
+        return False
 
 
 def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
@@ -128,7 +138,7 @@ def _fixed(name: str, here: str) -> Iterator[Fixed]:
     )
 
 
-def _tagged(amazon: Amazon, stack: str, *, free: bool) -> Iterator[Finding]:
+def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> Iterator[Finding]:
     """What has the stack's tags, and no cluster."""
     filters = [{"Key": "app", "Values": ["trainyard"]}, {"Key": "stack", "Values": [stack.lower()]}]
     try:
@@ -136,26 +146,35 @@ def _tagged(amazon: Amazon, stack: str, *, free: bool) -> Iterator[Finding]:
     except NoAnswer as reason:
         yield unchecked("leftovers", str(reason))
         return
-    found = [item["ResourceARN"] for item in answer["ResourceTagMappingList"]]
-    found = [arn for arn in found if not _going(amazon, arn)]
-    if found:
-        names = ", ".join(arn.split(":", 5)[5] for arn in found[:SHOWN])
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    found = [item["ResourceARN"].split(":", 5)[5] for item in answer["ResourceTagMappingList"]]
+    systems = [name.removeprefix(FILE_SYSTEM) for name in found if name.startswith(FILE_SYSTEM)]
+    kept = [name for name in systems if name != config.storage.disk]
+    for name in kept:
+        yield warning(
+            "file system",
+            f"{name} is there from an earlier stack {stack}, and goes on costing",
+            f"pulumi config set --stack {stack} --path storage.disk {name}   # uses it; or: aws efs delete-file-system "
+            f"--region {amazon.region} --file-system-id {name}",
+        )
+    rest = [name for name in found if not name.startswith(FILE_SYSTEM) and not _going(amazon, name)]
+    if rest:
+        more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
         yield warning(
             "leftovers",
-            f"{len(found)} with the tags of stack {stack}, whose cluster is not there: {names}{more} (AWS lists what "
-            "was deleted for about an hour longer)",
+            f"{len(rest)} with the tags of stack {stack}, whose cluster is not there: {', '.join(rest[:SHOWN])}{more} "
+            "(AWS lists what was deleted for about an hour longer)",
             f"pulumi destroy --stack {stack}   # what Pulumi knows of; docs/aws.md has the commands for the rest",
         )
-    elif free:
+    elif free and not kept:
         yield ok("names", "nothing of an earlier stack is there")
 
 
-def _going(amazon: Amazon, arn: str) -> bool:
+def _going(amazon: Amazon, name: str) -> bool:
     """A key that waits for its deletion: free, and listed for a week or more."""
-    if ":kms:" not in arn:
+    if not name.startswith(KEY):
         return False
     try:
-        return amazon.ask("kms", "describe_key", KeyId=arn)["KeyMetadata"]["KeyState"] == "PendingDeletion"
+        key = amazon.ask("kms", "describe_key", KeyId=name.removeprefix(KEY))
     except NoAnswer:
         return False
+    return key["KeyMetadata"]["KeyState"] == "PendingDeletion"

@@ -1,0 +1,109 @@
+"""Whether there are machines: their types in the zones, and what Spot is like today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from infra.doctor.amazon import Amazon, NoAnswer
+from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks import prices
+from infra.eks.section import EksConfig
+from infra.sections import NodesConfig
+
+#: Fewer types than this and AWS's score says only that there are few (EC2 user guide, Spot placement score).
+TYPES_FOR_A_SCORE = 3
+GOOD_SCORE = 5
+
+
+def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+    yield from offered(amazon, eks, nodes)
+    if nodes.consumption == "spot":
+        yield from spot_price(amazon, eks, nodes)
+        yield from spot_score(amazon, nodes)
+
+
+def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+    """Machine types in the zones. A node group goes where there are machines, so one zone is enough."""
+    for name in dict.fromkeys((*worker_types(nodes), eks.system_machine_type)):
+        try:
+            answer = amazon.ask(
+                "ec2",
+                "describe_instance_type_offerings",
+                LocationType="availability-zone",
+                Filters=[{"Name": "instance-type", "Values": [name]}],
+            )
+        except NoAnswer as reason:
+            yield unchecked(name, str(reason))
+            continue
+        offered = {item["Location"] for item in answer["InstanceTypeOfferings"]}
+        missing = [zone for zone in eks.zones if zone not in offered]
+        if len(missing) == len(eks.zones):
+            elsewhere = f"; in {amazon.region} by {', '.join(sorted(offered)) or 'none at all'}"
+            yield problem(
+                name,
+                f"is offered by none of the stack's zones{elsewhere}",
+                "pulumi config set --path 'eks.zones[0]' ZONE   # or another eks.region",
+            )
+        elif missing:
+            yield warning(name, f"is not offered by {', '.join(missing)}: its nodes come in the other zones")
+        else:
+            yield ok(name, f"is offered by all {len(eks.zones)} zones")
+
+
+def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
+    """The types that the worker group may consist of."""
+    return (nodes.machine_type, *nodes.alternatives)
+
+
+def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+    """What a Spot machine costs at this moment: the estimate counts that of another day."""
+    name = nodes.machine_type
+    try:
+        answer = amazon.ask(
+            "ec2",
+            "describe_spot_price_history",
+            InstanceTypes=[name],
+            ProductDescriptions=["Linux/UNIX"],
+            # From now on: the price that holds, once a zone.
+            StartTime=datetime.now(UTC),
+        )
+    except NoAnswer as reason:
+        yield unchecked("spot price", str(reason))
+        return
+    now = {item["AvailabilityZone"]: float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}
+    here = sorted((price, zone) for zone, price in now.items() if zone in eks.zones)
+    if not here:
+        yield unchecked("spot price", f"AWS names none for {name} in the stack's zones")
+        return
+    listed = prices.machine(eks.region, name, spot=True)
+    counted = f"; `make cost` counts {listed:.3f}" if listed is not None else ""
+    zones = ", ".join(f"{price:.3f} in {zone}" for price, zone in here)
+    yield ok("spot price", f"{name} costs {zones} now, USD an hour{counted}")
+
+
+def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
+    types = worker_types(nodes)
+    if len(types) < TYPES_FOR_A_SCORE:
+        return
+    try:
+        answer = amazon.ask(
+            "ec2",
+            "get_spot_placement_scores",
+            InstanceTypes=list(types),
+            TargetCapacity=nodes.max,
+            TargetCapacityUnitType="units",
+            RegionNames=[amazon.region],
+        )
+    except NoAnswer as reason:
+        yield unchecked("spot capacity", str(reason))
+        return
+    score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
+    if score >= GOOD_SCORE:
+        yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")
+    else:
+        yield warning(
+            "spot capacity",
+            f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now: they may not come, or not stay",
+            "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
+        )

@@ -1,0 +1,244 @@
+"""An emulated AWS for the doctor's tests.
+
+moto's server stands in for AWS; what it does not know (versions of EKS, quotas, the simulation of rights, parameters of
+AWS's own, Spot prices and scores) is answered on the wire, so that the SDK reads it as it reads AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import boto3
+import botocore.session
+import pytest
+import requests
+from botocore.awsrequest import AWSResponse
+from botocore.loaders import Loader
+from moto.server import ThreadedMotoServer
+
+from infra.config import StackConfig, parse
+from infra.doctor import amazon, aws
+from infra.doctor.amazon import Amazon, connect
+from infra.doctor.finding import Finding, Level
+
+STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+ADDRESS = "203.0.113.7"
+KEY = "AKIAIOSFODNN7EXAMPLE"
+SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
+LOADER = Loader()
+
+
+def config(**changes: dict[str, Any]) -> StackConfig:
+    values: dict[str, Any] = {
+        "cluster": {"kind": "eks"},
+        "eks": {"region": REGION, "zones": ZONES, "apiAllowedCidrs": ["203.0.113.0/25"], "version": "1.35"},
+        "nodes": {"machineType": "g4dn.xlarge", "max": 4, "consumption": "spot"},
+        "storage": {"kind": "efs"},
+        "training": {"precision": "fp16"},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change}
+    return parse(values, STACK)
+
+
+class Raw:
+    """A body as botocore reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.body
+
+
+class Cloud:
+    """What AWS answers beyond moto, by quota code and by operation; and the session that hears it."""
+
+    def __init__(self) -> None:
+        self.quotas = {"L-3819A6DF": 64.0, "L-DB2E81BA": 0.0, "L-1216C47A": 32.0, "L-F678F1CE": 5.0}
+        self.quotas |= {"L-0263D0A3": 5.0, "L-FE5A380F": 5.0, "L-1194D53C": 100.0}
+        self.defaults: dict[str, float] = {}
+        self.versions = {"1.34": "STANDARD_SUPPORT", "1.35": "STANDARD_SUPPORT", "1.31": "EXTENDED_SUPPORT"}
+        self.supported_until = "2027-11-21T00:00:00Z"
+        self.denied: set[str] = set()
+        self.refused: set[str] = set()
+        """Operations, of the services that speak XML, that the caller may not ask."""
+        self.simulated: str | None = None
+        self.image = True
+        self.score = 8
+        self.spot = {"us-east-1a": "0.200000"}
+
+    def session(self) -> boto3.Session:
+        core = botocore.session.Session()
+        # Reading the models of the services anew takes longer than all the rest.
+        core.register_component("data_loader", LOADER)
+        made = boto3.Session(botocore_session=core)
+        for service, operation, answer in (
+            ("service-quotas", "GetServiceQuota", self._quota),
+            ("service-quotas", "GetAWSDefaultServiceQuota", self._default),
+            ("eks", "DescribeClusterVersions", self._versions),
+            ("ssm", "GetParameter", self._parameter),
+            ("iam", "SimulatePrincipalPolicy", self._simulate),
+            ("ec2", "GetSpotPlacementScores", self._score),
+            ("ec2", "DescribeSpotPriceHistory", self._prices),
+        ):
+            made.events.register_last(f"before-send.{service}.{operation}", answer)
+        for operation in ("ec2.DescribeInstances", "ec2.GetSpotPlacementScores", "iam.SimulatePrincipalPolicy"):
+            made.events.register_first(f"before-send.{operation}", self._refuse)
+        return made
+
+    def _refuse(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
+        if event_name.rsplit(".", 1)[1] not in self.refused:
+            return None
+        code = "<Code>AccessDenied</Code><Message>no</Message>"
+        errors = f"<Response><Errors><Error>{code}</Error></Errors><Error>{code}</Error></Response>"
+        return _xml(request, errors, 403)
+
+    def _quota(self, request: Any, **_: Any) -> AWSResponse:
+        return self._limit(request, self.quotas)
+
+    def _default(self, request: Any, **_: Any) -> AWSResponse:
+        return self._limit(request, self.defaults)
+
+    def _limit(self, request: Any, limits: dict[str, float]) -> AWSResponse:
+        code = json.loads(request.body)["QuotaCode"]
+        if code not in limits:
+            return _answer(request, {"__type": "NoSuchResourceException", "message": "none"}, 400)
+        return _answer(request, {"Quota": {"QuotaCode": code, "Value": limits[code]}})
+
+    def _versions(self, request: Any, **_: Any) -> AWSResponse:
+        found = [
+            {"clusterVersion": name, "versionStatus": status, "endOfStandardSupportDate": self.supported_until}
+            for name, status in self.versions.items()
+        ]
+        return _answer(request, {"clusterVersions": found})
+
+    def _parameter(self, request: Any, **_: Any) -> AWSResponse:
+        name = json.loads(request.body)["Name"]
+        assert name.endswith("/amazon-linux-2023/x86_64/nvidia/recommended/image_id")
+        if not self.image:
+            return _answer(request, {"__type": "ParameterNotFound", "message": "none"}, 400)
+        return _answer(request, {"Parameter": {"Name": name, "Value": "ami-0123456789"}})
+
+    def _simulate(self, request: Any, **_: Any) -> AWSResponse:
+        body = request.body.decode() if isinstance(request.body, bytes) else request.body
+        pairs = parse_qsl(body)
+        self.simulated = dict(pairs)["PolicySourceArn"]
+        results = "".join(
+            f"<member><EvalActionName>{action}</EvalActionName><EvalDecision>"
+            f"{'implicitDeny' if action in self.denied else 'allowed'}</EvalDecision></member>"
+            for key, action in pairs
+            if key.startswith("ActionNames.member.")
+        )
+        result = f"<EvaluationResults>{results}</EvaluationResults>"
+        result = f"<SimulatePrincipalPolicyResult>{result}</SimulatePrincipalPolicyResult>"
+        return _xml(request, f"<SimulatePrincipalPolicyResponse>{result}</SimulatePrincipalPolicyResponse>")
+
+    def _score(self, request: Any, **_: Any) -> AWSResponse:
+        item = f"<item><region>{REGION}</region><score>{self.score}</score></item>"
+        body = f"<spotPlacementScoreSet>{item}</spotPlacementScoreSet>"
+        return _xml(request, f"<GetSpotPlacementScoresResponse>{body}</GetSpotPlacementScoresResponse>")
+
+    def _prices(self, request: Any, **_: Any) -> AWSResponse:
+        items = "".join(
+            f"<item><availabilityZone>{zone}</availabilityZone><spotPrice>{price}</spotPrice></item>"
+            for zone, price in self.spot.items()
+        )
+        body = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>"
+        return _xml(request, f"<DescribeSpotPriceHistoryResponse>{body}</DescribeSpotPriceHistoryResponse>")
+
+
+def _answer(request: Any, content: dict[str, Any], status: int = 200) -> AWSResponse:
+    headers = {"x-amzn-errortype": content["__type"]} if "__type" in content else {}
+    return AWSResponse(request.url, status, headers, Raw(json.dumps(content).encode()))
+
+
+def _xml(request: Any, content: str, status: int = 200) -> AWSResponse:
+    return AWSResponse(request.url, status, {}, Raw(content.encode()))
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[str]:
+    """Says where a question comes from, as AWS's own service does."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"{ADDRESS}\n".encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def cloud(moto: str, echo: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(amazon, "ADDRESS_OF_CALLER", echo)
+    requests.post(f"{moto}/moto-api/reset", timeout=30)
+    return Cloud()
+
+
+Found = Callable[..., list[Finding]]
+
+
+@pytest.fixture
+def found(cloud: Cloud) -> Found:
+    """The findings of some levels, without those about this machine's programs."""
+
+    def look(*levels: Level, stack: StackConfig | None = None) -> list[Finding]:
+        def login(region: str) -> Amazon:
+            return connect(region, cloud.session)
+
+        findings = aws.checks(stack or config(), STACK, login)
+        return [item for item in findings if item.level in levels and item.subject not in ("aws", "kubectl", "image")]
+
+    return look
+
+
+@pytest.fixture
+def here(cloud: Cloud) -> Amazon:
+    return connect(REGION, cloud.session)
+
+
+def problems(findings: Iterable[Finding]) -> list[Finding]:
+    return [item for item in findings if item.level == "problem"]
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def client(service: str) -> Any:
+    return Cloud().session().client(service, region_name=REGION)

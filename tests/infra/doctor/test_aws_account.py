@@ -1,0 +1,178 @@
+"""The doctor against an emulated AWS: what it finds, what to do, what it cannot see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.doctor import amazon, aws_machines, aws_rights
+from infra.doctor.__main__ import main
+from infra.doctor.amazon import Amazon, NoAnswer, connect
+from infra.doctor.finding import Finding, Level
+from infra.recording import record_anywhere, stack_file_values
+from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, client, config, only, problems
+
+
+def test_nothing_stands_in_the_way_of_an_account_that_has_all(found: Found) -> None:
+    assert found("problem", "warning", "unchecked") == []
+
+
+@pytest.mark.parametrize(("version", "level"), [("UNSUPPORTED", "problem"), ("EXTENDED_SUPPORT", "warning")])
+def test_a_version_that_eks_has_left_behind(cloud: Cloud, found: Found, version: str, level: Level) -> None:
+    cloud.versions = {"1.35": version, "1.36": "STANDARD_SUPPORT", "1.9": "STANDARD_SUPPORT"}
+    finding = only(found(level))
+    assert finding.subject == "Kubernetes 1.35"
+    assert finding.fix == "pulumi config set --stack aws-g4dn --path eks.version 1.36"
+
+
+def test_the_end_of_support_is_said_in_time(cloud: Cloud, found: Found) -> None:
+    cloud.supported_until = "2020-01-01T00:00:00Z"
+    assert "leaves standard support on 2020-01-01" in only(found("warning")).text
+
+
+def test_the_image_of_the_nodes_has_to_be_there(cloud: Cloud, found: Found) -> None:
+    cloud.image = False
+    assert only(found("problem")).text == "AL2023 with NVIDIA's driver is not there for 1.35"
+
+
+def test_a_region_that_is_switched_off(found: Found) -> None:
+    stack = config(eks={"region": "ap-east-1", "zones": ["ap-east-1a", "ap-east-1b"]})
+    finding = only(found("problem", stack=stack))
+    assert (finding.subject, finding.text) == ("region ap-east-1", "is switched off in this account")
+    assert finding.fix.startswith("aws account enable-region --region-name ap-east-1")
+
+
+def test_zones_that_do_not_exist_or_take_no_control_plane(found: Found) -> None:
+    zones = client("ec2").describe_availability_zones()["AvailabilityZones"]
+    closed = next(zone["ZoneName"] for zone in zones if zone["ZoneId"] == "use1-az3")
+    stack = config(eks={"zones": [closed, "us-east-1g", "us-east-1b"]})
+    seen = {item.subject: item for item in found("problem", stack=stack)}
+    assert seen[f"zone {closed}"].text == "has no place for EKS's control plane"
+    assert seen["zone us-east-1g"].text == "is no zone of us-east-1 for you"
+    assert "--path 'eks.zones[1]'" in seen["zone us-east-1g"].fix
+
+
+def test_machines_that_zones_lack(here: Amazon) -> None:
+    """moto's list of offers is AWS's of some day: us-east-1e has no g5, us-west-1 no g6."""
+
+    def offers(machine_type: str, here: Amazon, **eks: Any) -> Finding:
+        stack = config(nodes={"machineType": machine_type}, eks=eks)
+        assert stack.eks
+        assert stack.nodes
+        return next(item for item in aws_machines.offered(here, stack.eks, stack.nodes) if item.subject == machine_type)
+
+    some = offers("g5.xlarge", here, zones=["us-east-1a", "us-east-1e"])
+    assert (some.level, some.text) == ("warning", "is not offered by us-east-1e: its nodes come in the other zones")
+    west = {"region": "us-west-1", "zones": ["us-west-1a", "us-west-1c"]}
+    none = offers("g6.xlarge", Amazon(here.session, "us-west-1"), **west)
+    assert none.level == "problem"
+    assert none.text == "is offered by none of the stack's zones; in us-west-1 by none at all"
+
+
+def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
+    cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet"}
+    assert only(problems(aws_rights.checks(here))).text.startswith(
+        "ec2:DeleteSubnet, eks:DeleteCluster missing for arn:"
+    )
+
+
+def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    arn = client("iam").create_role(RoleName="builder", Path="/team/", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    taken = client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", taken["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", taken["SecretAccessKey"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", taken["SessionToken"])
+    here = connect(REGION, cloud.session)
+    assert here.identity.endswith(":assumed-role/builder/me")
+    assert [item.level for item in aws_rights.checks(here)] == ["ok"]
+    assert cloud.simulated == "arn:aws:iam::123456789012:role/team/builder"
+
+
+def test_who_may_not_ask_is_told_so_and_the_rest_goes_on(cloud: Cloud, found: Found) -> None:
+    cloud.refused = {"SimulatePrincipalPolicy", "DescribeInstances", "GetSpotPlacementScores"}
+    blind = {
+        item.subject: item.text
+        for item in found("unchecked", stack=config(nodes={"alternatives": ["g4dn.2xlarge", "g4dn.4xlarge"]}))
+    }
+    assert blind == {
+        "rights": "you may not ask (iam:SimulatePrincipalPolicy)",
+        "quota of machines": "you may not ask (ec2:DescribeInstances)",
+        "spot capacity": "you may not ask (ec2:GetSpotPlacementScores)",
+    }
+    assert found("problem") == []
+
+
+def test_spot_capacity_by_awss_own_score(cloud: Cloud, found: Found) -> None:
+    stack = config(nodes={"alternatives": ["g4dn.2xlarge", "g4dn.4xlarge"]})
+    assert found("warning", stack=stack) == []
+    cloud.score = 2
+    assert "2 of 10 now" in only(found("warning", stack=stack)).text
+
+
+def test_the_api_would_not_let_this_machine_in(found: Found) -> None:
+    finding = only(found("problem", stack=config(eks={"apiAllowedCidrs": ["203.0.113.128/25"]})))
+    assert finding.text == "203.0.113.128/25 does not let 203.0.113.7 in, which is this machine"
+    assert finding.fix == "pulumi config set --stack aws-g4dn --path 'eks.apiAllowedCidrs[0]' 203.0.113.7/32"
+
+
+def test_an_address_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
+    monkeypatch.setattr(amazon, "ADDRESS_OF_CALLER", "http://127.0.0.1:9")
+    assert only(found("unchecked")).subject == "eks.apiAllowedCidrs"
+
+
+def test_todays_spot_price_is_said_beside_the_estimates(cloud: Cloud, here: Amazon) -> None:
+    stack = config()
+    assert stack.eks
+    assert stack.nodes
+    cloud.spot = {"us-east-1a": "0.301000", "us-east-1b": "0.200000", "us-east-1f": "0.100000"}
+    finding = only(list(aws_machines.spot_price(here, stack.eks, stack.nodes)))
+    assert finding.text == (
+        "g4dn.xlarge costs 0.200 in us-east-1b, 0.301 in us-east-1a now, USD an hour; `make cost` counts 0.205"
+    )
+    cloud.spot = {}
+    assert only(list(aws_machines.spot_price(here, stack.eks, stack.nodes))).level == "unchecked"
+
+
+def test_without_credentials_it_says_what_it_could_not_see(
+    cloud: Cloud, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    finding = only(found("problem"))
+    assert (finding.subject, finding.fix.split("   ")[0]) == ("credentials", "aws sso login")
+    assert "quota" in only(found("unchecked")).text
+
+
+def test_a_profile_that_is_not_there(cloud: Cloud, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert only(found("problem")).text == "The config profile (nobody) could not be found (AWS_PROFILE)"
+
+
+def test_nobody_answers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(NoAnswer, match="sts does not answer"):
+        connect(REGION)
+
+
+def test_rights_are_asked_for_everything_that_the_stack_declares() -> None:
+    declared = {item.type for item in record_anywhere(STACK).all("aws:")}
+    assert declared
+    assert declared <= set(aws_rights.ACTIONS)
+
+
+def test_the_command_names_what_to_do_and_never_shows_the_key(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    values = stack_file_values(STACK)
+    values["eks"] = {**values["eks"], "region": "ap-east-1", "zones": ["ap-east-1a", "ap-east-1b"]}
+    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: values)
+    assert main([STACK]) == 1
+    shown = capsys.readouterr().out
+    assert "✗ aws: is not on PATH" in shown
+    assert "✓ credentials: account 123456789012" in shown
+    assert "\n   aws account enable-region --region-name ap-east-1" in shown
+    assert SECRET not in shown

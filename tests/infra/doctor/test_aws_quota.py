@@ -1,0 +1,79 @@
+"""The account's quotas against an emulated AWS: what is free, what is needed, how to ask for more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.doctor import aws_quota
+from infra.doctor.amazon import Amazon
+from infra.eks.machines import MACHINES
+from tests.infra.doctor.conftest import NAME, STACK, Cloud, client, config, only, problems
+
+
+def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Amazon) -> None:
+    del cloud.quotas["L-3819A6DF"]
+    cloud.defaults["L-3819A6DF"] = 0
+    finding = only(problems(aws_quota.checks(here, config(), STACK)))
+    assert finding.subject == "quota All G and VT Spot Instance Requests"
+    assert finding.text == "0 of 0 vCPUs free in us-east-1, 16 are needed"
+    assert finding.fix == (
+        "aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 "
+        "--quota-code L-3819A6DF --desired-value 16"
+    )
+
+
+def test_on_demand_has_a_quota_of_its_own(here: Amazon) -> None:
+    finding = only(problems(aws_quota.checks(here, config(nodes={"consumption": "on_demand"}), STACK)))
+    assert finding.subject == "quota Running On-Demand G and VT instances"
+
+
+def start(instance_type: str, count: int, cluster: str, **options: Any) -> None:
+    image = client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "eks:cluster-name", "Value": cluster}]}]
+    client("ec2").run_instances(
+        ImageId=image, InstanceType=instance_type, MinCount=count, MaxCount=count, TagSpecifications=tags, **options
+    )
+
+
+def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon) -> None:
+    start("m5.xlarge", 6, "somebody")
+    start("m6i.large", 3, NAME)
+    start("m5.large", 8, "somebody", InstanceMarketOptions={"MarketType": "spot"})
+    assert problems(aws_quota.checks(here, config(), STACK)) == []
+    cloud.quotas["L-1216C47A"] = 29
+    finding = only(problems(aws_quota.checks(here, config(), STACK)))
+    assert finding.text == "5 of 29 vCPUs free in us-east-1, 6 are needed"
+    assert finding.fix.endswith("--desired-value 30")
+
+
+@pytest.mark.parametrize(
+    ("name", "quota"),
+    [
+        ("g4dn.xlarge", "L-3819A6DF"),
+        ("vt1.3xlarge", "L-3819A6DF"),
+        ("p5.48xlarge", "L-7212CCBC"),
+        ("t3.large", "L-34B43A08"),
+    ],
+)
+def test_which_quota_a_machine_falls_under(name: str, quota: str) -> None:
+    found = aws_quota.quota_of(name)
+    assert found
+    assert found.spot.code == quota
+    assert aws_quota.quota_of("trn1.2xlarge") is None
+
+
+def test_every_machine_of_the_catalog_has_a_quota() -> None:
+    assert all(aws_quota.quota_of(name) for name in MACHINES)
+
+
+def test_networks_addresses_and_gateways_are_counted(cloud: Cloud, here: Amazon) -> None:
+    cloud.quotas |= {"L-F678F1CE": 1, "L-0263D0A3": 0, "L-FE5A380F": 0}
+    assert [item.subject for item in problems(aws_quota.checks(here, config(), STACK))] == [
+        "quota VPCs",
+        "quota Elastic IPs",
+        "quota NAT gateways in a zone",
+    ]
+    public = config(eks={"publicNodes": True})
+    assert [item.subject for item in problems(aws_quota.checks(here, public, STACK))] == ["quota VPCs"]
