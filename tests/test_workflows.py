@@ -67,6 +67,16 @@ def test_each_command_is_a_make_target(path: Path) -> None:
             assert set(named) <= targets(), command
 
 
+@pytest.mark.parametrize(
+    "target", ["lint", "test", "engine", "audit", "plan", "ready", "expired", "docker-login", "image"]
+)
+def test_make_knows_how(target: str) -> None:
+    """Nothing is run: make says what it would type."""
+    command = ["make", "--dry-run", target, "STACK=gcp-c3", "REGISTRY=ghcr.io/you"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_each_action_is_pinned_by_commit_and_says_its_version(path: Path) -> None:
     for line in path.read_text().splitlines():

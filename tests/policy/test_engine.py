@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.recording import ROOT
+from local.cloud_plugin.aws.account import Account
+from local.cloud_plugin.aws.emulator import aws
 from tests.conftest import OFFER, write_kubeconfig
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
@@ -48,6 +50,14 @@ def test_the_local_stack_passes_and_each_thing_that_is_wrong_is_told(local: Clou
     assert "[mandatory]  image-by-digest" in local.text
     assert "container etcd runs quay.io/coreos/etcd:v3.6.5; give NAME@sha256:DIGEST" in local.text
     assert local.text.count("[mandatory]") == 1
+
+
+def test_the_stack_on_aws_passes(tmp_path: Path) -> None:
+    with aws() as endpoint:
+        stack = cloud_stack.make("aws-g4dn", tmp_path, Account(endpoint, "500000000099", "us-west-2"))
+        shown = stack.pulumi("preview", *PACK)
+    assert "✅ trainyard@" in shown
+    assert "can't run policy" not in shown
 
 
 def test_up_stops_before_it_makes_what_breaks_a_rule(tmp_path: Path) -> None:
