@@ -11,9 +11,6 @@ A Spot machine that is to be taken back is drained by EKS, which turns capacity 
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +21,19 @@ import pulumi_kubernetes as k8s
 from infra.catalog import MACHINES
 from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
+from infra.eks import templates
 from infra.eks.cluster import security_group
 from infra.eks.identity import Identity
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.machine import Machine, for_pods
+from infra.machine import for_pods
 from infra.scope import LONG
-from infra.sections import NodesConfig
 
 #: Images of EKS: with and without NVIDIA's driver and container runtime.
 IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
-ROOT_DEVICE, SYSTEM_DISK_GIB = "/dev/xvda", 50
+SYSTEM_DISK_GIB = 50
+#: Value of the taint that keeps pods without accelerators off the nodes that have them.
+TAINT = "present"
 #: Label by which the autoscaler knows that a node has accelerators that its device plugin has not announced yet.
 ACCELERATOR = "k8s.amazonaws.com/accelerator"
 #: What a pod gets to save and leave: the notice of a Spot machine comes 120 s before its end, and EKS needs some of it
@@ -57,9 +56,6 @@ AUTOSCALER_IMAGES = {
         "@sha256:461388d03eb5b55db58941ee7a81d9a619dd15302b01cbab9f5a9946715994b4"
     ),
 }
-#: Of a machine that shuts down without having been drained, seconds for its pods, and the last of them for its own: an
-#: eviction that a disruption budget holds up still becomes a SIGTERM.
-SHUTDOWN, SHUTDOWN_OWN = 45, 10
 
 
 @dataclass(frozen=True)
@@ -102,33 +98,6 @@ class Groups:
             **how,
         )
 
-    def template(self, name: str, disk_gib: int, **options: Any) -> aws.ec2.LaunchTemplate:
-        t = aws.ec2
-        disk = t.LaunchTemplateBlockDeviceMappingEbsArgs(
-            volume_type="gp3", volume_size=disk_gib, encrypted="true", delete_on_termination="true"
-        )
-        return t.LaunchTemplate(
-            name,
-            name=f"{self.scope.name}-{name}",
-            update_default_version=True,
-            block_device_mappings=[t.LaunchTemplateBlockDeviceMappingArgs(device_name=ROOT_DEVICE, ebs=disk)],
-            metadata_options=t.LaunchTemplateMetadataOptionsArgs(
-                http_endpoint="enabled",
-                http_tokens="required",
-                # One hop ends on the node: pods, who have identities of their own, do not get at the node's.
-                http_put_response_hop_limit=1,
-            ),
-            # A node group's own tags reach neither machines nor disks.
-            tag_specifications=[
-                t.LaunchTemplateTagSpecificationArgs(
-                    resource_type=kind, tags={**self.scope.tags, **self.scope.named(name)}
-                )
-                for kind in ("instance", "volume", "network-interface")
-            ],
-            opts=self.scope.options(),
-            **options,
-        )
-
 
 def system_group(groups: Groups) -> aws.eks.NodeGroup:
     """One to a few nodes without accelerators, on demand."""
@@ -137,7 +106,7 @@ def system_group(groups: Groups) -> aws.eks.NodeGroup:
     return groups.group(
         "system",
         list(groups.network.subnets),
-        groups.template("system", SYSTEM_DISK_GIB),
+        templates.launch_template("system", groups.scope, SYSTEM_DISK_GIB),
         1,
         eks.system_nodes,
         ami_type=IMAGE,
@@ -152,15 +121,16 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
     nodes = groups.config.nodes
     assert nodes is not None
     machine = MACHINES[nodes.machine_type]
-    options = _options(groups, nodes, machine)
-    # Machines in a placement group are in one zone.
-    shared = None if nodes.compact_placement else groups.template("workers", nodes.disk_gib, **options)
+    options = templates.for_workers(groups.config, machine, security_group(groups.cluster))
+    shared = None
+    if not nodes.compact_placement:
+        shared = templates.launch_template("workers", groups.scope, nodes.disk_gib, **options)
     zones = worker_zones(groups.config, groups.scope)
     made = [
         groups.group(
             f"workers-{zone}",
             [zone],
-            shared or groups.template(f"workers-{zone}", nodes.disk_gib, **options, **_placement(groups.scope, zone)),
+            shared or templates.compact(f"workers-{zone}", groups.scope, nodes.disk_gib, options),
             0,
             nodes.max,
             ami_type=GPU_IMAGE,
@@ -168,7 +138,7 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
             # The first is what the autoscaler takes them for: the smallest.
             instance_types=[machine.name, *nodes.alternatives],
             labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},
-            taints=[aws.eks.NodeGroupTaintArgs(key=key, value=value, effect="NO_SCHEDULE") for key, value in _taints()],
+            taints=[aws.eks.NodeGroupTaintArgs(key=NVIDIA_GPU, value=TAINT, effect="NO_SCHEDULE")],
         )
         for zone in zones
     ]
@@ -193,64 +163,6 @@ def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
     return scope.zones[:1] if config.nodes is not None and config.nodes.efa else scope.zones
 
 
-def _taints() -> list[tuple[str, str]]:
-    return [(NVIDIA_GPU, "present")]
-
-
-def _placement(scope: Scope, zone: str) -> Mapping[str, Any]:
-    group = aws.ec2.PlacementGroup(
-        f"workers-{zone}", name=f"{scope.name}-{zone}", strategy="cluster", opts=scope.options()
-    )
-    return {"placement": aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)}
-
-
-def _options(groups: Groups, nodes: NodesConfig, machine: Machine) -> dict[str, Any]:
-    """What the workers' template has beyond every node's."""
-    options: dict[str, Any] = {"user_data": _node_configuration(nodes, machine)}
-    if nodes.efa:
-        eks = groups.config.eks
-        options["network_interfaces"] = [
-            aws.ec2.LaunchTemplateNetworkInterfaceArgs(
-                device_index=0,
-                interface_type="efa",
-                delete_on_termination="true",
-                associate_public_ip_address="true" if eks is not None and eks.public_nodes else None,
-                # EKS adds its group by itself only where no interface is spelled out.
-                security_groups=[security_group(groups.cluster)],
-            )
-        ]
-    return options
-
-
-def _node_configuration(nodes: NodesConfig, machine: Machine) -> str:
-    """What the machines tell their kubelets (awslabs/amazon-eks-ami, nodeadm); EKS adds the rest."""
-    spec: dict[str, Any] = {
-        "kubelet": {
-            "config": {
-                "shutdownGracePeriod": f"{SHUTDOWN}s",
-                "shutdownGracePeriodCriticalPods": f"{SHUTDOWN_OWN}s",
-            }
-        }
-    }
-    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
-        # The machine's own NVMe disks hold images, logs and the pods' scratch.
-        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
-    wanted = json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
-    lines = [
-        "MIME-Version: 1.0",
-        'Content-Type: multipart/mixed; boundary="NODE"',
-        "",
-        "--NODE",
-        "Content-Type: application/node.eks.aws",
-        "",
-        wanted,
-        "",
-        "--NODE--",
-        "",
-    ]
-    return base64.b64encode("\n".join(lines).encode()).decode()
-
-
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker groups as pods see them."""
     nodes, eks = config.nodes, config.eks
@@ -261,10 +173,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     return WorkerPool(
         grace_seconds=GRACE,
         node_selector={POOL: "workers"},
-        tolerations=tuple(
-            k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")
-            for key, value in _taints()
-        ),
+        tolerations=(k8s.core.v1.TolerationArgs(key=NVIDIA_GPU, operator="Equal", value=TAINT, effect="NoSchedule"),),
         cpu=cpu,
         memory_gib=memory,
         accelerators=machine.accelerators,

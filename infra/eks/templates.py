@@ -1,0 +1,103 @@
+"""The launch templates: disks, credentials and the kubelet's own configuration of the machines in a node group."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.config import StackConfig
+from infra.eks.scope import Scope
+from infra.machine import Machine
+from infra.sections import NodesConfig
+
+ROOT_DEVICE = "/dev/xvda"
+#: Of a machine that shuts down without having been drained, seconds for its pods, and the last of them for its own: an
+#: eviction that a disruption budget holds up still becomes a SIGTERM.
+SHUTDOWN, SHUTDOWN_OWN = 45, 10
+
+
+def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> aws.ec2.LaunchTemplate:
+    t = aws.ec2
+    disk = t.LaunchTemplateBlockDeviceMappingEbsArgs(
+        volume_type="gp3", volume_size=disk_gib, encrypted="true", delete_on_termination="true"
+    )
+    return t.LaunchTemplate(
+        name,
+        name=f"{scope.name}-{name}",
+        update_default_version=True,
+        block_device_mappings=[t.LaunchTemplateBlockDeviceMappingArgs(device_name=ROOT_DEVICE, ebs=disk)],
+        metadata_options=t.LaunchTemplateMetadataOptionsArgs(
+            http_endpoint="enabled",
+            http_tokens="required",
+            # One hop ends on the node: pods, who have identities of their own, do not get at the node's.
+            http_put_response_hop_limit=1,
+        ),
+        # A node group's own tags reach neither machines nor disks.
+        tag_specifications=[
+            t.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags={**scope.tags, **scope.named(name)})
+            for kind in ("instance", "volume", "network-interface")
+        ],
+        opts=scope.options(),
+        **options,
+    )
+
+
+def compact(name: str, scope: Scope, disk_gib: int, options: Mapping[str, Any]) -> aws.ec2.LaunchTemplate:
+    """As close to each other as can be, in a placement group of their own: it is in one zone."""
+    group = aws.ec2.PlacementGroup(name, name=f"{scope.name}-{name}", strategy="cluster", opts=scope.options())
+    placement = aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
+    return launch_template(name, scope, disk_gib, placement=placement, **options)
+
+
+def for_workers(config: StackConfig, machine: Machine, group: pulumi.Output[str]) -> dict[str, Any]:
+    """What the workers' template has beyond every node's."""
+    nodes, eks = config.nodes, config.eks
+    assert nodes is not None
+    assert eks is not None
+    options: dict[str, Any] = {"user_data": _node_configuration(nodes, machine)}
+    if nodes.efa:
+        options["network_interfaces"] = [
+            aws.ec2.LaunchTemplateNetworkInterfaceArgs(
+                device_index=0,
+                interface_type="efa",
+                delete_on_termination="true",
+                associate_public_ip_address="true" if eks.public_nodes else None,
+                # EKS adds its group by itself only where no interface is spelled out.
+                security_groups=[group],
+            )
+        ]
+    return options
+
+
+def _node_configuration(nodes: NodesConfig, machine: Machine) -> str:
+    """What the machines tell their kubelets (awslabs/amazon-eks-ami, nodeadm); EKS adds the rest."""
+    spec: dict[str, Any] = {
+        "kubelet": {
+            "config": {
+                "shutdownGracePeriod": f"{SHUTDOWN}s",
+                "shutdownGracePeriodCriticalPods": f"{SHUTDOWN_OWN}s",
+            }
+        }
+    }
+    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
+        # The machine's own NVMe disks hold images, logs and the pods' scratch.
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    wanted = json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
+    lines = [
+        "MIME-Version: 1.0",
+        'Content-Type: multipart/mixed; boundary="NODE"',
+        "",
+        "--NODE",
+        "Content-Type: application/node.eks.aws",
+        "",
+        wanted,
+        "",
+        "--NODE--",
+        "",
+    ]
+    return base64.b64encode("\n".join(lines).encode()).decode()
