@@ -128,7 +128,6 @@ def static_volume(
     mount_options: list[str] | None = None,
     address: pulumi.Input[str] | None = None,
     root_owned: bool = False,
-    after: tuple[pulumi.Resource, ...] = (),
 ) -> SharedStorage:
     """Shared storage on a volume that exists already: a directory, an NFS export or a CSI volume."""
     volume = k8s.core.v1.PersistentVolumeSpecArgs(
@@ -152,7 +151,6 @@ def static_volume(
         claimed_gib=None if host_path else 1,
         root_owned=root_owned,
         nfs=nfs,
-        after=after,
     )
 
 

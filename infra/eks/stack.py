@@ -40,7 +40,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         control_plane,
         net,
         identity.for_nodes(scope),
-        [*ready, *net.way_out, *volume.targets, door],
+        [*ready, *net.way_out, *volume.mounted, door],
     )
     system = nodes.system_group(groups)
     workers = nodes.worker_groups(groups)

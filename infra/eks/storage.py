@@ -1,7 +1,7 @@
 """The shared volume: a file system on EFS, entered through an access point that belongs to the trainer.
 
-It does not depend on the cluster, and is made while that is. The nodes wait for the mount targets: what they mount has
-to outlive them, or a destroy would pull the volume away under pods that save their last checkpoint.
+It does not depend on the cluster, and is made while that is. The nodes wait for the mount targets, and pods for nodes:
+what is mounted has to outlive them, or a destroy would pull the volume away under pods that save a last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLDER = "/trainyard"
 class Storage:
     shared: SharedStorage
     group: aws.ec2.SecurityGroup
-    targets: list[pulumi.Resource]
+    mounted: list[pulumi.Resource]
     """What the nodes mount."""
 
 
@@ -70,9 +70,9 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         tags=scope.named("data"),
         opts=scope.options(),
     )
-    after: list[pulumi.Resource] = [*targets, point]
+    mounted: list[pulumi.Resource] = [*targets, point]
     if made is not None:
-        after.append(_policy(scope, made, point))
+        mounted.append(_policy(scope, made, point))
     source = k8s.core.v1.CSIPersistentVolumeSourceArgs(
         driver="efs.csi.aws.com", volume_handle=pulumi.Output.concat(system, "::", point.id)
     )
@@ -82,9 +82,8 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         # Encrypted on the way: the driver's own tunnel.
         mount_options=["tls"],
         address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),
-        after=tuple(after),
     )
-    return Storage(shared, group, after)
+    return Storage(shared, group, mounted)
 
 
 def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
