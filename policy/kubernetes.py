@@ -10,6 +10,8 @@ from typing import Any
 from policy.resource import UNKNOWN, Resource, Stack
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+#: Names of environment variables that hold what nobody else may know.
+SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|CREDENTIALS?)$")
 #: What builds an image: with BuildKit, with buildah.
 BUILDS = ("docker-build:index:Image", ":BuildahImage")
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
@@ -138,6 +140,17 @@ def _listed(resource: Resource, patterns: Iterable[str]) -> str | None:
 def _holds_exceptions(namespace: Resource) -> bool:
     name = str(namespace.at("metadata", "name"))
     return any(fnmatch(name, pattern.partition("/")[0]) for pattern in EXCEPTIONS)
+
+
+def secrets_by_reference(resource: Resource, stack: Stack) -> Iterator[str]:
+    """No container gets a token or password as text: it comes from a Kubernetes Secret."""
+    if not resource.is_kubernetes:
+        return
+    for pod in pods(resource.inputs):
+        for container in containers(pod):
+            for variable in container.get("env") or []:
+                if SECRET.search(str(variable.get("name"))) and variable.get("value"):
+                    yield f"container {container.get('name')} gets {variable['name']} as text; use envFrom.secretRef"
 
 
 def goes_with_cluster(resource: Resource, stack: Stack) -> Iterator[str]:

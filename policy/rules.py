@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     kubernetes.image_by_digest,
     kubernetes.restricted_pods,
     kubernetes.no_privileged_pod,
+    kubernetes.secrets_by_reference,
     kubernetes.goes_with_cluster,
     kubernetes.job_without_ttl,
     kubernetes.labelled_pods,

@@ -106,6 +106,9 @@ BREAKS: dict[str, list[tuple[str, str, Callable[[Inputs], object]]]] = {
             ),
         ),
     ],
+    "secrets-by-reference": [
+        ("Job", "training", lambda found: container(found)["env"].append({"name": "HF_TOKEN", "value": "hf_x"})),
+    ],
     "job-without-ttl": [("Job", "training", lambda found: found["spec"].update(ttlSecondsAfterFinished=0))],
     "labelled-pods": [("Deployment", "tensorboard", lambda found: found["spec"]["template"]["metadata"].pop("labels"))],
 }
