@@ -150,6 +150,17 @@ def test_the_command_compares_with_a_commit(repository: Path, capsys: pytest.Cap
     assert ", 0 changed, 0 replaced, 0 deleted" in capsys.readouterr().out, "a stack that the commit has not is new"
 
 
+def test_a_stack_that_is_removed_is_deleted_whole(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "stacks", list)
+    assert main(["gcp-c3"]) == 0
+    shown = capsys.readouterr().out
+    assert "0 added, 0 changed, 0 replaced, " in shown
+    assert f"| − | {DISK} | deleted |" in shown
+    assert "→ nothing" in shown, "and costs nothing any more"
+
+
 def test_what_is_not_there_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gcp-c3", "--against", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
