@@ -12,7 +12,7 @@ import re
 import pytest
 import yaml
 
-from infra.image import RECIPES, ROOT, context_files
+from infra.image import RECIPES, ROOT, Recipe, context_files
 from infra.plan import report
 from infra.recording import Recording, record, stacks
 from infra.snapshot import snapshot
@@ -63,14 +63,13 @@ def test_a_wrong_token_is_refused_without_being_shown(local_kubeconfig: object) 
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_no_token_can_enter_an_image(recipe: object) -> None:
+def test_no_token_can_enter_an_image(recipe: Recipe) -> None:
     """An ARG or ENV stays in an image's history, and a file in its layers."""
-    assert hasattr(recipe, "dockerfile")
     dockerfile = (ROOT / recipe.dockerfile).read_text()
     declared = re.findall(r"^\s*(?:ARG|ENV)\s+(.*)", dockerfile, re.MULTILINE)
     assert declared
     assert not [line for line in declared if re.search(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", line)]
-    entering = {path.relative_to(ROOT) for path in context_files(recipe)}  # type: ignore[arg-type]
+    entering = {path.relative_to(ROOT) for path in context_files(recipe)}
     assert not [path for path in entering if path.name.startswith("Pulumi.") or path.suffix in (".env", ".key", ".pem")]
     # Only what is let through by name reaches the builder at all.
     assert (ROOT / ".dockerignore").read_text().split("\n")[1] == "*"
