@@ -1,8 +1,8 @@
 """The recorded resource graph of a stack, made in an emulated AWS account and deleted again.
 
 References in the record are to values that infra/computed.py made up; here each is replaced by what AWS answered when
-the resource was made. The order is any that the graph allows, so that a dependency that is missing is found out, and
-not hidden by the order in which the program happens to be written.
+the resource was made. The order is the worst that the graph allows, so that a dependency that is missing is found out,
+and not hidden by the order in which the program happens to be written.
 """
 
 from __future__ import annotations
@@ -75,15 +75,23 @@ def of_aws(recording: Recording) -> list[Recorded]:
 
 
 def order(recording: Recording, seed: int) -> list[Recorded]:
-    """An order in which everything comes after what it depends on; other seeds, other orders."""
-    waiting = {item.urn: item for item in of_aws(recording)}
-    needs = {urn: earlier(recording, item) & waiting.keys() for urn, item in waiting.items()}
+    """The worst order that the graph allows: clusters and node groups with nothing before them but what they depend on.
+
+    Backwards, they outlive everything but that. Other seeds give other orders of what the graph leaves open.
+    """
+    everything = {item.urn: item for item in of_aws(recording)}
+    needs = {urn: earlier(recording, item) & everything.keys() for urn, item in everything.items()}
     choice = random.Random(seed)
-    ordered: list[Recorded] = []
-    while waiting:
-        ready = sorted(urn for urn in waiting if not needs[urn] & waiting.keys())
-        ordered.append(waiting.pop(choice.choice(ready)))
-    return ordered
+    ordered: dict[str, Recorded] = {}
+    for kind in ("Cluster", "NodeGroup", ""):
+        of_kind = [urn for urn, item in everything.items() if kind in ("", item.kind)]
+        waiting = set(of_kind).union(*(needs[urn] for urn in of_kind)) - ordered.keys()
+        while waiting:
+            ready = sorted(urn for urn in waiting if needs[urn] <= ordered.keys())
+            urn = choice.choice(ready)
+            waiting.remove(urn)
+            ordered[urn] = everything[urn]
+    return list(ordered.values())
 
 
 def up(recording: Recording, account: Account, seed: int = 0) -> Built:

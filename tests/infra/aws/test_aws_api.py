@@ -1,8 +1,8 @@
 """aws-g4dn's AWS resources, made and deleted through AWS's real API in an emulated account (moto, on loopback).
 
 Every resource of the recorded graph becomes the calls of boto3 that pulumi-aws would make, with the ids that the
-account gave to those before it, in an order that the graph allows. So a wrong reference, overlapping ranges, a role
-that cannot be assumed, a missing right or dependency is refused here as in AWS, and destroy leaves an empty account.
+account gave to those before it, in the worst order that the graph allows. So a wrong reference, overlapping ranges, a
+role that cannot be assumed, a missing right or dependency is refused here as in AWS, and destroy leaves an empty account.
 
 What moto 5.2 cannot do, so that only AWS itself tells:
 - it has no add-ons, access entries, pod identities and placement groups: local/cloud_plugin/aws/emulator.py adds them;
@@ -19,7 +19,7 @@ from __future__ import annotations
 import pytest
 
 from infra.recording import record
-from local.cloud_plugin.aws import inventory, settled
+from local.cloud_plugin.aws import inventory, resources, settled
 from local.cloud_plugin.aws.account import Account, Refused
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
@@ -32,14 +32,35 @@ def test_all_of_it_is_made_and_a_training_could_run(living: Built) -> None:
     assert settled.problems(living.account) == []
 
 
-def test_in_any_order_that_the_graph_allows_it_comes_and_goes_and_leaves_nothing(endpoint: str) -> None:
-    account = Account(endpoint, account_number("in any order"), REGION)
+def test_in_the_worst_order_that_the_graph_allows_it_comes_and_goes_and_leaves_nothing(endpoint: str) -> None:
+    account = Account(endpoint, account_number("worst order"), REGION)
     before = inventory.everything(account)
     there = built.up(recorded(STACK), account, seed=1)
     made = {item.rsplit(" ", 1)[0] for item in inventory.everything(account) - before}
     assert made > {"vpc", "network interface", "NAT gateway", "cluster", "role", "key", "log group", "file system"}
     built.down(recorded(STACK), there, seed=2)
     assert inventory.everything(account) == before
+
+
+@pytest.mark.parametrize(
+    ("user", "used", "refusal"),
+    [
+        ("NodeGroup", "MountTarget", "mount target .* lives with it"),
+        ("NodeGroup", "Route", "route .* lives with it"),
+        ("NodeGroup", "RolePolicyAttachment", "node group .* acts by it"),
+    ],
+)
+def test_what_would_be_destroyed_too_early_is_found_out(living: Built, user: str, used: str, refusal: str) -> None:
+    """The users depend on what they use no more, so it comes late, and goes before them."""
+    broken = recorded(STACK)
+    for item in recorded(STACK).all("aws:eks/"):
+        if item.kind == user:
+            broken = built.unordered(broken, user, item.name, used)
+    backwards = list(reversed(built.order(broken, seed=0)))
+    first_user = min(at for at, item in enumerate(backwards) if item.kind == user)
+    too_early = next(item for item in backwards[:first_user] if item.kind == used)
+    with pytest.raises(Refused, match=refusal):
+        resources.delete(living.account, too_early.type, *living.ids[too_early.urn])
 
 
 def test_the_cheap_network_works_too(endpoint: str) -> None:
