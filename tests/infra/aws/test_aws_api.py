@@ -2,7 +2,7 @@
 
 Every resource of the recorded graph becomes the calls of boto3 that pulumi-aws would make, with the ids that the
 account gave to those before it, in the worst order that the graph allows. So a wrong reference, overlapping ranges, a
-role that cannot be assumed, a missing right or dependency is refused here as in AWS, and destroy leaves an empty account.
+role that cannot be assumed, a missing right or dependency is refused here as in AWS, and destroy leaves nothing.
 
 What moto 5.2 cannot do, so that only AWS itself tells:
 - it has no add-ons, access entries, pod identities and placement groups: local/cloud_plugin/aws/emulator.py adds them;
