@@ -179,7 +179,8 @@ def _learning_rate(axes: Any, run: Run, factor: int, number: int) -> None:
 def _throughput(axes: Any, run: Run, factor: int, number: int) -> None:
     steps, values = run.series("tokens_per_second")
     axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.6, **_marked(values))
-    axes.set_ylim(bottom=0)
+    # Limits that were set once no longer follow the runs that come after.
+    axes.set_ylim(0, max([axes.get_ylim()[1] if number else 0, *(1.05 * value for value in values)]) or 1)
     axes.yaxis.set_major_formatter(FuncFormatter(_short))
 
 

@@ -151,3 +151,19 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureF
     run = make(tmp_path / "run", 10)
     assert report.main([str(run), "--output", str(tmp_path / "file" / "report")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_speed_of_every_run_is_inside_the_picture() -> None:
+    from matplotlib.figure import Figure
+
+    from trainer import report_plots
+
+    def run(speed: float) -> report.Run:
+        lines = [{"step": step, "tokens_per_second": speed} for step in (1, 2)]
+        return report.Run(str(speed), lines, {}, None, {})
+
+    axes = Figure().subplots()
+    for number, speed in enumerate((1000.0, 3000.0, 500.0)):
+        report_plots._throughput(axes, run(speed), 1, number)
+    assert axes.get_ylim()[0] == 0
+    assert 3000 < axes.get_ylim()[1] < 4000
