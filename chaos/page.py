@@ -63,6 +63,9 @@ def merge(lines: list[str], path: Path = PATH) -> None:
         f"|{'---|' * len(head)}",
         *(known[row.fault] for row in ROWS if row.fault in known),
     ]
+    missing = [row.fault for row in ROWS if row.fault not in known]
+    if missing:
+        page += ["", f"Not played yet: {'; '.join(missing)}."]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(page) + "\n", encoding="utf-8")
 
