@@ -46,6 +46,7 @@ ACTIONS = {
         "eks:CreatePodIdentityAssociation",
         "eks:DeletePodIdentityAssociation",
     ),
+    "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
     "aws:efs/fileSystem:FileSystem": ("elasticfilesystem:CreateFileSystem", "elasticfilesystem:DeleteFileSystem"),
     "aws:efs/mountTarget:MountTarget": ("elasticfilesystem:CreateMountTarget", "elasticfilesystem:DeleteMountTarget"),
     "aws:efs/accessPoint:AccessPoint": ("elasticfilesystem:CreateAccessPoint", "elasticfilesystem:DeleteAccessPoint"),

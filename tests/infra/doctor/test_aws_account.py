@@ -11,8 +11,9 @@ from infra.doctor import amazon, aws_machines, aws_rights
 from infra.doctor.__main__ import main
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding, Level
-from infra.recording import record_anywhere, stack_file_values
+from infra.recording import record, stack_file_values
 from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, client, config, only, problems
+from tests.infra.recorded import changed
 
 
 def test_nothing_stands_in_the_way_of_an_account_that_has_all(found: Found) -> None:
@@ -157,8 +158,18 @@ def test_nobody_answers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
         connect(REGION)
 
 
-def test_rights_are_asked_for_everything_that_the_stack_declares() -> None:
-    declared = {item.type for item in record_anywhere(STACK).all("aws:")}
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "irsa": True},
+            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
+        },
+    ],
+)
+def test_rights_are_asked_for_everything_that_the_stack_declares(changes: dict[str, Any]) -> None:
+    declared = {item.type for item in record(STACK, changed(STACK, **changes)).all("aws:")}
     assert declared
     assert declared <= set(aws_rights.ACTIONS)
 

@@ -32,7 +32,12 @@ def test_on_demand_has_a_quota_of_its_own(here: Amazon) -> None:
 def start(instance_type: str, count: int, cluster: str, **options: Any) -> None:
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "eks:cluster-name", "Value": cluster}]}]
     client("ec2").run_instances(
-        ImageId="ami-12c6146b", InstanceType=instance_type, MinCount=count, MaxCount=count, TagSpecifications=tags, **options
+        ImageId="ami-12c6146b",
+        InstanceType=instance_type,
+        MinCount=count,
+        MaxCount=count,
+        TagSpecifications=tags,
+        **options,
     )
 
 
