@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, api, start_processes
 
 from tests.trainer.conftest import ROOT, wait_until
 from trainer.ahead import SIGN, Ahead, wait_for_place
@@ -50,6 +52,28 @@ def test_it_is_a_leader_of_its_group_as_torch_needs_it(ahead: Ahead) -> None:
     """torch ends a worker by the number of its process group."""
     ahead.start()
     wait_until(lambda: all(os.getpgid(each.pid) == each.pid for each in ahead._waiting), 10, "groups of their own")
+
+
+def test_torch_starts_its_workers_from_them(ahead: Ahead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "get_subprocess_handler"
+    monkeypatch.setattr(api, name, getattr(api, name))  # put back at the end
+    ahead.install()
+    ahead.start()
+    waiting = {process.pid for process in ahead._waiting}
+    context = start_processes(
+        "trainer",
+        sys.executable,
+        args={rank: ("-c", WORKER) for rank in range(2)},
+        envs={0: {"RANK": "0"}, 1: {"RANK": "3"}},
+        logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path)),
+    )
+    try:
+        assert set(context.pids().values()) == waiting
+        result = context.wait(60)
+    finally:
+        context.close()
+    assert result is not None
+    assert result.failures[1].exitcode == 3
 
 
 def test_none_waits_after_the_end(ahead: Ahead) -> None:
