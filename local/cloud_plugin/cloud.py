@@ -100,6 +100,14 @@ class Cloud:
         with self._locked() as content:
             return {urn: Thing(**value) for urn, value in content["living"].items()}
 
+    def id_of(self, urn: str) -> str:
+        """The id of what exists under a URN. Raises PluginError when nothing does."""
+        prefix = f"{urn}#"
+        for key in self.things():
+            if key.startswith(prefix):
+                return key.removeprefix(prefix)
+        raise PluginError(f"{urn} does not exist any more")
+
     def journal(self) -> list[tuple[str, str]]:
         """Every operation so far: (create, update, delete, delete-old or gone, "TYPE NAME")."""
         with self._locked() as content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from dataclasses import replace
 from typing import Any
 
 from pulumi.runtime.proto import provider_pb2
@@ -151,7 +152,8 @@ class Resources:
             return self._previewed(urn, given)
         thing = self._thing(urn, given)
         if not preview:
-            self._cloud.update(urn.text, thing)
+            # An id that is made of what changes, as an image's of its tag, stays the one of the first day.
+            self._cloud.update(urn.text, replace(thing, id=self._cloud.id_of(urn.text)))
         return mark_secrets(thing.outputs, given)
 
     def read(

@@ -56,8 +56,7 @@ class AwsResources(Resources):
         if preview or has_unknown(inputs):
             known = {**_kept(state, inputs), **dict.fromkeys(CHANGED.get(urn.token, ()), UNKNOWN)}
             return mark_secrets(known, given)
-        prefix = f"{urn.text}#"
-        (id_,) = (key.removeprefix(prefix) for key in self._cloud.things() if key.startswith(prefix))
+        id_ = self._cloud.id_of(urn.text)
         for path in ignored:
             _take_over(state, inputs, path.split("."))
         outputs = resources.update(self._account, urn.token, id_, state, inputs)

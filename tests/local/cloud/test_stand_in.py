@@ -206,6 +206,20 @@ def test_an_images_digest_follows_its_content(tmp_path: Path) -> None:
     assert len(refs) == 2
 
 
+def test_another_image_is_the_same_resource(tmp_path: Path) -> None:
+    """Its id is the first tag; the tag follows the content."""
+    cloud = Cloud(tmp_path / "cloud.json")
+    repository = Thing("aws:ecr/repository:Repository", "r", "r", {}, {"repositoryUrl": "host/image"})
+    cloud.create(urn(repository.type, "r"), repository)
+    builder = Resources("docker-build", cloud, "project", Engine(None))
+    which = Urn(urn("docker-build:index:Image", "x"))
+    id_, before = builder.create(which, {"tags": ["host/image:a"]}, 0, preview=False)
+    after = builder.update(which, before, {"tags": ["host/image:b"]}, [], 0, preview=False)
+    assert after["ref"] != before["ref"]
+    builder.delete(which, id_, after, 0)
+    assert [thing.name for thing in cloud.things().values()] == ["r"]
+
+
 def test_it_starts_for_tests_only() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "local.cloud_plugin", "gcp"], cwd=ROOT, capture_output=True, text=True, timeout=30
