@@ -72,7 +72,7 @@ def _document(statements: Sequence[Mapping[str, Any]]) -> str:
 
 
 def for_nodes(scope: Scope) -> Identity:
-    return identity("nodes", scope, MACHINES, policies=[f"{policy}" for policy in NODE_POLICIES])
+    return identity("nodes", scope, MACHINES, policies=NODE_POLICIES)
 
 
 def pod_identity(

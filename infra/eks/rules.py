@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from infra.catalog import nearest
 from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES
 from infra.eks.section import EksConfig
-from infra.machine import allocatable
+from infra.machine import DAEMONS, allocatable
 from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfig, StorageConfig
 
 #: Beginnings of regions that are a world of their own, with other names for everything.
@@ -90,8 +90,9 @@ def _system(eks: EksConfig | None, dataset: DatasetConfig) -> Iterator[str]:
         known = nearest(eks.system_machine_type, SYSTEM_MACHINES)
         yield f"eks.systemMachineType: '{eks.system_machine_type}' is not known; allowed: {known}"
         return
-    cpu, memory = allocatable(machine)
-    for key, asked, most in (("cpu", dataset.cpu, cpu - 0.5), ("memoryGib", dataset.memory_gib, memory - 1)):
+    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), DAEMONS["aws"]
+    wanted = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
+    for key, asked, most in wanted:
         if asked > most:
             yield (
                 f"dataset.{key}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
