@@ -129,8 +129,12 @@ class Training(pulumi.ComponentResource):
                 namespace=namespace.name,
                 labels=labels("trainer"),
                 # Pulumi would wait for the end of the training, ten minutes at most. No pulumi.com/replaceUnready: a
-                # Job that runs is not ready either, and each `pulumi up` would begin the training anew.
-                annotations={"pulumi.com/skipAwait": "true"},
+                # Job that runs is not ready either, and each `pulumi up` would begin the training anew. The end of its
+                # deletion is not waited for either, so it has to be gone at once: its next one has the same name.
+                annotations={
+                    "pulumi.com/skipAwait": "true",
+                    "pulumi.com/deletionPropagationPolicy": "background",
+                },
             ),
             spec=spec,
             opts=opts,

@@ -14,73 +14,25 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from infra.recording import ROOT, stack_file_values
+from chaos.nodes import ROOT
+from chaos.stack import Stack
 from local import paths
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-NAMESPACE = "trainyard-e2e"
-
-
-@dataclass
-class Stack:
-    """A stack of its own, driven through the command line as a person would."""
-
-    config: Path
-    environment: dict[str, str]
-    storage: Path
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def write(self, **sections: dict[str, Any]) -> None:
-        """Change sections of the stack file."""
-        for name, change in sections.items():
-            self.values[name] = {**self.values.get(name, {}), **change}
-        keys = {f"trainyard:{name}": value for name, value in self.values.items()}
-        self.config.write_text(
-            yaml.safe_dump({"config": {"pulumi:disable-default-providers": ["kubernetes", "aws", "gcp"], **keys}})
-        )
-
-    def pulumi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["pulumi", *arguments, "--stack", "e2e", "--non-interactive"]
-        return self.run([*command, "--config-file", str(self.config)] if arguments[0] != "stack" else command)
-
-    def run(self, command: list[str], timeout: float = 1200) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
-        )
-
-    def output(self, name: str) -> str:
-        return json.loads(self.pulumi("stack", "output", "--json").stdout)[name]
-
-    def run_folder(self) -> Path:
-        """The run directory as this machine sees it."""
-        return self.storage / Path(self.output("runDirectory")).relative_to("/data")
-
 
 @pytest.fixture(scope="module")
 def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    config = tmp_path_factory.mktemp("e2e") / "Pulumi.e2e.yaml"
-    made = Stack(config, node_environment, paths.STORAGE, stack_file_values("local"))
-    made.write(
-        cluster={"namespace": NAMESPACE},
-        training={"name": f"e2e-{uuid.uuid4().hex[:8]}"},
-    )
-    made.pulumi("destroy", "--yes")
-    made.run(["pulumi", "stack", "select", "--create", "e2e"])
+    made = Stack("e2e", tmp_path_factory.mktemp("e2e"), node_environment)
+    made.write(training={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
+    made.select()
     yield made
-    made.pulumi("destroy", "--yes")
-    made.run(["pulumi", "stack", "rm", "--yes", "--force", "e2e"])
-
-
-def kubectl(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return stack.run(["kubectl", "--context", "trainyard-local", "--namespace", NAMESPACE, *arguments], timeout=120)
+    made.remove()
 
 
 def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(stack: Stack) -> None:
@@ -98,8 +50,7 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
 
 
 def test_two_pods_train_a_model_that_transformers_loads(stack: Stack) -> None:
-    up = stack.pulumi("up", "--yes", "--skip-preview")
-    assert up.returncode == 0, up.stdout + up.stderr
+    stack.up()
     followed = stack.run([str(ROOT / ".venv/bin/python"), "-m", "workloads.follow", "--stack", "e2e"])
     assert followed.returncode == 0, followed.stdout + followed.stderr
 
@@ -114,22 +65,21 @@ def test_two_pods_train_a_model_that_transformers_loads(stack: Stack) -> None:
 
     from transformers import GPT2LMHeadModel
 
-    folder = stack.storage / Path(done["checkpoint"]).relative_to("/data") / "model"
+    folder = paths.STORAGE / Path(done["checkpoint"]).relative_to("/data") / "model"
     assert GPT2LMHeadModel.from_pretrained(folder).num_parameters() > 1_000_000
 
 
 def test_a_second_up_changes_nothing(stack: Stack) -> None:
-    again = stack.pulumi("up", "--yes", "--skip-preview", "--expect-no-changes")
-    assert again.returncode == 0, again.stdout + again.stderr
+    stack.up("--expect-no-changes")
 
 
 def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
-    ready = kubectl(stack, "wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
+    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
     assert ready.returncode == 0, ready.stderr
-    written = stack.run(shlex.split(stack.output("sampleCommand")), timeout=120)
+    written = stack.run(shlex.split(stack.outputs()["sampleCommand"]), timeout=120)
     assert written.returncode == 0, written.stderr
     assert "The light" in written.stdout
-    logs = stack.run([part for part in shlex.split(stack.output("logsCommand")) if part != "--follow"], timeout=60)
+    logs = stack.run([part for part in shlex.split(stack.outputs()["logsCommand"]) if part != "--follow"], timeout=60)
     assert "event=done" in logs.stdout
 
 
@@ -137,7 +87,7 @@ def test_tensorboard_shows_the_run(stack: Stack) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = shlex.split(stack.output("tensorboardCommand"))
+    command = shlex.split(stack.outputs()["tensorboardCommand"])
     forward = subprocess.Popen(
         [*command[:-1], f"{port}:6006"], env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -175,20 +125,39 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
         "JobPatch",
     }
     assert changed - {"trainyard-e2e"} == {"training", "training-size"}
-    up = stack.pulumi("up", "--yes", "--skip-preview")
-    assert up.returncode == 0, up.stdout + up.stderr
+    stack.up()
     # The run is done: the new Job sees so, and ends at once instead of training again.
-    job = stack.output("jobName")
-    ended = kubectl(stack, "wait", "--for=condition=Complete", f"job/{job}", "--timeout=90s")
+    job = stack.outputs()["jobName"]
+    ended = stack.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=90s")
     assert ended.returncode == 0, ended.stderr
-    names = kubectl(stack, "get", "jobs", "-o", "name").stdout.split()
+    names = stack.kubectl("get", "jobs", "-o", "name").stdout.split()
     assert sorted(names) == sorted([f"job.batch/{job}", *[name for name in names if "/dataset-" in name]])
+
+
+def test_a_job_that_is_made_again_has_the_size_that_is_configured_now(stack: Stack) -> None:
+    """Also where its first one had another, which Pulumi goes on ignoring."""
+    stack.write(workers={"count": 1})
+    stack.up()
+    assert _job(stack)["spec"]["parallelism"] == 1
+    before = _job(stack)["metadata"]["uid"]
+    command = shlex.split(stack.outputs()["retryCommand"])
+    again = stack.run([*command, "--config-file", str(stack.config), "--yes", "--skip-preview"])
+    assert again.returncode == 0, again.stdout + again.stderr
+    after = _job(stack)
+    assert after["metadata"]["uid"] != before
+    assert after["spec"]["parallelism"] == after["spec"]["completions"] == 1
+
+
+def _job(stack: Stack) -> dict[str, Any]:
+    found = stack.kubectl("get", "job", stack.outputs()["jobName"], "--output=json")
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
 
 
 def test_destroy_leaves_no_object(stack: Stack) -> None:
     destroyed = stack.pulumi("destroy", "--yes")
     assert destroyed.returncode == 0, destroyed.stdout + destroyed.stderr
-    assert "NotFound" in kubectl(stack, "get", "namespace", NAMESPACE).stderr
-    assert NAMESPACE not in kubectl(stack, "get", "persistentvolumes").stdout
+    assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
+    assert stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout
     left = json.loads(stack.run(["pulumi", "stack", "export", "--stack", "e2e"]).stdout)["deployment"]
     assert not left.get("resources")
