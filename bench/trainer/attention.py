@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import page
 from bench.machine import describe
+from bench.trainer.allocator import keep_memory
 from bench.trainer.head import measured
 from trainer import attention
 
@@ -29,6 +30,7 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def main() -> None:
+    keep_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.attention", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")

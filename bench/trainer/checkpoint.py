@@ -17,6 +17,7 @@ import torch
 
 from bench import page
 from bench.machine import describe
+from bench.trainer.allocator import keep_memory
 from trainer import config, model, optimizer
 from trainer.checkpoint import Snapshot, complete
 from trainer.language_model import LanguageModel
@@ -100,6 +101,7 @@ def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bo
 
 
 def main() -> None:
+    keep_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.checkpoint", description=__doc__)
     parser.add_argument("--storage", type=Path, help="where checkpoints go; default: a folder in /tmp")
     options = parser.parse_args()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from bench import page
 from bench.machine import describe
+from bench.trainer.allocator import keep_memory
 from trainer.head import Kernels, token_loss
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -27,6 +28,7 @@ SLOW_SECONDS = 10
 
 
 def main() -> None:
+    keep_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.head", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
