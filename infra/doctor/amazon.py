@@ -18,6 +18,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 #: A region that no account can switch off: it answers for the account, for IAM and for the list of regions.
 HOME = "us-east-1"
@@ -72,7 +73,7 @@ class Amazon:
             return getattr(client, operation)(**given)
         except ClientError as error:
             raise _reason(service, operation, error) from None
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise NoAnswer(f"{service} does not answer in {region} ({type(error).__name__})") from None
 
 
@@ -82,6 +83,9 @@ def _reason(service: str, operation: str, error: ClientError) -> NoAnswer:
     if code in REFUSALS:
         return NoAnswer(f"you may not ask ({service}:{_action(operation)})", code)
     message = " ".join(str(details.get("Message") or "no reason given").split())
+    if message.startswith("<"):
+        # A page of somebody between here and AWS.
+        message = "not AWS's answer, but a page in HTML; is there a proxy?"
     return NoAnswer(f"{code}: {message}"[:200], code)
 
 
@@ -111,7 +115,7 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
         if reason.code in INVALID:
             raise NoAnswer(f"they are not valid, or not any more ({reason.code})", reason.code) from None
         raise reason from None
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         raise NoAnswer(f"sts does not answer ({type(error).__name__})") from None
     return Amazon(amazon.session, region, account=caller["Account"], identity=caller["Arn"])
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
 
 from infra.doctor import amazon, aws_machines, aws_rights
 from infra.doctor.__main__ import main
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding, Level
 from infra.recording import record, stack_file_values
-from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, client, config, only, problems
+from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, Raw, client, config, only, problems
 from tests.infra.recorded import changed
 
 
@@ -103,6 +104,20 @@ def test_who_may_not_ask_is_told_so_and_the_rest_goes_on(cloud: Cloud, found: Fo
         "spot capacity": "you may not ask (ec2:GetSpotPlacementScores)",
     }
     assert found("problem") == []
+
+
+@pytest.mark.parametrize("question", [("ec2", "describe_vpcs"), ("eks", "list_clusters"), ("ssm", "describe_sessions")])
+def test_a_proxy_that_answers_in_awss_place_is_no_answer(here: Amazon, question: tuple[str, str]) -> None:
+    """Whatever the service speaks: XML, JSON by path, JSON."""
+
+    def page(request: Any, **_: Any) -> AWSResponse:
+        return AWSResponse(request.url, 403, {}, Raw(b"<!doctype html><title>Blocked</title>"))
+
+    here.session.events.register_first(f"before-send.{question[0]}", page)
+    given: dict[str, Any] = {"State": "Active"} if question[0] == "ssm" else {}
+    with pytest.raises(NoAnswer) as caught:
+        here.ask(*question, **given)
+    assert "<" not in str(caught.value)
 
 
 def test_spot_capacity_by_awss_own_score(cloud: Cloud, found: Found) -> None:
