@@ -183,7 +183,9 @@ class Autoscaler:
     """What the cluster-autoscaler needs to know, where the cloud runs none."""
 
     image: str
-    region: str
+    flags: Mapping[str, str]
+    """Which cloud it is on, and how it finds the node groups of its cluster."""
+    environment: Mapping[str, str]
     priorities: tuple[str, ...]
     """Regular expressions of the names of node groups, the most wanted first."""
     most_nodes: int

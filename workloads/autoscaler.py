@@ -1,7 +1,7 @@
 """Adds nodes for pods that wait and removes those that are not needed, where the cloud does not: cluster-autoscaler.
 
-It finds the groups of its cluster by the tags that EKS gives them. Of groups that would do it takes the one that the
-list of priorities names first; one that turns out to have no capacity is left alone for a while, and the next is tried.
+Of the groups of nodes that would do it takes the one that the list of priorities names first; one that turns out to
+have no capacity is left alone for a while, and the next is tried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ClusterAutoscaler(pulumi.ComponentResource):
                 replicas=1,
                 selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
                 template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)), spec=_pod(cluster.name, settings)
+                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)), spec=_pod(settings)
                 ),
             ),
             opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted])),
@@ -59,17 +59,16 @@ class ClusterAutoscaler(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-def _pod(cluster: str, settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
-    core, tag = k8s.core.v1, "k8s.io/cluster-autoscaler"
+def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
+    core = k8s.core.v1
     flags = {
-        "cloud-provider": "aws",
-        "node-group-auto-discovery": f"asg:tag={tag}/enabled,{tag}/{cluster}",
+        **settings.flags,
         "expander": "priority,least-waste",
         "max-nodes-total": str(settings.most_nodes),
         "scale-down-unneeded-time": IDLE,
         "scale-down-delay-after-add": IDLE,
-        # EKS' own pods have scratch volumes, and a second node would never go because one of them is on it. What must
-        # not be moved says so itself (safe-to-evict).
+        # The cluster's own pods have scratch volumes, and a second node would never go because one of them is on it.
+        # What must not be moved says so itself (safe-to-evict).
         "skip-nodes-with-local-storage": "false",
         "skip-nodes-with-system-pods": "false",
     }
@@ -79,7 +78,7 @@ def _pod(cluster: str, settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
         image=settings.image,
         command=["./cluster-autoscaler"],
         args=[f"--{flag}={value}" for flag, value in flags.items()],
-        env=environment({"AWS_REGION": settings.region}),
+        env=environment(dict(settings.environment)),
         ports=[core.ContainerPortArgs(name="http", container_port=PORT)],
         liveness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=60, period_seconds=30),
         readiness_probe=core.ProbeArgs(http_get=health, period_seconds=10),

@@ -19,8 +19,8 @@ CONTROL_PLANE, MACHINES, PODS = "eks.amazonaws.com", "ec2.amazonaws.com", "pods.
 #: Join the cluster, ask for the credentials of pods, and pull images. Addresses of pods are the network plug-in's own
 #: business, with a role of its own.
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
-#: The tag that EKS gives to the Auto Scaling group of each managed node group.
-OWNED = "k8s.io/cluster-autoscaler/{name}"
+#: Tags of cluster-autoscaler's on Auto Scaling groups; EKS gives OWNER/CLUSTER = owned to those of its node groups.
+OWNER = "k8s.io/cluster-autoscaler"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAss
         "ec2:GetInstanceTypesFromInstanceRequirements",
     ]
     change = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
-    owned = {"StringEquals": {f"aws:ResourceTag/{OWNED.format(name=scope.name)}": "owned"}}
+    owned = {"StringEquals": {f"aws:ResourceTag/{OWNER}/{scope.name}": "owned"}}
 
     def statements(arn: str) -> list[dict[str, Any]]:
         groups = f"{arn.replace(':cluster/', ':nodegroup/')}/*"

@@ -23,7 +23,7 @@ from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
 from infra.eks import templates
 from infra.eks.cluster import security_group
-from infra.eks.identity import Identity
+from infra.eks.identity import OWNER, Identity
 from infra.eks.network import Network
 from infra.eks.scope import Scope
 from infra.machine import for_pods
@@ -44,7 +44,7 @@ DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 #: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
 EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
 #: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
-HAS = "k8s.io/cluster-autoscaler/node-template/resources/{resource}"
+HAS = f"{OWNER}/node-template/resources/"
 #: cluster-autoscaler is released for each minor version of Kubernetes.
 AUTOSCALER_IMAGES = {
     "1.35": (
@@ -153,7 +153,7 @@ def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup, resource: str) 
     aws.autoscaling.Tag(
         name,
         autoscaling_group_name=group.resources[0].autoscaling_groups[0].name.apply(lambda name: name or ""),
-        tag=aws.autoscaling.TagTagArgs(key=HAS.format(resource=resource), value="1", propagate_at_launch=False),
+        tag=aws.autoscaling.TagTagArgs(key=f"{HAS}{resource}", value="1", propagate_at_launch=False),
         opts=scope.options(),
     )
 
@@ -193,7 +193,12 @@ def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
     assert nodes is not None
     return Autoscaler(
         image=AUTOSCALER_IMAGES[eks.version],
-        region=scope.region,
+        flags={
+            "cloud-provider": "aws",
+            # EKS tags the Auto Scaling groups of its node groups.
+            "node-group-auto-discovery": f"asg:tag={OWNER}/enabled,{OWNER}/{scope.name}",
+        },
+        environment={"AWS_REGION": scope.region},
         # EKS' Auto Scaling groups are named eks-GROUP-ID.
         priorities=tuple(f"^eks-workers-{zone}-.*" for zone in worker_zones(config, scope)),
         most_nodes=eks.system_nodes + nodes.max,

@@ -61,7 +61,7 @@ def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> 
 def test_another_zone_is_no_change_of_the_control_plane() -> None:
     """EKS keeps the zones that it was made with."""
 
-    def subnets(zones: list[str]) -> set[str]:
+    def subnets(zones: list[str]) -> frozenset[str]:
         found = stack(eks={"zones": zones})
         return found.one("Cluster").dependencies & {item.urn for item in found.all("aws:ec2/subnet")}
 

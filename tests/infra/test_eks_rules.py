@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pulumi
 import pytest
@@ -166,7 +166,7 @@ def test_a_problem_comes_before_anything_is_declared() -> None:
 
 
 def test_every_version_has_its_autoscaler() -> None:
-    (versions,) = [EksConfig.model_fields["version"].annotation.__args__]
+    versions = get_args(EksConfig.model_fields["version"].annotation)
     assert set(versions) == AUTOSCALER_IMAGES.keys()
     assert all(f":v{version}." in image and "@sha256:" in image for version, image in AUTOSCALER_IMAGES.items())
 
