@@ -135,4 +135,5 @@ def test_the_doctor_finds_what_stays_when_only_the_cluster_goes(tagged: Built, m
         "launch template",
         "key",
         "leftovers",
+        "file system",
     }
