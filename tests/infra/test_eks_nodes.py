@@ -16,9 +16,10 @@ def template(found: Recording, name: str = "workers") -> dict[str, Any]:
 
 
 def node_configuration(found: Recording, name: str = "workers") -> dict[str, Any]:
-    (part,) = message_from_string(base64.b64decode(template(found, name)["userData"]).decode()).get_payload()
+    message = message_from_string(base64.b64decode(template(found, name)["userData"]).decode())
+    (part,) = (part for part in message.walk() if not part.is_multipart())
     assert part.get_content_type() == "application/node.eks.aws"
-    return json.loads(part.get_payload())["spec"]
+    return json.loads(str(part.get_payload()))["spec"]
 
 
 def test_nothing_with_an_accelerator_exists_at_rest() -> None:
