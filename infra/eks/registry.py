@@ -28,8 +28,7 @@ def build(config: StackConfig, scope: Scope) -> Registry | None:
     if config.image.builder == "prebuilt":
         return None
     images = _repository("images", TRAINER.repository, scope, "IMMUTABLE", [_untagged(7), _newest(KEPT_IMAGES)])
-    if config.image.builder in (None, "buildkit"):
-        _repository("cache", f"{TRAINER.repository}{CACHE}", scope, "MUTABLE", [_untagged(1)])
+    _repository("cache", f"{TRAINER.repository}{CACHE}", scope, "MUTABLE", [_untagged(1)])
     # Asked for when the repository is there; good for twelve hours, and a difference to nobody.
     token = aws.ecr.get_authorization_token_output(
         registry_id=images.registry_id, opts=pulumi.InvokeOutputOptions(parent=scope.parent)

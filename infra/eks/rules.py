@@ -162,6 +162,8 @@ def _storage(storage: StorageConfig) -> Iterator[str]:
 
 
 def _registry(image: ImageConfig) -> Iterator[str]:
+    if image.builder == "buildah":
+        yield "image.builder: buildah has no way to log in to the stack's ECR repository; allowed: buildkit, prebuilt"
     if image.registry:
         yield (
             "image.registry: the stack makes an ECR repository that its nodes may read; remove it, or use "

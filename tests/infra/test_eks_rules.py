@@ -134,6 +134,10 @@ def test_zones_are_the_first_four_of_the_region_when_none_is_named() -> None:
         ({"storage": {"disk": "fs-0123", "retain": True}}, "storage.retain: a file system that storage.disk names"),
         ({"storage": {"accessMode": "ReadWriteOnce"}}, "storage.accessMode: the nodes share the volume"),
         ({"storage": {"tier": "BASIC_HDD"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        (
+            {"image": {"builder": "buildah"}},
+            "image.builder: buildah has no way to log in to the stack's ECR repository",
+        ),
         ({"image": {"registry": "ghcr.io/you"}}, "image.registry: the stack makes an ECR repository"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value.split(";")[0][:60],
