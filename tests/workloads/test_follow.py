@@ -141,3 +141,12 @@ def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
     ]:
         assert expected in shown
     assert shown.index("eval x") < shown.index("kubectl exec x") < shown.index("kubectl logs x")
+
+
+def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
+    console = Console(file=io.StringIO(), width=100, record=True)
+    commands = {"logsCommand": "kubectl logs", "retryCommand": "pulumi up --stack s --replace '**Job::training'"}
+    report(console, Target("c", "n", "job", None, commands), Outcome(succeeded=False, message="loss is nan at step 3"))
+    shown = console.export_text()
+    assert "The training failed: loss is nan at step 3" in shown
+    assert "pulumi up --stack s --replace '**Job::training'" in shown
