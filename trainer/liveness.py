@@ -5,8 +5,9 @@ outage of the store longer than the keep-alive, or clocks that differ by a few s
 Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
 nothing could be seen (the store was away, this process was frozen) is no watching.
 
-torch keeps every round open for a last call. Members of the round before know each other: when all of them who are not
-gone are in the next one, it begins at once. Newcomers come in crowds, and get the last call.
+torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so those of the last
+round are seen to wait for the next one, or are gone: when none waits any more, it begins at once. Newcomers come in
+crowds, and get the last call.
 """
 
 import random
@@ -28,8 +29,6 @@ BACKOFF_SECONDS = 0.01
 """First pause after a write that another member was faster with; it doubles up to this much for each member. All of a
 large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
 LONGEST_BACKOFF_SECONDS = 2.0
-GONE_SECONDS = 2.0
-"""A member that changes rounds is in neither for some milliseconds: one write to leave, another to join."""
 OVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -49,15 +48,15 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """Writes in a row that came too late."""
         self._silence: dict[Any, tuple[datetime, float]] = {}
         """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
-        self._expected: dict[Any, float] = {}
-        """Member of the last round -> the seconds for which it has been in none since."""
+        self._last, self._members = -1, frozenset[Any]()
+        """The newest round that this node was in, and who was in it."""
         self._largest = 0
         """Members of the largest round so far: all there are, as far as we know."""
 
     def remember(self) -> None:
         """The current round is complete: the next one need not wait when its members are there."""
-        self._expected = dict.fromkeys(self._state.participants, 0.0)
-        self._largest = max(self._largest, len(self._expected))
+        self._last, self._members = self._state.round, frozenset(self._state.participants)
+        self._largest = max(self._largest, len(self._members))
 
     def sync(self) -> bool | None:
         written = super().sync()
@@ -91,20 +90,18 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             state.participants.pop(node, None)
             state.wait_list.discard(node)
             state.redundancy_list.discard(node)
-            self._expected.pop(node, None)
         if len(state.participants) < participants:
             _remove_participant_epilogue(state, self._settings)
-        self._end_last_call(watched)
+        self._end_last_call()
 
-    def _end_last_call(self, watched: float) -> None:
-        """Let the last call be over where nobody is left to come."""
+    def _end_last_call(self) -> None:
+        """Let the last call be over where nobody is left to come.
+
+        A store that lost its data begins with round 0 again, and knows nothing of those who are about to come back.
+        """
         state = self._state
-        here = state.participants.keys()
-        for node, away in self._expected.items():
-            self._expected[node] = 0.0 if node in here or node in state.wait_list else away + watched
-        if state.complete or state.deadline is None or state.wait_list:
+        if state.complete or state.deadline is None or state.wait_list or state.round != self._last + 1:
             return
-        all_back = all(node in here or away > GONE_SECONDS for node, away in self._expected.items())
-        crowd = not here <= self._expected.keys() and len(here) != self._largest
-        if self._expected and all_back and not crowd:
+        here = state.participants.keys()
+        if here <= self._members or len(here) == self._largest:
             state.deadline = OVER

@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousBackend,
     RendezvousSettings,
     RendezvousTimeout,
+    _DistributedRendezvousOpExecutor,
     _RendezvousExitOp,  # no public way to leave a round in torch 2.15
 )
 
@@ -47,11 +48,28 @@ class Link(Protocol):
         """Whether requests wait for a store that is away, or fail at once."""
 
 
+class OpExecutor(_DistributedRendezvousOpExecutor):
+    """Changes rounds with one write: a member that only leaves one to join the next is never in neither.
+
+    torch leaves with one write and joins with another. Between them, and that is long on a busy machine, a member
+    looks as if it were gone.
+    """
+
+    leaving = False
+    """Whether this node goes for good."""
+
+    def _remove_from_participants(self) -> None:
+        super()._remove_from_participants()
+        if not self.leaving:
+            self._add_to_wait_list()
+
+
 class Handler(DynamicRendezvousHandler):
     """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
 
     link: Link
     _state_holder: WatchingStateHolder
+    _op_executor: OpExecutor
     hosted: object = None
     """The store, where this process keeps it as well."""
     _delayed: threading.Timer | None = None
@@ -96,7 +114,9 @@ class Handler(DynamicRendezvousHandler):
             # Training needs no rendezvous store between rounds: an outage must not end it.
             log.warning("rendezvous store out of reach, training goes on: %s", error)
             return 0
-        return waiting or self.lost_members()
+        # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
+        full = len(self._state_holder.state.participants) >= self._settings.max_nodes
+        return (0 if full else waiting) or self.lost_members()
 
     def lost_members(self) -> int:
         """How many of the members that this round began with are gone."""
@@ -108,6 +128,7 @@ class Handler(DynamicRendezvousHandler):
     def leave(self) -> None:
         """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""
         self._stop_heartbeats()
+        self._op_executor.leaving = True
         try:
             self._op_executor.run(_RendezvousExitOp(), self._get_deadline(self._settings.timeout.heartbeat))
         except RendezvousError as error:
@@ -140,6 +161,8 @@ def create_handler(store: Store, backend: RendezvousBackend, link: Link, paramet
         cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
     )
     node = Handler._node_desc_generator.generate(parameters.local_addr)
-    handler = Handler(node, settings, backend.name, store, WatchingStateHolder(backend, settings))
+    holder = WatchingStateHolder(backend, settings)
+    handler = Handler(node, settings, backend.name, store, holder)
+    handler._op_executor = OpExecutor(node, holder, settings)
     handler.link = link
     return handler

@@ -172,61 +172,66 @@ class Round:
         self.world, self.watcher = world, world.watcher()
         world.run(10, self.watcher)
         self.watcher.remember()
-        world.state.complete, world.state.participants = False, {}
+        world.state.complete, world.state.participants, world.state.round = False, {}, 1
+
+    def wait(self, *nodes: _NodeDesc) -> None:
+        self.world.state.wait_list.update(nodes)
+        for node in nodes:
+            self.world.state.last_heartbeats[node] = EPOCH
+            self.world.beating[node] = 0.0
 
     def join(self, *nodes: _NodeDesc) -> None:
-        state = self.world.state
-        for node in nodes:
-            state.participants[node] = 0
-            state.last_heartbeats[node] = EPOCH
-            self.world.beating[node] = 0.0
-        state.deadline = LATER
+        self.wait(*nodes)
+        self.world.state.wait_list.difference_update(nodes)
+        self.world.state.participants.update(dict.fromkeys(nodes, 0))
+        self.world.state.deadline = LATER
 
     @property
-    def waits(self) -> bool:
+    def open(self) -> bool:
         """Whether the last call goes on, a second later."""
         self.world.run(1, self.watcher)
         return self.watcher.state.deadline == LATER
 
 
-def test_a_round_waits_for_all_of_the_last_one_and_then_no_longer(world: World) -> None:
+def test_a_round_waits_for_who_waits_for_it_and_then_no_longer(world: World) -> None:
     forming = Round(world)
+    forming.wait(C)
     forming.join(A, B)
-    assert forming.waits
+    assert forming.open
     forming.join(C)
-    assert not forming.waits
+    assert not forming.open
 
 
 def test_a_round_waits_for_no_member_that_is_gone(world: World) -> None:
     forming = Round(world)
-    del world.beating[C], world.state.last_heartbeats[C]  # it left
     forming.join(A, B)
-    assert forming.waits, "it may be between its two writes"
-    world.run(2, forming.watcher)
-    assert not forming.waits
+    assert not forming.open
 
 
 def test_newcomers_get_the_last_call(world: World) -> None:
     forming = Round(world)
-    forming.join(A, B, D)
-    assert forming.waits, "C is still to come"
-    forming.join(C)
-    assert forming.waits, "where one is new, more may follow"
+    forming.join(A, B, C, D)
+    assert forming.open
 
 
 def test_a_member_that_was_replaced_is_no_crowd(world: World) -> None:
     forming = Round(world)
-    del world.beating[C], world.state.last_heartbeats[C]
-    world.run(3, forming.watcher)
     forming.join(A, B, D)
-    assert not forming.waits
+    assert not forming.open
 
 
-def test_who_waits_for_the_round_is_waited_for(world: World) -> None:
+def test_a_store_that_lost_its_data_knows_nothing_of_who_comes_back(world: World) -> None:
     forming = Round(world)
-    forming.join(A, B, C)
-    world.state.wait_list.add(D)
-    assert forming.waits
+    world.state.round = 0
+    forming.join(A)
+    assert forming.open
+
+
+def test_who_missed_a_round_does_not_know_whom_to_wait_for(world: World) -> None:
+    forming = Round(world)
+    world.state.round = 2
+    forming.join(A, B)
+    assert forming.open
 
 
 def test_a_newcomer_ends_no_last_call(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -19,9 +20,11 @@ from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[rep
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousGracefulExitError,
     RendezvousInfo,
     RendezvousParameters,
 )
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousExitOp
 
 from tests.trainer.conftest import ROOT, EtcdServer, wait_until
 from trainer import rendezvous_etcd
@@ -291,6 +294,47 @@ def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], N
     began = time.monotonic()
     assert group.meet("ab")["a"].world_size == 2
     assert time.monotonic() - began < 6, "the last call was waited for"
+
+
+def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
+    """Not gone for a moment: the others would begin without it."""
+    group = nodes(1, 3)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    moving, watching = group.handlers["a"], group.handlers["b"]
+    moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 10)  # what next_rendezvous does first
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
+    state = watching._state_holder.state
+    assert (len(state.participants), len(state.wait_list)) == (1, 1)
+    moving.leave()
+    assert group.meet("b")["b"].world_size == 1
+
+
+def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 2)
+    for number, name in enumerate("abc", 1):
+        group.add(name, f"127.0.0.{number}")
+    group.meet("ab")
+    found: list[str] = []
+
+    def join(name: str) -> None:
+        with contextlib.suppress(RendezvousClosedError, RendezvousGracefulExitError):
+            group.handlers[name].next_rendezvous()
+            found.append(name)
+
+    threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in "cab"]
+    for thread in threads:
+        thread.start()
+        time.sleep(1.5)  # the spare has seen that the round is full; then that there is room
+    wait_until(lambda: len(found) == 2, 30, "two of the three are in the next round")
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        assert [group.handlers[name].num_nodes_waiting() for name in found] == [0, 0]
+        time.sleep(0.5)
+    group.handlers[found[0]].shutdown()
+    for thread in threads:
+        thread.join(20)
 
 
 def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
