@@ -66,10 +66,11 @@ class Matrix:
 
     def play(self, row: Row) -> Result:
         with Lab(self._folder / row.name, self._dataset, self._etcd) as lab:
-            problem, codes, done = "", list[int](), dict[str, Any]()
+            problem, codes, done, undisturbed = "", list[int](), dict[str, Any](), math.nan
             try:
                 codes = row.play(lab)
                 done = lab.done() if row.done else {}
+                undisturbed = self._reference(done["step"]) if row.done else math.nan
             except (Expected, LookupError) as error:
                 problem = str(error).splitlines()[0]
             journal = lab.journal()
@@ -80,7 +81,7 @@ class Matrix:
             rounds = max([pod.round for pod in lab.pods], default=0)
             difference = math.nan
             if not problem and row.done:
-                difference = done["validation_loss"] - self._reference(done["step"])
+                difference = done["validation_loss"] - undisturbed
                 if abs(difference) > SAME_LOSS:
                     problem = f"the loss is {difference:+.4f} off"
             if not problem and not set(codes) <= set(row.codes):
@@ -92,7 +93,7 @@ class Matrix:
     def _reference(self, steps: int) -> float:
         if steps not in self._undisturbed:
             with Lab(self._folder / f"undisturbed-{steps}", self._dataset, self._etcd) as lab:
-                lab.ended(lab.start(1, train__steps=steps))
+                lab.ended(lab.start(1, train__steps=steps), 600)
                 self._undisturbed[steps] = lab.done()["validation_loss"]
         return self._undisturbed[steps]
 
