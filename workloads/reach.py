@@ -70,11 +70,11 @@ class Pod:
                     _preload_content=False,
                 )
             shell.run_forever(timeout=COMMAND_SECONDS)
-            written = shell.read_all()
             if shell.is_open():
                 shell.close()
                 return 1, f"{' '.join(command)}: not done after {COMMAND_SECONDS} s"
-            return shell.returncode, written
+            code = shell.returncode  # before what was written: reading that drops the channel that has the code
+            return code, shell.read_all()
         except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
             raise UnreachableError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
 
@@ -148,7 +148,11 @@ def _serves(pod: Pod) -> bool:
         with contextlib.closing(pod.connect(PORT)) as connection:
             connection.settimeout(5)
             connection.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
-            return bool(connection.recv(1))
+            answer = b""
+            # To its end: what is left unread when it is closed would be an error of the client's thread.
+            while part := connection.recv(4096):
+                answer += part
+            return answer.startswith(b"HTTP/")
     except OSError:
         return False
 
