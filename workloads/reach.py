@@ -43,7 +43,9 @@ class Pod:
     """A pod and its ports."""
 
     def __init__(self, api: client.ApiClient, namespace: str, name: str):
-        self.core, self.namespace, self.name = client.CoreV1Api(api), namespace, name
+        # A client of its own: while a stream is opened, every other request of the same client would become one.
+        self.core = client.CoreV1Api(client.ApiClient(api.configuration))
+        self.namespace, self.name = namespace, name
 
     def connect(self, port: int) -> socket.socket:
         """A connection to a port of the pod, on its loopback. Raises OSError when it cannot be made."""
