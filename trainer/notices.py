@@ -6,8 +6,10 @@ The image's build writes it to /usr/share/doc/trainer/NOTICES; Debian's packages
 from __future__ import annotations
 
 import re
+from email.message import Message
 from importlib.metadata import Distribution, distributions
 from pathlib import PurePosixPath
+from typing import cast
 
 #: Files of a package that say what its users may do.
 _TEXTS = re.compile(r"(licen[cs]e|copying|notice|authors|patents)", re.IGNORECASE)
@@ -16,7 +18,7 @@ _CLASSIFIER = "License :: "
 
 def licence(package: Distribution) -> str:
     """As the package's metadata says it: an SPDX expression where there is one."""
-    metadata = package.metadata
+    metadata = cast(Message, package.metadata)
     if expression := metadata.get("License-Expression"):
         return expression
     found = [

@@ -100,8 +100,8 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-c3",
             {"workers": {"memoryGib": 64}},
-            "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what the cluster's own pods take; "
-            "allowed: at most 55",
+            "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what the cluster's own pods "
+            "take; allowed: at most 55",
         ),
         ("gcp-c3", {"workers": {"cpu": 6.5}}, "workers.cpu: 6.5 is no whole number; pods get whole cores"),
         (

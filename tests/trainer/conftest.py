@@ -331,3 +331,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def run_id(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.node.name}-{tmp_path.name}"

@@ -1,0 +1,237 @@
+"""The rounds of the etcd-v3 rendezvous against a real etcd: who meets, who is lost, and etcd's own restart."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousExitOp
+
+from tests.trainer.conftest import EtcdServer, wait_until
+from trainer import rendezvous_etcd
+from trainer.rendezvous import Handler
+
+
+class Nodes:
+    """Members of one rendezvous, each with an address of its own."""
+
+    def __init__(self, endpoint: str, run_id: str, low: int, high: int) -> None:
+        self._endpoint, self._run_id, self._low, self._high = endpoint, run_id, low, high
+        self.handlers: dict[str, Handler] = {}
+
+    def add(self, name: str, address: str, **changes: Any) -> None:
+        options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
+        options |= changes
+        parameters = RendezvousParameters(
+            "etcd-v3", self._endpoint, self._run_id, self._low, self._high, address, **options
+        )
+        self.handlers[name] = rendezvous_etcd.create(parameters)
+
+    def meet(self, names: str) -> dict[str, RendezvousInfo]:
+        """All of `names` join the next round at once."""
+        found: dict[str, RendezvousInfo] = {}
+
+        def join(name: str) -> None:
+            found[name] = self.handlers[name].next_rendezvous()
+
+        threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(found) == sorted(names), f"only {sorted(found)} met"
+        return found
+
+    def vanish(self, name: str) -> None:
+        self.handlers.pop(name)._stop_heartbeats()
+
+    def end(self) -> None:
+        for name in list(self.handlers):
+            self.vanish(name)
+
+
+@pytest.fixture
+def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int], Nodes]]:
+    groups: list[Nodes] = []
+
+    def make(low: int, high: int) -> Nodes:
+        groups.append(Nodes(shared_etcd.endpoint, run_id, low, high))
+        return groups[-1]
+
+    yield make
+    for group in groups:
+        group.end()  # a heartbeat's thread that collects its own handler cannot join itself
+
+
+def masters(found: dict[str, RendezvousInfo]) -> set[tuple[str, int]]:
+    stores = [info.bootstrap_store_info for info in found.values()]
+    return {(store.master_addr, store.master_port) for store in stores if store is not None}
+
+
+def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(2, 3)
+    for name, address in zip("abc", ("127.0.0.1", "127.0.0.2", "127.0.0.3"), strict=True):
+        group.add(name, address)
+    first = group.meet("abc")
+    assert sorted(info.rank for info in first.values()) == [0, 1, 2]
+    assert first["a"].rank == 0
+    assert len(masters(first)) == 1
+    assert group.handlers["b"].num_nodes_waiting() == 0
+
+    group.vanish("a")
+    for name in "bc":  # seen within the keep-alive of 3 s, with nobody waiting to join
+        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} sees that a is lost")
+    second = group.meet("bc")
+    assert {info.world_size for info in second.values()} == {2}
+    assert len(masters(second)) == 1
+    assert masters(second) != masters(first)
+    assert group.handlers["b"].round == 2
+
+    group.add("a", "127.0.0.1")
+    third_of_a: list[RendezvousInfo] = []
+    waiting = threading.Thread(target=lambda: third_of_a.append(group.handlers["a"].next_rendezvous()), daemon=True)
+    waiting.start()
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() == 1, 10, "b sees a waiting")
+    third = group.meet("bc")
+    waiting.join(30)
+    assert third_of_a[0].rank == 0
+    assert len(masters({**third, "a": third_of_a[0]})) == 1
+    assert third["b"].world_size == 3
+
+
+def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    group.handlers["a"].leave()
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() > 0, 2, "b sees at once that a left")
+    assert group.meet("b")["b"].world_size == 1
+
+
+def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], Nodes]) -> None:
+    """As in the stack's Job, whose greatest number of members is never reached."""
+    group = nodes(2, 1000)
+    for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
+        group.add(name, address, last_call_timeout=8)
+    group.meet("ab")
+    began = time.monotonic()
+    assert group.meet("ab")["a"].world_size == 2
+    assert time.monotonic() - began < 6, "the last call was waited for"
+
+
+def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
+    """Not gone for a moment: the others would begin without it."""
+    group = nodes(1, 3)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    moving, watching = group.handlers["a"], group.handlers["b"]
+    moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 10)  # what next_rendezvous does first
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
+    state = watching._state_holder.state
+    assert (len(state.participants), len(state.wait_list)) == (1, 1)
+    moving.leave()
+    assert group.meet("b")["b"].world_size == 1
+
+
+def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 2)
+    for number, name in enumerate("abc", 1):
+        group.add(name, f"127.0.0.{number}")
+    group.meet("ab")
+    found: list[str] = []
+
+    def join(name: str) -> None:
+        with contextlib.suppress(RendezvousClosedError, RendezvousGracefulExitError):
+            group.handlers[name].next_rendezvous()
+            found.append(name)
+
+    threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in "cab"]
+    for thread in threads:
+        thread.start()
+        time.sleep(1.5)  # the spare has seen that the round is full; then that there is room
+    wait_until(lambda: len(found) == 2, 30, "two of the three are in the next round")
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        assert [group.handlers[name].num_nodes_waiting() for name in found] == [0, 0]
+        time.sleep(0.5)
+    group.handlers[found[0]].shutdown()
+    for thread in threads:
+        thread.join(20)
+
+
+def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 1)
+    group.add("a", "127.0.0.1")
+    group.meet("a")
+    group.handlers["a"].shutdown()
+    group.add("late", "127.0.0.2")
+    with pytest.raises(RendezvousClosedError):
+        group.handlers["late"].next_rendezvous()
+
+
+def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) -> None:
+    group = Nodes(own_etcd.endpoint, run_id, 1, 1)
+    group.add("a", "127.0.0.1")
+    group.meet("a")
+    handler = group.handlers["a"]
+    own_etcd.kill()
+    time.sleep(1.1)  # past the time for which torch answers from its cache
+    began = time.monotonic()
+    assert handler.num_nodes_waiting() == 0
+    assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+    own_etcd.start()
+    wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
+    assert handler.num_nodes_waiting() == 0
+
+
+def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServer, run_id: str) -> None:
+    """What an etcd pod that moves to another node does: away for four times the keep-alive, then back with its data."""
+    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    try:
+        for _ in range(3):
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(1)
+        own_etcd.kill()
+        end = time.monotonic() + 12
+        while time.monotonic() < end:
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(0.5)
+        own_etcd.start()
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+            time.sleep(0.5)
+        group.vanish("b")
+        wait_until(lambda: group.handlers["a"].num_nodes_waiting() > 0, 12, "a loss after it is still seen")
+    finally:
+        group.end()
+
+
+def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServer, run_id: str) -> None:
+    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    first = group.meet("ab")
+    own_etcd.lose_data()
+    own_etcd.start()
+    for name in "ab":
+        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
+    second = group.meet("ab")
+    group.end()
+    assert sorted(info.rank for info in second.values()) == [0, 1]
+    assert masters(second) != masters(first)
