@@ -27,8 +27,7 @@ from workloads.volume_server import PIECE, Server, partial
 
 @pytest.fixture
 def volume_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "volume"
-    folder.mkdir()
+    (folder := tmp_path / "volume").mkdir()
     return folder
 
 
