@@ -55,22 +55,19 @@ class Nodes:
     def vanish(self, name: str) -> None:
         self.handlers.pop(name)._stop_heartbeats()
 
-    def end(self) -> None:
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A heartbeat's thread that collects its own handler cannot join itself, and would go on and complain.
         for name in list(self.handlers):
             self.vanish(name)
 
 
 @pytest.fixture
 def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int], Nodes]]:
-    groups: list[Nodes] = []
-
-    def make(low: int, high: int) -> Nodes:
-        groups.append(Nodes(shared_etcd.endpoint, run_id, low, high))
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.end()  # a heartbeat's thread that collects its own handler cannot join itself
+    with contextlib.ExitStack() as groups:
+        yield lambda low, high: groups.enter_context(Nodes(shared_etcd.endpoint, run_id, low, high))
 
 
 def masters(found: dict[str, RendezvousInfo]) -> set[tuple[str, int]]:
@@ -182,27 +179,26 @@ def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int
 
 
 def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) -> None:
-    group = Nodes(own_etcd.endpoint, run_id, 1, 1)
-    group.add("a", "127.0.0.1")
-    group.meet("a")
-    handler = group.handlers["a"]
-    own_etcd.kill()
-    time.sleep(1.1)  # past the time for which torch answers from its cache
-    began = time.monotonic()
-    assert handler.num_nodes_waiting() == 0
-    assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
-    own_etcd.start()
-    wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
-    assert handler.num_nodes_waiting() == 0
+    with Nodes(own_etcd.endpoint, run_id, 1, 1) as group:
+        group.add("a", "127.0.0.1")
+        group.meet("a")
+        handler = group.handlers["a"]
+        own_etcd.kill()
+        time.sleep(1.1)  # past the time for which torch answers from its cache
+        began = time.monotonic()
+        assert handler.num_nodes_waiting() == 0
+        assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+        own_etcd.start()
+        wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
+        assert handler.num_nodes_waiting() == 0
 
 
 def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServer, run_id: str) -> None:
     """What an etcd pod that moves to another node does: away for four times the keep-alive, then back with its data."""
-    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
-    group.add("a", "127.0.0.1")
-    group.add("b", "127.0.0.2")
-    group.meet("ab")
-    try:
+    with Nodes(own_etcd.endpoint, run_id, 2, 2) as group:
+        group.add("a", "127.0.0.1")
+        group.add("b", "127.0.0.2")
+        group.meet("ab")
         for _ in range(3):
             assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
             time.sleep(1)
@@ -218,20 +214,17 @@ def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServ
             time.sleep(0.5)
         group.vanish("b")
         wait_until(lambda: group.handlers["a"].num_nodes_waiting() > 0, 12, "a loss after it is still seen")
-    finally:
-        group.end()
 
 
 def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServer, run_id: str) -> None:
-    group = Nodes(own_etcd.endpoint, run_id, 2, 2)
-    group.add("a", "127.0.0.1")
-    group.add("b", "127.0.0.2")
-    first = group.meet("ab")
-    own_etcd.lose_data()
-    own_etcd.start()
-    for name in "ab":
-        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
-    second = group.meet("ab")
-    group.end()
-    assert sorted(info.rank for info in second.values()) == [0, 1]
-    assert masters(second) != masters(first)
+    with Nodes(own_etcd.endpoint, run_id, 2, 2) as group:
+        group.add("a", "127.0.0.1")
+        group.add("b", "127.0.0.2")
+        first = group.meet("ab")
+        own_etcd.lose_data()
+        own_etcd.start()
+        for name in "ab":
+            wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
+        second = group.meet("ab")
+        assert sorted(info.rank for info in second.values()) == [0, 1]
+        assert masters(second) != masters(first)
