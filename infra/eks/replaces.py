@@ -5,7 +5,7 @@ its own: node groups at 012e0a32, clusters at 00555dc5, add-ons, pod identities,
 00a35305, access entries at 01f43111, subnets at 00cda125, NAT gateways at 04088eaa, endpoints at 008db85a, routes at
 0128541e, rules at 00a32209, networks at 00081ce4, file systems at 0389f467, access points at 01606926, mount targets at
 0593466d, repositories at 0072eea2, log groups at 0073593e. The rest (roles and policies, groups, addresses, templates,
-tables) is from the provider's documentation and was not read in its code.
+tables) was not read anywhere: it is how the provider is known to behave, and to be checked before it is relied on.
 
 A launch template makes a new version in place, and a node group follows it in place, node by node.
 """
