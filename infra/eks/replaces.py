@@ -3,9 +3,9 @@
 Read out of hashicorp/terraform-provider-aws, which pulumi-aws bridges, in Pulumi's spelling, each file at a commit of
 its own: node groups at 012e0a32, clusters at 00555dc5, add-ons, pod identities, keys and lifecycle policies at
 00a35305, access entries at 01f43111, subnets at 00cda125, NAT gateways at 04088eaa, endpoints at 008db85a, routes at
-0128541e, rules at 00a32209, networks at 00081ce4, file systems at 0389f467, access points, security groups and addresses at
-01606926, mount targets at 0593466d, repositories at 0072eea2, log groups at 0073593e, roles at 0040ea69. The rest (policies,
-launch templates, route tables) was not read: it is how the provider is known to behave.
+0128541e, rules at 00a32209, networks at 00081ce4, file systems at 0389f467, access points, groups and addresses at
+01606926, mount targets at 0593466d, repositories at 0072eea2, log groups at 0073593e, roles at 0040ea69. The rest
+(policies, launch templates, route tables) was not read: it is how the provider is known to behave.
 
 A launch template makes a new version in place, and a node group follows it in place, node by node.
 """
