@@ -106,8 +106,10 @@ class Group:
         self.handlers = []
         for number in numbers:
             address = f"10.0.{number // 256}.{number % 256}"
+            # Nobody waits the last call out: the first round begins when it is full, the second when those that are
+            # left are in it. It has to be long enough for all agents to come, on processors that they share.
             parameters = RendezvousParameters(
-                "etcd-v3", endpoint, "bench", members - 1, members, address, join_timeout=600
+                "etcd-v3", endpoint, "bench", members - 1, members, address, join_timeout=600, last_call_timeout=120
             )
             self.handlers.append(rendezvous_etcd.create(parameters))
 
