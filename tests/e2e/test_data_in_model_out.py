@@ -97,8 +97,10 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     assert not list(target.glob(".*"))
     assert (target / "large.bin").stat().st_uid == 1000
     # The pod of the killed command is left until its server has nobody to serve; that of the other is gone.
-    pods = stack.kubectl("get", "pods", "--selector", "trainyard/volume-access", "--output", "name").stdout.split()
-    assert len(pods) <= 1
+    end = time.monotonic() + 60
+    while len(left := stack.kubectl("get", "pods", "-l", "trainyard/volume-access", "-o", "name").stdout.split()) > 1:
+        assert time.monotonic() < end, left
+        time.sleep(0.5)
 
 
 def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
