@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token
 
 from trainer import network
-from trainer.rendezvous import Handler, create_handler
+from trainer.rendezvous import FRESH, Handler, create_handler
 
 PORT = 29400
 RETRY_SECONDS = 90.0
@@ -90,10 +90,10 @@ class StoreBackend(RendezvousBackend):
         found = self._compare_set(b"", NOTHING)
         return None if found == NOTHING else (found, found)
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool]:
         self._compare_set(b"", NOTHING)
         found = self._compare_set(token or NOTHING, state)
-        return None if found == NOTHING else (found, found, found == state)
+        return (FRESH, b"", False) if found == NOTHING else (found, found, found == state)
 
     def _compare_set(self, expected: Any, desired: bytes) -> bytes:
         # latin-1 keeps every byte: torch takes text here, and gives bytes back.

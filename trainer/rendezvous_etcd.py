@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token
 
 from trainer.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, access
-from trainer.rendezvous import Handler, create_handler
+from trainer.rendezvous import FRESH, Handler, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
@@ -36,11 +36,9 @@ class EtcdBackend(RendezvousBackend):
         found = self._etcd.get(self._key)
         return (found.data, found.revision) if found else None
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool]:
         written, now = self._etcd.swap(self._key, state, int(token or 0))
-        if now is None:
-            return None  # the key went away since it was read: the caller reads again and starts afresh
-        return now.data, now.revision, written
+        return (now.data, now.revision, written) if now else (FRESH, 0, False)
 
 
 class EtcdStore(Store):

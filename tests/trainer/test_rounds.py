@@ -228,3 +228,16 @@ def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServe
         second = group.meet("ab")
         assert sorted(info.rank for info in second.values()) == [0, 1]
         assert masters(second) != masters(first)
+
+
+def test_a_late_heartbeat_brings_no_lost_round_back(own_etcd: EtcdServer, run_id: str) -> None:
+    with Nodes(own_etcd.endpoint, run_id, 1, 1) as group:
+        group.add("a", "127.0.0.1", keep_alive_interval=60)
+        group.meet("a")
+        handler = group.handlers["a"]
+        # As a heartbeat leaves it that found etcd gone.
+        handler._state_holder.mark_dirty()
+        own_etcd.lose_data()
+        own_etcd.start()
+        handler._keep_alive()
+        assert handler.num_nodes_waiting() > 0

@@ -47,7 +47,9 @@ def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cl
     assert "not ready after 4 s: 0 of 1 pods ready" in text
     assert "cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu" in text
     assert stack.resources()["web"]["initErrors"]
-    crashing = sleeper(cluster.image, "echo no such dataset >&2; exit 3")
+    # Without a probe it would be ready for the moment that it lives.
+    late = {"exec": {"command": ["true"]}, "initialDelaySeconds": 5}
+    crashing = sleeper(cluster.image, "echo no such dataset >&2; exit 3", readinessProbe=late)
     text = stack.fails(stack.up, deployment(namespace, crashing, 12, replicas=1))
     assert "container main ended with Error (exit code 3" in text
     assert "no such dataset" in text
