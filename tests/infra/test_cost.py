@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from infra import cost
-from infra.bill import Estimate, Line
+from infra.bill import Estimate
 from infra.config import StackConfig, parse
 from infra.gke import prices
 from infra.recording import Recorded, record_anywhere, stack_file_values
+from tests.infra import billed
+from tests.infra.billed import changed, line
 
 STACKS = ["gcp-a100", "gcp-c3"]
 
@@ -22,20 +24,11 @@ def config(**changes: dict[str, Any]) -> StackConfig:
         "nodes": {"machineType": "a2-highgpu-8g", "max": 2, "localSsds": 8},
         "storage": {"kind": "nfs", "sizeGib": 1000},
     }
-    for section, change in changes.items():
-        values[section] = {**values.get(section, {}), **change}
-    return parse(values, "test")
+    return changed(values, changes)
 
 
 def bill(**changes: dict[str, Any]) -> Estimate:
-    found = cost.estimate(config(**changes))
-    assert found
-    return found
-
-
-def line(estimate: Estimate, what: str) -> Line:
-    (found,) = [entry for entry in estimate.lines if what in entry.what]
-    return found
+    return billed.estimate(config(**changes))
 
 
 def test_two_nodes_of_eight_a100s_by_hand() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from infra import cost
-from infra.bill import Estimate, Line
+from infra.bill import Estimate
 from infra.config import StackConfig, parse
 from infra.eks import machines, prices
 from infra.recording import record_anywhere, stack_file_values
+from tests.infra import billed
+from tests.infra.billed import changed, line
 
 STACK = "aws-g4dn"
 
@@ -23,20 +25,11 @@ def config(**changes: dict[str, Any]) -> StackConfig:
         "storage": {"kind": "efs", "sizeGib": 100},
         "training": {"precision": "fp16"},
     }
-    for section, change in changes.items():
-        values[section] = {**values.get(section, {}), **change}
-    return parse(values, "test")
+    return changed(values, changes)
 
 
 def bill(**changes: dict[str, Any]) -> Estimate:
-    found = cost.estimate(config(**changes))
-    assert found
-    return found
-
-
-def line(estimate: Estimate, what: str) -> Line:
-    (found,) = [entry for entry in estimate.lines if what in entry.what]
-    return found
+    return billed.estimate(config(**changes))
 
 
 def test_four_spot_t4s_by_hand() -> None:
