@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.image import TRAINER
+from infra.owner import is_marked, marks
 
 SHOWN = 6
 #: How the last part of an ARN begins.
@@ -22,11 +23,6 @@ ABSENT = (
     "NotFoundException",
     "InvalidLaunchTemplateName.NotFoundException",
 )
-
-
-def ours(tags: Mapping[str, str], stack: str) -> bool:
-    """By the tags that infra/eks/scope.py gives to everything."""
-    return tags.get("app") == "trainyard" and tags.get("stack") == stack.lower()
 
 
 def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
@@ -48,13 +44,13 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
 def is_up(amazon: Amazon, name: str, stack: str) -> bool:
     """Whether the stack has its cluster."""
     try:
-        return ours(amazon.ask("eks", "describe_cluster", name=name)["cluster"].get("tags") or {}, stack)
+        return is_marked(amazon.ask("eks", "describe_cluster", name=name)["cluster"].get("tags"), stack)
     except NoAnswer:
         return False
 
 
 def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
-    if ours(cluster.get("tags") or {}, stack):
+    if is_marked(cluster.get("tags"), stack):
         return ok("names", f"stack {stack} is up: its cluster and the rest are its own")
     return problem(
         "cluster",
@@ -140,7 +136,7 @@ def _fixed(name: str, here: str) -> Iterator[Fixed]:
 
 def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> Iterator[Finding]:
     """What has the stack's tags, and no cluster."""
-    filters = [{"Key": "app", "Values": ["trainyard"]}, {"Key": "stack", "Values": [stack.lower()]}]
+    filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
     try:
         answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
     except NoAnswer as reason:

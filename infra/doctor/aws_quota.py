@@ -14,8 +14,8 @@ from typing import Any
 from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
-from infra.doctor.aws_leftovers import ours
 from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.owner import is_marked
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
 
     def others(operation: str, key: str, **given: Any) -> list[dict[str, Any]]:
         """What is there, without this stack's own."""
-        return [item for item in amazon.ask("ec2", operation, **given)[key] if not ours(_tags(item), stack)]
+        return [item for item in amazon.ask("ec2", operation, **given)[key] if not is_marked(_tags(item), stack)]
 
     try:
         yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))

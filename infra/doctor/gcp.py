@@ -18,6 +18,7 @@ from infra.doctor.google import LOGIN, Google, NoAnswer, connect
 from infra.gke.cost import SYSTEM_DISK_GIB
 from infra.gke.services import needed
 from infra.machine import Machine
+from infra.owner import is_marked
 from infra.sections import GkeConfig, NodesConfig
 
 #: A right that `pulumi up` uses of each API -> the role that has it.
@@ -311,7 +312,7 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
             # An API that is not enabled has made nothing.
             if reason.status != 404 and not reason.disabled_api:
                 yield _unanswered(f"name of the {what}", reason, project)
-    if _is_ours(taken.get("cluster", {}).get("resourceLabels"), stack):
+    if is_marked(taken.get("cluster", {}).get("resourceLabels"), stack):
         yield ok("names", f"stack {stack} is up: its cluster, network and the rest are its own")
         return
     if not taken:
@@ -330,7 +331,3 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
                 f"{name} exists already, and is not of this stack",
                 f"pulumi config set --stack {stack} --path cluster.name OTHER-NAME",
             )
-
-
-def _is_ours(labels: dict[str, str] | None, stack: str) -> bool:
-    return bool(labels) and labels.get("app") == "trainyard" and labels.get("stack") == stack.lower()

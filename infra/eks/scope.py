@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pulumi_aws as aws
 
 from infra.config import StackConfig
+from infra.owner import marks
 from infra.scope import Scope as Common
 
 
@@ -21,15 +22,11 @@ class Scope(Common):
     @property
     def tags(self) -> Mapping[str, str]:
         """On everything that is billed: the bill and the check for leftovers go by them."""
-        return tags(self.stack)
+        return marks(self.stack)
 
     def named(self, suffix: str = "") -> dict[str, str]:
         """The tag that AWS' lists show as the name of what has no other."""
         return {"Name": f"{self.name}-{suffix}" if suffix else self.name}
-
-
-def tags(stack: str) -> dict[str, str]:
-    return {"app": "trainyard", "stack": stack}
 
 
 def provider(config: StackConfig, stack: str) -> aws.Provider:
@@ -38,5 +35,5 @@ def provider(config: StackConfig, stack: str) -> aws.Provider:
     return aws.Provider(
         "aws",
         region=config.eks.region,
-        default_tags=aws.ProviderDefaultTagsArgs(tags=tags(stack)),
+        default_tags=aws.ProviderDefaultTagsArgs(tags=marks(stack)),
     )

@@ -25,9 +25,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     assert config.eks is not None
     aws_provider = provider(config, stack)
     component = EksCluster(config.name, pulumi.ResourceOptions(providers={"aws": aws_provider}))
-    scope = Scope(
-        name=config.name, region=config.eks.region, zones=config.eks.zones, stack=stack.lower(), parent=component
-    )
+    scope = Scope(name=config.name, region=config.eks.region, zones=config.eks.zones, stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
     volume = storage.build(config, scope, net)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
+from infra.owner import marks
 from infra.scope import Scope as Common
 
 
@@ -26,8 +27,7 @@ def provider(config: StackConfig, stack: str) -> gcp.Provider:
         project=config.gke.project,
         region=region_of(config.gke.zone),
         zone=config.gke.zone,
-        # On everything that is billed: the bill and the check for leftovers go by them.
-        default_labels={"app": "trainyard", "stack": stack.lower()},
+        default_labels=marks(stack),
         add_pulumi_attribution_label=False,
     )
 
