@@ -16,7 +16,7 @@ import urllib3.exceptions
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from workloads.follow import target_of
+from workloads.follow import stack_options, target_of
 from workloads.layout import TENSORBOARD_PORT
 from workloads.reach import Pod, relay
 from workloads.watch import UnreachableError, as_json, connect, why_waiting
@@ -26,8 +26,7 @@ SELECTOR = "app.kubernetes.io/component=tensorboard"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.board", description="Open TensorBoard in the browser.")
-    parser.add_argument("--stack", default="local", help="stack whose TensorBoard it is (default: local)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    stack_options(parser, "TensorBoard")
     parser.add_argument(
         "--port", type=int, default=TENSORBOARD_PORT, help=f"here (default: {TENSORBOARD_PORT}, or the next free one)"
     )

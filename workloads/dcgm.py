@@ -9,7 +9,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
-from workloads.node_daemon import node_daemon
+from workloads.node_daemon import node_daemon, worker_pod
 from workloads.pod import environment, resources
 
 NAME = "dcgm-exporter"
@@ -29,7 +29,7 @@ class DcgmExporter(pulumi.ComponentResource):
         super().__init__(
             "trainyard:workloads:DcgmExporter", name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
-        core, pool = k8s.core.v1, cluster.workers
+        core = k8s.core.v1
         exporter = core.ContainerArgs(
             name="exporter",
             image=IMAGE,
@@ -55,13 +55,6 @@ class DcgmExporter(pulumi.ComponentResource):
             ),
             volume_mounts=[core.VolumeMountArgs(name="pods", mount_path=POD_RESOURCES, read_only=True)],
         )
-        pod = core.PodSpecArgs(
-            containers=[exporter],
-            node_selector=pool.node_selector or None,
-            tolerations=list(pool.tolerations),
-            automount_service_account_token=False,
-            enable_service_links=False,
-            volumes=[core.VolumeArgs(name="pods", host_path=core.HostPathVolumeSourceArgs(path=POD_RESOURCES))],
-        )
+        pod = worker_pod(cluster.workers, exporter, {"pods": POD_RESOURCES})
         node_daemon(NAME, cluster, pod, self, {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT)})
         self.register_outputs({})

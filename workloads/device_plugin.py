@@ -14,7 +14,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
-from workloads.node_daemon import node_daemon
+from workloads.node_daemon import node_daemon, worker_pod
 from workloads.pod import environment, resources
 
 #: Where kubelets expect the sockets of device plugins.
@@ -55,7 +55,7 @@ class DevicePlugin(pulumi.ComponentResource):
         super().__init__(
             "trainyard:workloads:DevicePlugin", plugin.name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
-        core, pool, folders = k8s.core.v1, cluster.workers, {"sockets": SOCKETS, **plugin.folders}
+        core, folders = k8s.core.v1, {"sockets": SOCKETS, **plugin.folders}
         container = core.ContainerArgs(
             name="plugin",
             image=plugin.image,
@@ -71,19 +71,13 @@ class DevicePlugin(pulumi.ComponentResource):
             ),
             volume_mounts=[core.VolumeMountArgs(name=name, mount_path=path) for name, path in folders.items()],
         )
-        pod = core.PodSpecArgs(
-            containers=[container],
-            node_selector=pool.node_selector or None,
-            tolerations=list(pool.tolerations),
+        pod = worker_pod(
+            cluster.workers,
+            container,
+            folders,
             # Without it the node is of no use to anybody.
             priority_class_name="system-node-critical",
             host_network=plugin.host_network or None,
-            automount_service_account_token=False,
-            enable_service_links=False,
-            volumes=[
-                core.VolumeArgs(name=name, host_path=core.HostPathVolumeSourceArgs(path=path))
-                for name, path in folders.items()
-            ],
         )
         node_daemon(plugin.name, cluster, pod, self)
         self.register_outputs({})

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from workloads.bar import Bar
-from workloads.follow import target_of
+from workloads.follow import stack_options, target_of
 from workloads.layout import run_folder
 from workloads.reach import PORT, SCRATCH, Pod, volume_pod
 from workloads.transfer import Pair, TransferError, Volume, get
@@ -24,8 +24,7 @@ REPORT = "report"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.fetch", description="Bring a run to this machine.")
-    parser.add_argument("--stack", default="local", help="stack whose run it is (default: local)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    stack_options(parser, "run")
     parser.add_argument("--run", metavar="NAME", help="another run on the volume than the one that is configured now")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"where it goes (default: {HOME}/NAME)")
     parser.add_argument("--all", action="store_true", help="every checkpoint, with what is needed to train on")

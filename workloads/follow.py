@@ -49,7 +49,7 @@ class Target:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.follow", description="Follow a training to its end.")
     parser.add_argument("--stack", required=True, help="stack whose training to follow")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    kubeconfig_option(parser)
     parser.add_argument("--before", metavar="COMMAND", help="what to type before the commands that the end advises")
     options = parser.parse_args(arguments)
     try:
@@ -66,6 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     report(Console(), target, outcome, options.before)
     return 0 if outcome.succeeded else 1
+
+
+def stack_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """The options --stack and --kubeconfig of a command that looks at a stack."""
+    parser.add_argument("--stack", default="local", help=f"stack whose {what} it is (default: local)")
+    kubeconfig_option(parser)
+
+
+def kubeconfig_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
 
 
 def target_of(stack: str) -> Target:

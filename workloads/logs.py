@@ -10,7 +10,7 @@ import urllib3.exceptions
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from workloads.follow import target_of
+from workloads.follow import stack_options, target_of
 from workloads.state import INDEX, first_pod
 from workloads.status import job_and_pods, log, with_logs
 from workloads.watch import UnreachableError, connect
@@ -18,8 +18,7 @@ from workloads.watch import UnreachableError, connect
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.logs", description="The log of rank 0, or of one pod.")
-    parser.add_argument("--stack", default="local", help="stack whose training it is (default: local)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    stack_options(parser, "training")
     parser.add_argument("--pod", type=int, metavar="N", help="index of the pod (default: where rank 0 is, or was)")
     parser.add_argument("--follow", action="store_true", help="go on with new lines until the pod ends")
     options = parser.parse_args(arguments)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
+from infra.cluster import Cluster, WorkerPool
 from workloads.pod import component, labels
 
 #: The one namespace in which pods may be critical for their node.
@@ -37,4 +38,23 @@ def node_daemon(
             ),
         ),
         opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
+    )
+
+
+def worker_pod(
+    pool: WorkerPool, container: k8s.core.v1.ContainerArgs, folders: Mapping[str, str], **options: Any
+) -> k8s.core.v1.PodSpecArgs:
+    """A pod for every node of the pool and for no other. `folders` are the node's: volume -> path."""
+    core = k8s.core.v1
+    return core.PodSpecArgs(
+        containers=[container],
+        node_selector=pool.node_selector or None,
+        tolerations=list(pool.tolerations),
+        automount_service_account_token=False,
+        enable_service_links=False,
+        volumes=[
+            core.VolumeArgs(name=name, host_path=core.HostPathVolumeSourceArgs(path=path))
+            for name, path in folders.items()
+        ],
+        **options,
     )

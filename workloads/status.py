@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from workloads.follow import Target, target_of
+from workloads.follow import Target, stack_options, target_of
 from workloads.layout import DATA
 from workloads.progress import time_to_go
 from workloads.state import State, state
@@ -34,8 +34,7 @@ INCIDENTS = 12
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.status", description="How a training is doing.")
-    parser.add_argument("--stack", default="local", help="stack whose training it is (default: local)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    stack_options(parser, "training")
     options = parser.parse_args(arguments)
     try:
         target = target_of(options.stack)

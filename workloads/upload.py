@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from workloads.bar import Bar
-from workloads.follow import target_of
+from workloads.follow import stack_options, target_of
 from workloads.layout import DATA
 from workloads.reach import PORT, volume_pod
 from workloads.transfer import Pair, TransferError, Volume, copy, put
@@ -25,8 +25,7 @@ SCHEMES = ("s3", "gs", "https", "http")
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.upload", description="Put files on the shared volume.")
-    parser.add_argument("--stack", default="local", help="stack whose volume it is (default: local)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
+    stack_options(parser, "volume")
     parser.add_argument("--to", metavar="FOLDER", help=f"folder under {DATA} (default: the name of what is put there)")
     parser.add_argument("source", metavar="FROM", help="file, folder, or s3://, gs:// or https:// address")
     options = parser.parse_args(arguments)
