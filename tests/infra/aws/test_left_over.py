@@ -11,11 +11,11 @@ import boto3
 import jmespath
 import pytest
 
+from infra import owner
 from infra.config import parse
 from infra.doctor import aws_leftovers
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding
-from infra.eks import scope
 from infra.recording import ROOT, stack_file_values
 from local.cloud_plugin.aws.account import Account
 from tests.infra.aws import built
@@ -68,7 +68,7 @@ def printed(account: Account, words: list[str]) -> Any:
 def tagged(endpoint: str) -> Built:
     """The stack as the provider leaves it: it puts the stack's tags on everything, which the emulation does not."""
     there = built.up(recorded(STACK), Account(endpoint, account_number("tagged"), REGION))
-    given = scope.tags(STACK)
+    given = owner.marks(STACK)
     pairs = [{"Key": key, "Value": value} for key, value in given.items()]
     ids = {urn.rsplit("::", 2)[1].rsplit("$", 1)[-1] + " " + id_: id_ for urn, (id_, _) in there.ids.items()}
     account = there.account
