@@ -119,6 +119,23 @@ class Etcd:
         found = [reply["response_range"].get("kvs") for reply in replies]
         return [_value(kvs[0]) if kvs else None for kvs in found]
 
+    def get_changed(self, key: str, known: Value | None, prefix: str | None) -> tuple[Value | None, dict[str, Value]]:
+        """What `key` holds, sent only where it is not `known`, and all under `prefix` by the rest of their keys."""
+        unchanged = {"target": "MOD", "result": "EQUAL", "mod_revision": str(known.revision if known else 0)}
+        under = [{"request_range": {"key": _encode(prefix), "range_end": _encode(_end(prefix))}}] if prefix else []
+        body = {
+            "compare": [{"key": _encode(key), **unchanged}],
+            "success": under,
+            "failure": [{"request_range": {"key": _encode(key)}}, *under],
+        }
+        reply = self._call("/kv/txn", body)
+        found = [answer["response_range"].get("kvs", []) for answer in reply.get("responses", [])]
+        if not reply.get("succeeded"):
+            now = found.pop(0)
+            known = _value(now[0]) if now else None
+        skip = len(prefix or "")
+        return known, {base64.b64decode(kv["key"]).decode()[skip:]: _value(kv) for kvs in found for kv in kvs}
+
     def put(self, key: str, value: bytes) -> None:
         self.put_many({key: value})
 
@@ -161,8 +178,7 @@ class Etcd:
         return int(self._call("/kv/deleterange", {"key": _encode(key)}).get("deleted", 0)) > 0
 
     def count(self, prefix: str) -> int:
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        body = {"key": _encode(prefix), "range_end": _encode(end), "count_only": True}
+        body = {"key": _encode(prefix), "range_end": _encode(_end(prefix)), "count_only": True}
         return int(self._call("/kv/range", body).get("count", 0))
 
     def _write(self, path: str, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
@@ -305,6 +321,11 @@ def _told(text: str) -> str:
 
 def _put(key: str, value: bytes, lease: str) -> dict[str, Any]:
     return {"request_put": {"key": _encode(key), "value": _encode(value), "lease": lease}}
+
+
+def _end(prefix: str) -> str:
+    """The end of the range of all keys that begin so, as etcdctl's --prefix reckons it."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _encode(value: str | bytes) -> str:

@@ -5,6 +5,9 @@ outage of the store longer than the keep-alive, or clocks that differ by a few s
 Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
 nothing could be seen (the store was away, this process was frozen) is no watching.
 
+Where the backend has a key for each member's heartbeat (etcd), they are kept out of the shared state: that has one key,
+each write of it makes the others' void, and hundreds of members would spend their time on refused heartbeats.
+
 torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so those of the last
 round are seen to wait for the next one, or are gone: when none waits any more, it begins at once. Newcomers come in
 crowds, and get the last call.
@@ -12,7 +15,8 @@ crowds, and get the last call.
 
 import random
 import time
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +34,17 @@ BACKOFF_SECONDS = 0.01
 large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
 LONGEST_BACKOFF_SECONDS = 2.0
 OVER = datetime.min.replace(tzinfo=UTC)
+
+
+class BeatingBackend(RendezvousBackend):
+    """A backend with a key for each member's heartbeat."""
+
+    beats: Mapping[str, datetime]
+    """Member -> its newest heartbeat, by its own clock, as of the newest `get_state`."""
+
+    @abstractmethod
+    def beat(self, member: str, moment: datetime) -> None:
+        """Write a member's heartbeat."""
 
 
 class WatchingStateHolder(_BackendRendezvousStateHolder):
@@ -58,18 +73,29 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._last, self._members = self._state.round, frozenset(self._state.participants)
         self._largest = max(self._largest, len(self._members))
 
+    def beat(self, node: Any) -> None:
+        """Write this node's heartbeat, where the backend has a key for it; else torch writes it into the state."""
+        if isinstance(self._backend, BeatingBackend):
+            self._state.last_heartbeats[node] = moment = datetime.now(UTC)
+            self._backend.beat(str(node), moment)
+
     def sync(self) -> bool | None:
         written = super().sync()
         if written is False:
             self._refused += 1
             longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
             time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
+            # What the refusal told is old by now: a change of it would be refused again.
+            self._last_sync_time = -1.0
+            super().sync()
         elif written:
             self._refused = 0
         return written
 
     def _sanitize(self) -> None:
         state, interval = self._state, self._settings.keep_alive_interval.total_seconds()
+        beats = self._backend.beats if isinstance(self._backend, BeatingBackend) else {}
+        state.last_heartbeats.update({node: beats[str(node)] for node in state.last_heartbeats if str(node) in beats})
         now = self._clock()
         # Half an interval at most: a hole that falls between two heartbeats then leaves both their full time.
         watched = 0.0 if self._looked is None else min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))

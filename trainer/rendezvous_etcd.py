@@ -5,36 +5,51 @@ entry point group `torchrun.handlers`: plain torchrun takes `--rdzv-backend etcd
 """
 
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 
 from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
-from trainer.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, access
+from trainer.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
+from trainer.liveness import BeatingBackend
 from trainer.rendezvous import FRESH, Handler, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
 POLL_SECONDS = 0.1
+BEATS_SECONDS = 0.9
+"""Least time between two looks at the heartbeats: torch looks once a second while nothing happens."""
 BATCH = 100
 """Keys in one request: etcd takes 128 operations in a transaction (--max-txn-ops)."""
 
 
-class EtcdBackend(RendezvousBackend):
-    """The rendezvous state in one key, replaced by compare-and-swap on its mod revision."""
+class EtcdBackend(BeatingBackend):
+    """The rendezvous state in one key, replaced by compare-and-swap on its mod revision; a key for each heartbeat."""
 
     def __init__(self, etcd: Etcd, run_id: str) -> None:
-        self._etcd, self._key = etcd, f"{PREFIX}{run_id}/state"
+        self._etcd, self._key, self._beats = etcd, f"{PREFIX}{run_id}/state", f"{PREFIX}{run_id}/beats/"
+        self._known: Value | None = None
+        self._looked = -BEATS_SECONDS
+        self.beats: Mapping[str, datetime] = {}
 
     @property
     def name(self) -> str:
         return NAME
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        found = self._etcd.get(self._key)
-        return (found.data, found.revision) if found else None
+        # Most looks find nothing new but heartbeats: the state, large in a large round, is sent when it changed. And
+        # who looks again because another was faster wants nothing but the state.
+        look = time.monotonic() - self._looked >= BEATS_SECONDS
+        self._known, beats = self._etcd.get_changed(self._key, self._known, self._beats if look else None)
+        if look:
+            self._looked = time.monotonic()
+            self.beats = {member: datetime.fromisoformat(beat.data.decode()) for member, beat in beats.items()}
+        return (self._known.data, self._known.revision) if self._known else None
+
+    def beat(self, member: str, moment: datetime) -> None:
+        self._etcd.put(self._beats + member, moment.isoformat().encode())
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool]:
         written, now = self._etcd.swap(self._key, state, int(token or 0))

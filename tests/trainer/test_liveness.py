@@ -247,3 +247,18 @@ def test_too_few_members_wait_however_long(world: World) -> None:
     world.state.deadline = None  # as torch has it below the least number
     world.run(10, forming.watcher)
     assert forming.watcher.state.deadline is None
+
+
+def test_after_a_refused_write_the_state_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = world.watcher()
+    watcher.sync()
+
+    def refuse(state: bytes, token: Any = None) -> tuple[bytes, Any, bool]:
+        faster = pickle.dumps(world.state)
+        world.state.wait_list.add(D)  # while this member pauses, yet another one writes
+        return faster, 2, False
+
+    monkeypatch.setattr(world, "set_state", refuse)
+    watcher.mark_dirty()
+    assert watcher.sync() is False
+    assert watcher.state.wait_list == {D}, "the next change would be one of a state that is gone, and be refused"

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import tomllib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,32 @@ def test_the_backend_keeps_torchs_contract(etcd: Etcd, run_id: str) -> None:
     assert second[0] == b"c"
     assert second[2] is True
     assert backend.set_state(b"d", first[1]) == (b"c", second[1], False)
+
+
+def test_heartbeats_are_seen_by_the_others_and_void_nobodys_change(shared_etcd: EtcdServer, run_id: str) -> None:
+    ours, theirs = (EtcdBackend(connect(shared_etcd), run_id) for _ in range(2))
+    written = ours.set_state(b"state")
+    assert written is not None
+    moment = datetime(2026, 11, 21, tzinfo=UTC)
+    theirs.beat("theirs_1_0", moment)
+    assert ours.get_state() == (b"state", written[1])
+    assert ours.beats == {"theirs_1_0": moment}
+    theirs.beat("theirs_1_0", moment + timedelta(seconds=5))
+    changed = ours.set_state(b"changed", written[1])
+    assert changed is not None
+    assert changed[2] is True, "a heartbeat in between made the change void"
+    wait_until(
+        lambda: theirs.get_state() == changed[:2] and theirs.beats["theirs_1_0"] > moment, 5, "the other sees both"
+    )
+
+
+def test_a_state_that_went_away_is_none_though_it_was_known(etcd: Etcd, run_id: str) -> None:
+    backend = EtcdBackend(etcd, run_id)
+    backend.set_state(b"state")
+    assert backend.get_state() is not None
+    assert backend.get_state() is not None, "unchanged, and therefore not sent"
+    etcd.delete(f"/trainyard/rendezvous/{run_id}/state")
+    assert backend.get_state() is None
 
 
 def test_the_store_has_what_torchs_agents_use(store: EtcdStore) -> None:

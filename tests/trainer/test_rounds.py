@@ -26,14 +26,14 @@ class Nodes:
     """Members of one rendezvous, each with an address of its own."""
 
     def __init__(self, endpoint: str, run_id: str, low: int, high: int) -> None:
-        self._endpoint, self._run_id, self._low, self._high = endpoint, run_id, low, high
+        self._endpoint, self.run_id, self._low, self._high = endpoint, run_id, low, high
         self.handlers: dict[str, Handler] = {}
 
     def add(self, name: str, address: str, **changes: Any) -> None:
         options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
         options |= changes
         parameters = RendezvousParameters(
-            "etcd-v3", self._endpoint, self._run_id, self._low, self._high, address, **options
+            "etcd-v3", self._endpoint, self.run_id, self._low, self._high, address, **options
         )
         self.handlers[name] = rendezvous_etcd.create(parameters)
 
@@ -104,6 +104,53 @@ def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: 
     assert third_of_a[0].rank == 0
     assert len(masters({**third, "a": third_of_a[0]})) == 1
     assert third["b"].world_size == 3
+
+
+def test_members_at_rest_beat_and_change_no_state(nodes: Callable[[int, int], Nodes]) -> None:
+    """Hundreds of heartbeats in one key, each of which makes the others' writes void, ended large rounds."""
+    group = nodes(2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    backend = rendezvous_etcd.EtcdBackend(group.handlers["a"]._state_holder._backend._etcd, group.run_id)
+    before = backend.get_state()
+    beats = dict(backend.beats)
+    end = time.monotonic() + 5  # longer than the keep-alive of 3 s
+    while time.monotonic() < end:
+        assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
+        time.sleep(0.5)
+    assert backend.get_state() == before
+    assert len(backend.beats) == 2
+    assert all(beat != beats.get(member) for member, beat in backend.beats.items())
+
+
+def test_a_member_beats_while_others_are_faster_with_every_change(
+    nodes: Callable[[int, int], Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = nodes(2, 2)
+    group.add("a", "127.0.0.1")
+    group.add("b", "127.0.0.2")
+    group.meet("ab")
+    moving, watching = group.handlers["a"], group.handlers["b"]
+    moving._stop_heartbeats()
+    swap = moving._state_holder._backend._etcd.swap
+    end = time.monotonic() + 6  # twice the keep-alive of 3 s
+
+    def refused(key: str, value: bytes, revision: int) -> Any:
+        return swap(key, value, revision if time.monotonic() > end else revision + 1)
+
+    monkeypatch.setattr(moving._state_holder._backend._etcd, "swap", refused)
+    leaving = threading.Thread(
+        target=lambda: moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 30), daemon=True
+    )
+    leaving.start()
+    while time.monotonic() < end - 0.5:
+        assert watching.lost_members() == 0
+        watching.num_nodes_waiting()
+        time.sleep(0.3)
+    leaving.join(20)
+    assert not leaving.is_alive()
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
 
 
 def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Nodes]) -> None:
