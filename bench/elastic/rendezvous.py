@@ -240,7 +240,7 @@ def main() -> int:
             f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
             f"{len(os.sched_getaffinity(0))} of its {os.cpu_count()} processors for etcd and all agents, Python "
             f"{platform.python_version()}. Agents are threads of {GROUPS} processes without workers; keep-alive 5 s x "
-            "3, last call 5 s, as shipped."
+            "3 as shipped; nobody waits for a last call."
         )
         table.write(RESULTS, "Rendezvous of many agents over one etcd", made, results)
     return 0
