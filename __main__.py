@@ -17,6 +17,7 @@ from workloads.storage import claim, served, volume
 from workloads.tensorboard import TensorBoard
 from workloads.training import Training
 from workloads.volume_access import volume_access
+from workloads.workspace import Workspace
 
 stack = pulumi.get_stack()
 try:
@@ -30,17 +31,17 @@ image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
 cluster = served(cluster, config.cluster.namespace, image)
 shared = volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config.cluster.namespace, cluster, depends_on=[shared] if shared else [])
-data = claim(cluster, namespace, bound_to=shared)
+workspace = Workspace(cluster, namespace, image, claim(cluster, namespace, bound_to=shared))
 secret = tokens(config.secrets, cluster, namespace)
 
 software = install(cluster)
-rendezvous = Rendezvous("etcd", config.rendezvous, cluster, namespace, image)
-dataset = Dataset("dataset", config, cluster, namespace, image, data, secret)
-check = checked(config, cluster, namespace, image, data, after=software)
+rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
+dataset = Dataset("dataset", config, workspace, secret)
+check = checked(config, workspace, after=software)
 first = [*software, check] if check else software
-training = Training("training", config, cluster, namespace, image, dataset, rendezvous, data, secret, after=first)
-volume_access(cluster, namespace, image, data)
+training = Training("training", config, workspace, dataset, rendezvous, secret, after=first)
+volume_access(workspace)
 if config.tensorboard.enabled:
-    TensorBoard("tensorboard", cluster, namespace, image, data)
+    TensorBoard("tensorboard", workspace)
 
 export(config, cluster, image, namespace, training, check)

@@ -7,11 +7,9 @@ import hashlib
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import READER, Cluster
+from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
-from infra.image import ContainerImage
 from workloads.layout import DATA, dataset_folder, weights_folder
-from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     container_security,
@@ -22,6 +20,7 @@ from workloads.pod import (
     trainer_pod,
 )
 from workloads.secrets import from_tokens
+from workloads.workspace import Workspace
 
 
 class Dataset(pulumi.ComponentResource):
@@ -35,24 +34,21 @@ class Dataset(pulumi.ComponentResource):
         self,
         name: str,
         config: StackConfig,
-        cluster: Cluster,
-        namespace: Namespace,
-        image: ContainerImage,
-        claim: k8s.core.v1.PersistentVolumeClaim,
+        workspace: Workspace,
         tokens: k8s.core.v1.Secret | None = None,
     ):
-        super().__init__("trainyard:workloads:Dataset", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        super().__init__("trainyard:workloads:Dataset", name, None, workspace.component())
         text = config.dataset
         self.directory = dataset_folder(text.name)
         command = prepare_command(config.training, text, self.directory)
         fetch = fetch_command(config.training)
-        identity = hashlib.sha256("\0".join([image.version, *command, *fetch]).encode()).hexdigest()[:8]
-        account = self._account(cluster, namespace)
+        identity = hashlib.sha256("\0".join([workspace.image.version, *command, *fetch]).encode()).hexdigest()[:8]
+        account = self._account(workspace)
         self.job = k8s.batch.v1.Job(
             name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=f"dataset-{text.name}-{identity}",
-                namespace=namespace.name,
+                namespace=workspace.namespace.name,
                 labels=labels("dataset"),
                 annotations={
                     "pulumi.com/timeoutSeconds": str(text.timeout_minutes * 60),
@@ -65,28 +61,31 @@ class Dataset(pulumi.ComponentResource):
                 backoff_limit=2,
                 template=k8s.core.v1.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("dataset")),
-                    spec=_pod(text, command, fetch, image.reference, claim.metadata.name, tokens, account),
+                    spec=_pod(text, command, fetch, workspace, tokens, account),
                 ),
             ),
             # Never two that write the same shards.
-            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime, delete_before_replace=True),
+            opts=pulumi.ResourceOptions.merge(
+                workspace.owned(self), pulumi.ResourceOptions(delete_before_replace=True)
+            ),
         )
         self.register_outputs({"directory": self.directory})
 
-    def _account(self, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.ServiceAccount | None:
+    def _account(self, workspace: Workspace) -> k8s.core.v1.ServiceAccount | None:
         """The account that may read the user's buckets, where there are any."""
-        if cluster.reader_annotations is None:
+        annotations = workspace.cluster.reader_annotations
+        if annotations is None:
             return None
         return k8s.core.v1.ServiceAccount(
             READER,
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=READER,
-                namespace=namespace.name,
+                namespace=workspace.namespace.name,
                 labels=labels("dataset"),
-                annotations=dict(cluster.reader_annotations) or None,
+                annotations=dict(annotations) or None,
             ),
             automount_service_account_token=False,
-            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
+            opts=workspace.owned(self),
         )
 
 
@@ -126,15 +125,14 @@ def _pod(
     config: DatasetConfig,
     command: list[str],
     fetch: list[str],
-    image: pulumi.Output[str],
-    claim: pulumi.Input[str],
+    workspace: Workspace,
     tokens: k8s.core.v1.Secret | None,
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
     def container(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
         return k8s.core.v1.ContainerArgs(
             name=name,
-            image=image,
+            image=workspace.image.reference,
             args=["python", "-m", *command],
             # The one pod that may reach the Hugging Face hub; the image is offline otherwise.
             env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
@@ -148,7 +146,7 @@ def _pod(
 
     return trainer_pod(
         container("prepare", command),
-        claim,
+        workspace.claim.metadata.name,
         init_containers=[container("fetch", fetch)] if fetch else None,
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",

@@ -12,9 +12,7 @@ import json
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
 from infra.config import StackConfig
-from infra.image import ContainerImage
 from workloads.layout import DATA
 from workloads.namespace import Namespace
 from workloads.pod import (
@@ -30,6 +28,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.workspace import Workspace
 
 NAME = "gpu-check"
 #: Where the first pod listens for the others.
@@ -48,14 +47,11 @@ class GpuCheck(pulumi.ComponentResource):
         self,
         name: str,
         config: StackConfig,
-        cluster: Cluster,
-        namespace: Namespace,
-        image: ContainerImage,
-        claim: k8s.core.v1.PersistentVolumeClaim,
+        workspace: Workspace,
         after: list[pulumi.Resource],
     ):
-        super().__init__("trainyard:workloads:GpuCheck", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        super().__init__("trainyard:workloads:GpuCheck", name, None, workspace.component())
+        opts, namespace = workspace.owned(self), workspace.namespace
         workers, check = config.workers, config.check
         arguments = [
             *("--nodes", str(workers.count)),
@@ -64,7 +60,8 @@ class GpuCheck(pulumi.ComponentResource):
             *("--storage", f"{DATA}/checks"),
             *("--storage-megabytes", str(check.storage_megabytes)),
         ]
-        identity = hashlib.sha256(json.dumps([image.version, arguments, workers.model_dump()]).encode()).hexdigest()[:8]
+        what = [workspace.image.version, arguments, workers.model_dump()]
+        identity = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
         job_name = f"{NAME}-{identity}"
         account = self._account(namespace, job_name, opts)
         core = k8s.core.v1
@@ -75,10 +72,10 @@ class GpuCheck(pulumi.ComponentResource):
             opts=opts,
         )
         self._policy(namespace, opts)
-        pool = cluster.workers
+        pool = workspace.cluster.workers
         container = core.ContainerArgs(
             name=NAME,
-            image=image.reference,
+            image=workspace.image.reference,
             args=[
                 *("python", "-m", "trainer.gpu_check"),
                 *arguments,
@@ -86,7 +83,7 @@ class GpuCheck(pulumi.ComponentResource):
                 *("--config-map", job_name),
             ],
             env=[
-                *environment(TRAINER_ENVIRONMENT | node_environment(workers, cluster.workers)),
+                *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
                 from_field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
                 from_field("NAMESPACE", "metadata.namespace"),
                 from_field("NODE_NAME", "spec.nodeName"),
@@ -98,7 +95,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
         pod = trainer_pod(
             container,
-            claim.metadata.name,
+            workspace.claim.metadata.name,
             service_account_name=account.metadata.name,
             token=True,
             subdomain=NAME,
@@ -191,15 +188,8 @@ class GpuCheck(pulumi.ComponentResource):
         )
 
 
-def checked(
-    config: StackConfig,
-    cluster: Cluster,
-    namespace: Namespace,
-    image: ContainerImage,
-    claim: k8s.core.v1.PersistentVolumeClaim,
-    after: list[pulumi.Resource],
-) -> GpuCheck | None:
+def checked(config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]) -> GpuCheck | None:
     """The check, when the configuration asks for it."""
     if not config.check.enabled:
         return None
-    return GpuCheck(NAME, config, cluster, namespace, image, claim, after)
+    return GpuCheck(NAME, config, workspace, after)

@@ -1,6 +1,6 @@
 """Where the workers of a training find each other, round after round: an etcd in the cluster, or torch's own store.
 
-One member is enough: the state is about a kilobyte per training, and losing it costs one new round, not the run.
+One member is enough: the state is 70 bytes a worker, and losing it costs one new round, not the run.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
 from infra.config import RendezvousConfig
-from infra.image import ContainerImage
 from workloads.certificates import RendezvousCertificates
 from workloads.namespace import Namespace
 from workloads.pod import (
@@ -28,11 +26,14 @@ from workloads.pod import (
     resources,
 )
 from workloads.priority import RENDEZVOUS, priority_class
+from workloads.workspace import Workspace
 
 #: Health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
-#: The data set of one training is about 1 kB; 64 MiB is far more than compaction ever lets it grow to.
-QUOTA_BYTES = 64 * 1024 * 1024
+#: What was written stays until it is compacted: heartbeats of 256 workers are 4 MB in five minutes, and a new round,
+#: with two changes of 18 kB by each of them, 15 MB. A full etcd would take no more writes at all.
+QUOTA_BYTES = 256 * 1024 * 1024
+RETENTION = "5m"
 #: Where certificates are mounted, in the server's pod and in the trainers'.
 CERTIFICATES = "/etc/rendezvous"
 
@@ -67,22 +68,19 @@ class Rendezvous(pulumi.ComponentResource):
     """[https://]host:port for its --rdzv-endpoint, resolvable in the cluster."""
     client: ClientCertificate | None = None
 
-    def __init__(
-        self, name: str, config: RendezvousConfig, cluster: Cluster, namespace: Namespace, image: ContainerImage
-    ):
-        super().__init__(
-            "trainyard:workloads:Rendezvous", name, None, pulumi.ResourceOptions(provider=cluster.provider)
-        )
-        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
-        priority = priority_class("rendezvous", RENDEZVOUS, True, cluster, namespace, self)
+    def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
+        super().__init__("trainyard:workloads:Rendezvous", name, None, workspace.component())
+        opts, namespace = workspace.owned(self), workspace.namespace
+        priority = priority_class("rendezvous", RENDEZVOUS, True, workspace.cluster, namespace, self)
         server: pulumi.Output[str] | None = None
         if config.backend == "c10d":
-            self.backend, port, pod = "c10d", STORE_PORT, _store_pod(image.reference, priority)
+            self.backend, port, pod = "c10d", STORE_PORT, _store_pod(workspace.image.reference, priority)
         else:
             if config.tls:
                 server, client = self._secrets(name, namespace, opts)
                 self.client = ClientCertificate(client)
-            self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, cluster.etcd_image, priority, server)
+            etcd = workspace.cluster.etcd_image
+            self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, etcd, priority, server)
         metadata = k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace.name, labels=labels("rendezvous"))
         stateful_set = k8s.apps.v1.StatefulSet(
             name,
@@ -160,10 +158,10 @@ def _etcd_pod(
         "initial-cluster": f"{name}=http://127.0.0.1:2380",
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "auto-compaction-mode": "periodic",
-        "auto-compaction-retention": "1h",
+        "auto-compaction-retention": RETENTION,
         "quota-backend-bytes": str(QUOTA_BYTES),
     }
-    volumes = [core.VolumeArgs(name="state", empty_dir=core.EmptyDirVolumeSourceArgs(size_limit="256Mi"))]
+    volumes = [core.VolumeArgs(name="state", empty_dir=core.EmptyDirVolumeSourceArgs(size_limit="512Mi"))]
     mounts = [core.VolumeMountArgs(name="state", mount_path="/var/lib/etcd")]
     if server is not None:
         arguments |= {

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
-from infra.image import ContainerImage
 from workloads.layout import DATA, TENSORBOARD_PORT
-from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     component,
@@ -19,6 +16,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.workspace import Workspace
 
 NAME = "tensorboard"
 PORT = TENSORBOARD_PORT
@@ -29,25 +27,16 @@ RELOAD_SECONDS = 15
 class TensorBoard(pulumi.ComponentResource):
     """A Deployment and its Service; no address outside the cluster, so nothing that costs."""
 
-    def __init__(
-        self,
-        name: str,
-        cluster: Cluster,
-        namespace: Namespace,
-        image: ContainerImage,
-        claim: k8s.core.v1.PersistentVolumeClaim,
-    ):
-        super().__init__(
-            "trainyard:workloads:TensorBoard", name, None, pulumi.ResourceOptions(provider=cluster.provider)
-        )
+    def __init__(self, name: str, workspace: Workspace):
+        super().__init__("trainyard:workloads:TensorBoard", name, None, workspace.component())
         metadata = k8s.meta.v1.ObjectMetaArgs(
             name=NAME,
-            namespace=namespace.name,
+            namespace=workspace.namespace.name,
             labels=labels(NAME),
             # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
             annotations={"pulumi.com/skipAwait": "true"},
         )
-        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        opts = workspace.owned(self)
         k8s.apps.v1.Deployment(
             name,
             metadata=metadata,
@@ -56,7 +45,7 @@ class TensorBoard(pulumi.ComponentResource):
                 selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
                 template=k8s.core.v1.PodTemplateSpecArgs(
                     metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)),
-                    spec=_pod(image.reference, claim.metadata.name),
+                    spec=_pod(workspace),
                 ),
             ),
             opts=opts,
@@ -72,11 +61,11 @@ class TensorBoard(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-def _pod(image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
+def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
     container = core.ContainerArgs(
         name=NAME,
-        image=image,
+        image=workspace.image.reference,
         args=[
             "tensorboard",
             f"--logdir={DATA}/runs",
@@ -95,4 +84,4 @@ def _pod(image: pulumi.Output[str], claim: pulumi.Input[str]) -> k8s.core.v1.Pod
         security_context=container_security(),
         volume_mounts=trainer_mounts(read_only=True),
     )
-    return trainer_pod(container, claim, termination_grace_period_seconds=5)
+    return trainer_pod(container, workspace.claim.metadata.name, termination_grace_period_seconds=5)

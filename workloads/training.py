@@ -9,9 +9,7 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
 from infra.config import StackConfig, WorkersConfig
-from infra.image import ContainerImage
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import run_folder
@@ -25,6 +23,7 @@ from workloads.training_arguments import run_name, training_arguments
 from workloads.training_job import SERVICE, job_spec, launch_command, trainer_pod_spec
 from workloads.trainjob import CONTAINER as TRAINJOB_CONTAINER
 from workloads.trainjob import job_of, train_job
+from workloads.workspace import Workspace
 
 #: Name of the pods' container, by training.runtime.
 CONTAINERS = {"job": "train", "trainjob": TRAINJOB_CONTAINER}
@@ -42,17 +41,15 @@ class Training(pulumi.ComponentResource):
         self,
         name: str,
         config: StackConfig,
-        cluster: Cluster,
-        namespace: Namespace,
-        image: ContainerImage,
+        workspace: Workspace,
         dataset: Dataset,
         rendezvous: Rendezvous,
-        claim: k8s.core.v1.PersistentVolumeClaim,
         tokens: k8s.core.v1.Secret | None = None,
         after: Sequence[pulumi.Resource] = (),
     ):
-        super().__init__("trainyard:workloads:Training", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        super().__init__("trainyard:workloads:Training", name, None, workspace.component())
         workers, training = config.workers, config.training
+        cluster, namespace = workspace.cluster, workspace.namespace
         elastic = is_elastic(workers, cluster.workers, training.runtime)
         self.run_name = run_name(training, config.dataset)
         self.run_directory = run_folder(self.run_name)
@@ -60,7 +57,7 @@ class Training(pulumi.ComponentResource):
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         # Whatever is in the pods' template has to be in it: a new Job of the same name would meet the old one going.
         what = [
-            image.version,
+            workspace.image.version,
             arguments,
             identity(workers, cluster.workers, elastic),
             training.max_hours,
@@ -82,12 +79,12 @@ class Training(pulumi.ComponentResource):
             workers,
             cluster.workers,
             rendezvous,
-            image.reference,
-            claim.metadata.name,
+            workspace.image.reference,
+            workspace.claim.metadata.name,
             tokens,
             priority,
         )
-        opts = pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime)
+        opts = workspace.owned(self)
         # A request that was granted is used up: each Job has its own.
         requested = request_nodes(
             name_of_job, cluster.workers, workers.count + workers.spares, pod, namespace.name, labels("trainer"), opts

@@ -10,10 +10,8 @@ from __future__ import annotations
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import READER, Cluster
-from infra.image import ContainerImage
+from infra.cluster import READER
 from workloads.layout import VOLUME_ACCESS
-from workloads.namespace import Namespace
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     component,
@@ -24,18 +22,18 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.workspace import Workspace
 
 #: A pod that was forgotten ends after this time; the transfer goes on where it stopped.
 DEADLINE_SECONDS = 24 * 3600
 
 
-def volume_access(
-    cluster: Cluster, namespace: Namespace, image: ContainerImage, claim: k8s.core.v1.PersistentVolumeClaim
-) -> k8s.core.v1.PodTemplate:
+def volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
     """The template. What its pods run comes from the command that makes them (workloads/reach.py)."""
+    cluster, namespace = workspace.cluster, workspace.namespace
     container = k8s.core.v1.ContainerArgs(
         name=VOLUME_ACCESS,
-        image=image.reference,
+        image=workspace.image.reference,
         env=environment(TRAINER_ENVIRONMENT),
         resources=resources(cpu=0.1, memory_gib=1),
         security_context=container_security(),
@@ -44,7 +42,7 @@ def volume_access(
     )
     pod = trainer_pod(
         container,
-        claim.metadata.name,
+        workspace.claim.metadata.name,
         service_account_name=READER if cluster.reader_annotations is not None else None,
         restart_policy="Never",
         active_deadline_seconds=DEADLINE_SECONDS,
