@@ -73,7 +73,8 @@ def frozen_worker(lab: Lab) -> list[int]:
 
 
 def frozen_agent(lab: Lab) -> list[int]:
-    pods = lab.start()
+    """Its worker trains on, and so do the others: long enough for the agent's silence to be seen."""
+    pods = lab.start(train__steps=400)
     lab.step(60)
     agent = pods[1].agent()
     lab.fault()
