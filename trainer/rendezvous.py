@@ -124,7 +124,7 @@ class Handler(DynamicRendezvousHandler):
         return info
 
     def _start_heartbeats(self) -> None:
-        # All members begin a round at the same moment, and would all write their heartbeats to one key at once.
+        # All members begin a round at the same moment: without a delay they would beat at the same moment ever after.
         delay = random.uniform(0, self._settings.keep_alive_interval.total_seconds() / 2)
         self._delayed = threading.Timer(delay, super()._start_heartbeats)
         self._delayed.daemon = True
