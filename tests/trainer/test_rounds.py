@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousE
 
 from tests.trainer.conftest import EtcdServer, wait_until
 from trainer import rendezvous_etcd
+from trainer.etcd import Etcd
 from trainer.rendezvous import Handler
 
 
@@ -70,6 +71,13 @@ def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int],
         yield lambda low, high: groups.enter_context(Nodes(shared_etcd.endpoint, run_id, low, high))
 
 
+def etcd_of(member: Handler) -> Etcd:
+    """The connection over which it changes rounds."""
+    backend = member._state_holder._backend
+    assert isinstance(backend, rendezvous_etcd.EtcdBackend)
+    return backend._etcd
+
+
 def masters(found: dict[str, RendezvousInfo]) -> set[tuple[str, int]]:
     stores = [info.bootstrap_store_info for info in found.values()]
     return {(store.master_addr, store.master_port) for store in stores if store is not None}
@@ -112,7 +120,7 @@ def test_members_at_rest_beat_and_change_no_state(nodes: Callable[[int, int], No
     group.add("a", "127.0.0.1")
     group.add("b", "127.0.0.2")
     group.meet("ab")
-    backend = rendezvous_etcd.EtcdBackend(group.handlers["a"]._state_holder._backend._etcd, group.run_id)
+    backend = rendezvous_etcd.EtcdBackend(etcd_of(group.handlers["a"]), group.run_id)
     before = backend.get_state()
     beats = dict(backend.beats)
     end = time.monotonic() + 5  # longer than the keep-alive of 3 s
@@ -133,13 +141,13 @@ def test_a_member_beats_while_others_are_faster_with_every_change(
     group.meet("ab")
     moving, watching = group.handlers["a"], group.handlers["b"]
     moving._stop_heartbeats()
-    swap = moving._state_holder._backend._etcd.swap
+    swap = etcd_of(moving).swap
     end = time.monotonic() + 6  # twice the keep-alive of 3 s
 
     def refused(key: str, value: bytes, revision: int) -> Any:
         return swap(key, value, revision if time.monotonic() > end else revision + 1)
 
-    monkeypatch.setattr(moving._state_holder._backend._etcd, "swap", refused)
+    monkeypatch.setattr(etcd_of(moving), "swap", refused)
     leaving = threading.Thread(
         target=lambda: moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 30), daemon=True
     )
