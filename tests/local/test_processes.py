@@ -106,6 +106,8 @@ def test_one_that_was_started_but_not_recorded_is_ended_first(sleeper: Daemon) -
     processes.ensure(sleeper)
     first = pid()
     processes.record_path("sleeper").unlink()
+    while processes.strays(sleeper.command) != [first]:
+        time.sleep(0.01)  # the kernel lets Popen go on a moment before the new command line can be read
     assert processes.ensure(sleeper)
     assert processes.start_time(first) is None
 

@@ -38,6 +38,15 @@ PRELOAD = ["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "train
 """What worker processes have loaded when they are forked."""
 
 
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A launcher that runs in this very process leaves its handlers, and the end of the tests is told by SIGINT."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tokenizer of 500 tokens, so that models are small and steps take milliseconds."""

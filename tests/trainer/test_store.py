@@ -110,9 +110,11 @@ def test_a_restart_of_the_store_is_a_new_round_by_itself(pod: StorePod) -> None:
 def test_a_round_waits_for_a_store_that_is_away(pod: StorePod) -> None:
     handler = join(pod.port, "127.0.0.1", 1, 1)
     pod.kill()
-    threading.Timer(3, pod.start).start()
+    back = threading.Timer(3, pod.start)
+    back.start()
     assert meet(handler)[0].world_size == 1
     handler.shutdown()
+    back.join()
 
 
 def test_a_store_that_stays_away_is_told() -> None:
