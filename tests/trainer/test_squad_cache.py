@@ -104,6 +104,8 @@ def test_workers_that_start_together_make_them_once(
         return features(questions, *rest)
 
     monkeypatch.setattr(squad_cache, "features", slow)
+    # Threads of the tokenizer that an earlier test began are gone in a fork, and would be waited for.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     context = multiprocessing.get_context("fork")
     arguments = (QUESTIONS, words, *SHAPE, tmp_path / "questions")
     workers = [context.Process(target=squad_cache.kept_features, args=arguments) for _ in range(3)]
