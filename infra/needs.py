@@ -1,0 +1,104 @@
+"""What a feature needs of its cloud before it works: infra/gke/needs.yaml and infra/eks/needs.yaml, held to a schema.
+
+The program enables and grants from these tables, the doctor checks from them, the stand-in clouds of the tests refuse a
+resource whose needs are not met, and tests/infra/test_needs.py holds the graph of every stack to them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Trace(_Fact):
+    """How a feature shows in a resource."""
+
+    type: str
+    """Pulumi's type token, such as gcp:container/nodePool:NodePool, or a pattern: gcp:compute/*."""
+    where: dict[str, Any] = {}
+    """Dotted path of an input -> its value, a pattern of its text, or a list of either, one of which it has; "*": any
+    value that is not empty. All paths have to match; a path goes through lists."""
+
+    def matches(self, type_: str, inputs: Mapping[str, Any]) -> bool:
+        return fnmatchcase(type_, self.type) and all(_has(inputs, *condition) for condition in self.where.items())
+
+
+class Feature(_Fact):
+    """One feature, and everything that has to be there for it."""
+
+    why: str
+    """What happens without it, in one line."""
+    source: str
+    """Where it was read."""
+    date: datetime.date
+    """When it was read."""
+    seen: tuple[Trace, ...] = ()
+    """Resources that use it."""
+    apis: tuple[str, ...] = ()
+    """Services of Google Cloud that have to be enabled."""
+    roles: dict[str, tuple[str, ...]] = {}
+    """Whose -> roles or policies. `nodes`: the nodes' identity; the file explains any other."""
+    permissions: dict[str, str] = {}
+    """What whoever runs `pulumi up` has to be allowed -> a role or policy that allows it."""
+    addons: tuple[str, ...] = ()
+    """Add-ons of the cluster."""
+    quotas: tuple[str, ...] = ()
+    """Names of the quotas that it takes from."""
+    versions: dict[str, str] = {}
+    """Component -> its oldest version that has the feature."""
+    zones: tuple[str, ...] = ()
+    """Zones that offer it; empty: not bound to zones, or by machine type (the cloud's zones.yaml)."""
+
+
+@cache
+def features(cloud: Literal["gke", "eks"]) -> dict[str, Feature]:
+    """Every feature of a cloud by its name, in the order of the file."""
+    content = load(Path(__file__).parent / cloud / "needs.yaml")
+    return {name: Feature.model_validate(entry) for name, entry in content.items()}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A data file; the C parser takes a tenth of the time of the other, and every preview reads these."""
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def shown(cloud: Literal["gke", "eks"], type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:
+    """The features that a resource uses."""
+    return {
+        name: feature
+        for name, feature in features(cloud).items()
+        if any(trace.matches(type_, inputs) for trace in feature.seen)
+    }
+
+
+def _has(inputs: Mapping[str, Any], path: str, wanted: Any) -> bool:
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    return any(_equals(value, one) for value in _values(inputs, path.split(".")) for one in wanted)
+
+
+def _equals(value: Any, wanted: Any) -> bool:
+    if wanted == "*":
+        return value not in (None, "", [], {})
+    return fnmatchcase(value, wanted) if isinstance(value, str) and isinstance(wanted, str) else value == wanted
+
+
+def _values(content: Any, path: list[str]) -> Iterator[Any]:
+    """Every value under a path; lists on the way are gone through."""
+    if isinstance(content, list):
+        for item in content:
+            yield from _values(item, path)
+    elif not path:
+        yield content
+    elif isinstance(content, Mapping) and path[0] in content:
+        yield from _values(content[path[0]], path[1:])
