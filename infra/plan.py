@@ -62,9 +62,7 @@ def _change(title: str, old: Entry, new: Entry) -> Change | None:
     type_ = title.partition(" ")[0]
     before, after = old.get("inputs") or {}, new.get("inputs") or {}
     ignored = [_path(text) for text in (new.get("options") or {}).get("ignoreChanges", [])]
-    force_new = [*_force_new(type_, after), *map(_path, (new.get("options") or {}).get("replaceOnChanges", []))]
-    if replaces.shrinks(type_, dict(before), dict(after)):
-        force_new.append(("size",))
+    force_new = [*_force_new(type_, before, after), *map(_path, (new.get("options") or {}).get("replaceOnChanges", []))]
     replaced, details = False, []
     for path, was, now in differences(before, after):
         if any(immutable.matches(path, [pattern]) and len(pattern) <= len(path) for pattern in ignored):
@@ -84,16 +82,16 @@ def _change(title: str, old: Entry, new: Entry) -> Change | None:
     return Change(REPLACED if replaced else CHANGED, title, tuple(details)) if details else None
 
 
-def _force_new(type_: str, inputs: Entry) -> list[tuple[str, ...]]:
+def _force_new(type_: str, old: Entry, new: Entry) -> list[tuple[str, ...]]:
     if type_.startswith("kubernetes:"):
         # A patch changes in place what replaces the object itself.
-        is_patch = type_.endswith("Patch") or "kind" not in inputs
-        return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(inputs), False, False)
-    return replaces.paths(type_) if type_ in replaces.FORCE_NEW else []
+        is_patch = type_.endswith("Patch") or "kind" not in new
+        return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(new), False, False)
+    return replaces.paths(type_, old, new) if replaces.is_known(type_) else []
 
 
 def _is_known(type_: str) -> bool:
-    return type_ in replaces.FORCE_NEW or type_.startswith(("kubernetes:", "pulumi:", "pulumi-python:"))
+    return replaces.is_known(type_) or type_.startswith(("kubernetes:", "pulumi:", "pulumi-python:"))
 
 
 def _path(text: str) -> tuple[str, ...]:

@@ -1,67 +1,64 @@
-"""Which changed properties replace a resource: those that the providers' schemas mark ForceNew.
-
-Read out of hashicorp/terraform-provider-google at e03b762 (2026-08-21), which pulumi-gcp bridges, in Pulumi's spelling.
-A node pool's machineType, diskType, diskSizeGb, taints and labels are not among them: GKE changes them in place, node
-by node.
-"""
+"""Which changed properties replace a resource: what the providers' own schemas say, read from each cloud's
+replaces.yaml."""
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path as File
 from typing import Any
 
-from infra.eks.replaces import FORCE_NEW as OF_AWS
+import yaml
 
-#: A type that is not here is refused by the stand-in plugin of the tests (local/cloud_plugin), so that a new resource
-#: cannot pass unseen.
-FORCE_NEW: dict[str, str] = {
-    "gcp:projects/service:Service": "project service",
-    "gcp:projects/iAMMember:IAMMember": "project role member condition",
-    "gcp:serviceaccount/iAMMember:IAMMember": "serviceAccountId role member condition",
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": "project location repository role member condition",
-    "gcp:serviceaccount/account:Account": "project accountId",
-    "gcp:compute/network:Network": "project name autoCreateSubnetworks description internalIpv6Range networkProfile",
-    "gcp:compute/subnetwork:Subnetwork": "project name network region description externalIpv6Prefix",
-    "gcp:compute/router:Router": "project name network region encryptedInterconnectRouter",
-    "gcp:compute/routerNat:RouterNat": "project name router region type endpointTypes initialNatIps",
-    "gcp:compute/firewall:Firewall": "project name direction",
-    "gcp:compute/disk:Disk": "project name type zone description image snapshot architecture physicalBlockSizeBytes "
-    "diskEncryptionKey storagePool",
-    "gcp:compute/resourcePolicy:ResourcePolicy": "project name region groupPlacementPolicy",
-    "gcp:container/cluster:Cluster": "project name location network subnetwork networkingMode datapathProvider "
-    "clusterIpv4Cidr initialNodeCount ipAllocationPolicy enableAutopilot enableKubernetesAlpha enableTpu "
-    "defaultMaxPodsPerNode description confidentialNodes nodePools privateClusterConfig.masterIpv4CidrBlock "
-    "privateClusterConfig.privateEndpointSubnetwork masterAuth.clientCertificateConfig",
-    "gcp:container/nodePool:NodePool": "project name namePrefix cluster location initialNodeCount maxPodsPerNode "
-    "placementPolicy queuedProvisioning networkConfig.createPodRange networkConfig.podRange networkConfig.subnetwork "
-    "networkConfig.podIpv4CidrBlock networkConfig.additionalNodeNetworkConfigs "
-    "nodeConfig.advancedMachineFeatures nodeConfig.bootDiskKmsKey nodeConfig.ephemeralStorageLocalSsdConfig "
-    "nodeConfig.flexStart nodeConfig.guestAccelerators nodeConfig.hostMaintenancePolicy "
-    "nodeConfig.localNvmeSsdBlockConfig nodeConfig.localSsdCount nodeConfig.maxRunDuration nodeConfig.metadata "
-    "nodeConfig.minCpuPlatform "
-    "nodeConfig.nodeGroup nodeConfig.oauthScopes nodeConfig.preemptible nodeConfig.reservationAffinity "
-    "nodeConfig.sandboxConfig nodeConfig.secondaryBootDisks nodeConfig.serviceAccount "
-    "nodeConfig.shieldedInstanceConfig nodeConfig.soleTenantConfig nodeConfig.spot",
-    "gcp:filestore/instance:Instance": "project name location zone tier networks protocol kmsKeyName "
-    "fileShares.sourceBackup initialReplication",
-    "gcp:artifactregistry/repository:Repository": "project location repositoryId format mode kmsKeyName "
-    "remoteRepositoryConfig",
-    "docker-build:index:Image": "",
-    **OF_AWS,
-}
+Path = tuple[str, ...]
 
 
-def paths(type_: str) -> list[tuple[str, ...]]:
-    """The replacing paths of a type.
+@cache
+def _table(condition: str) -> dict[str, list[Path]]:
+    """Type -> the paths that replace it under a condition: always, smaller, switched_off or narrower."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(File(__file__).parent.glob("*/replaces.yaml")):
+        content = yaml.safe_load(file.read_text())
+        for type_, paths in content.get(condition, {}).items():
+            found[type_] = [tuple(path.split(".")) for path in paths.split()]
+    return found
+
+
+def is_known(type_: str) -> bool:
+    """The stand-in plugin of the tests (local/cloud_plugin) refuses any other, so that a new resource cannot pass
+    unseen."""
+    return type_ in _table("always")
+
+
+def paths(type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Path]:
+    """The paths whose change replaces a resource with these inputs.
 
     Raises:
         KeyError: the type is not in the table.
     """
-    return [tuple(path.split(".")) for path in FORCE_NEW[type_].split()]
+    found = list(_table("always")[type_])
+    for condition, holds in (("smaller", _smaller), ("switched_off", _switched_off), ("narrower", _narrower)):
+        found += [path for path in _table(condition).get(type_, []) if holds(_at(old, path), _at(new, path))]
+    return found
 
 
-def shrinks(type_: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a disk gets smaller, which replaces it (customdiff.ForceNewIfChange("size", IsDiskShrinkage))."""
-    before, after = old.get("size"), new.get("size")
-    if type_ != "gcp:compute/disk:Disk" or not isinstance(before, int) or not isinstance(after, int):
+def _at(inputs: Any, path: Path) -> Any:
+    for part in path:
+        inputs = inputs.get(part) if isinstance(inputs, Mapping) else None
+    return inputs
+
+
+def _smaller(old: Any, new: Any) -> bool:
+    return isinstance(old, int | float) and isinstance(new, int | float) and new < old
+
+
+def _switched_off(old: Any, new: Any) -> bool:
+    return bool(old) and not new
+
+
+def _narrower(old: Any, new: Any) -> bool:
+    try:
+        return not ipaddress.IPv4Network(old).subnet_of(ipaddress.IPv4Network(new))
+    except ValueError:
         return False
-    return after < before

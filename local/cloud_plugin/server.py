@@ -9,8 +9,7 @@ from typing import Any
 
 from pulumi.runtime.proto import provider_pb2
 
-from infra import computed, immutable
-from infra.replaces import paths, shrinks
+from infra import computed, immutable, replaces
 from local.kubernetes_plugin import diff, naming, state
 from local.kubernetes_plugin.client import Client
 from local.kubernetes_plugin.errors import PluginError
@@ -97,10 +96,8 @@ class Resources:
         """The inputs, with a name where the provider gives one. Raises PluginError for types that nobody looked at."""
         if self._package == "kubernetes":
             return self._kubernetes.check(urn, olds, news, seed, proposed_name)
-        try:
-            paths(urn.token)
-        except KeyError:
-            raise PluginError(f"{urn.token} is not known here: add what replaces it to infra/replaces.py") from None
+        if not replaces.is_known(urn.token):
+            raise PluginError(f"{urn.token} is not known here: add what replaces it to its cloud's replaces.yaml")
         named = self._named(urn.token)
         if named and named not in news:
             automatic = named in olds.get(DEFAULTS, [])
@@ -123,15 +120,14 @@ class Resources:
             patch = urn.is_patch(new.get("kind"))
             force_new = immutable.IDENTITY if patch else immutable.force_new_paths(new, False, False)
             found = diff.detailed(old, new, ignored, force_new)
-            replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
-            return found, replaces, diff.must_delete_first(bool(replaces), new, old)
+            replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
+            return found, replacing, diff.must_delete_first(bool(replacing), new, old)
         old.pop(DEFAULTS, None)
         automatic = bool(new.pop(DEFAULTS, None))
-        force_new = paths(urn.token) + ([("size",)] if shrinks(urn.token, old, new) else [])
-        found = diff.detailed(old, new, ignored, force_new)
-        replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
+        found = diff.detailed(old, new, ignored, replaces.paths(urn.token, old, new))
+        replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
         # As the bridge does: two cannot have one name, unless the provider chose it and takes another.
-        return found, replaces, bool(replaces) and not automatic and self._same_name(urn.token, old, new)
+        return found, replacing, bool(replacing) and not automatic and self._same_name(urn.token, old, new)
 
     def _same_name(self, token: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         return old.get("name") == new.get("name")

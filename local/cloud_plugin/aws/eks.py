@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from local.kubernetes_plugin.errors import PluginError
+
 from . import policies
 from .account import Account, Inputs, Refused, split
 from .kind import Kind, Made
@@ -214,7 +216,24 @@ def _delete_pod_identity(account: Account, id_: str, state: Inputs) -> None:
     account.call("eks", "delete_pod_identity_association", clusterName=state["clusterName"], associationId=id_)
 
 
+def _group_tag(account: Account, inputs: Inputs) -> Made:
+    """Of an Auto Scaling group that EKS has made; the emulated EKS tells of its groups, and makes none to tag."""
+    group = inputs["autoscalingGroupName"]
+    known = {
+        made["name"]
+        for cluster in account.call("eks", "list_clusters")["clusters"]
+        for name in account.call("eks", "list_nodegroups", clusterName=cluster)["nodegroups"]
+        for made in account.call("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"][
+            "resources"
+        ]["autoScalingGroups"]
+    }
+    if group not in known:
+        raise PluginError(f"ValidationError: AutoScalingGroup name not found: {group}")
+    return f"{group},{inputs['tag']['key']}", {}
+
+
 KINDS = {
+    "aws:autoscaling/tag:Tag": Kind(create=_group_tag),
     "aws:eks/cluster:Cluster": Kind(create=_cluster, delete=_delete_cluster, update=_change_cluster, name="name"),
     "aws:eks/nodeGroup:NodeGroup": Kind(
         create=_node_group, delete=_delete_node_group, update=_change_node_group, name="nodeGroupName"

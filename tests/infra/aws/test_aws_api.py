@@ -42,6 +42,14 @@ def test_in_the_worst_order_that_the_graph_allows_it_comes_and_goes_and_leaves_n
     assert inventory.everything(account) == before
 
 
+def test_a_stack_with_elastic_fabric_adapters_is_made_and_tags_its_groups(endpoint: str) -> None:
+    account = Account(endpoint, account_number("adapters"), REGION)
+    nodes = {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True}
+    stack = record(STACK, changed(STACK, nodes=nodes))
+    there = built.up(stack, account, seed=3)
+    assert {item.urn for item in stack.resources if item.kind == "Tag"} <= there.ids.keys()
+
+
 @pytest.mark.parametrize(
     ("user", "used", "refusal"),
     [
