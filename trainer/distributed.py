@@ -1,5 +1,6 @@
 """This worker's place among the others, and the few exchanges that the training loop needs."""
 
+import json
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +11,9 @@ import torch.distributed as dist
 
 from trainer.network import interface_towards
 from trainer.precision import TYPES, choose, hardware
+
+LARGEST_BYTES = 1 << 28
+"""Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +100,46 @@ def any_of(world: World, *flags: bool) -> list[bool]:
 
 
 def from_first(world: World, value: Any) -> Any:
-    """Rank 0's `value` on every worker."""
+    """Rank 0's `value`, of what JSON can hold, on every worker.
+
+    Not torch's collectives of objects: they unpickle what another pod sent. Raises ValueError for what is no JSON.
+    """
     if world.size == 1:
         return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
-    return box[0]
+    content = _packed(value) if world.first else torch.empty(0, dtype=torch.uint8)
+    length = torch.tensor([content.numel()])
+    dist.broadcast(length, src=0, group=world.control)
+    if not world.first:
+        content = torch.empty(_bounded(int(length)), dtype=torch.uint8)
+    dist.broadcast(content, src=0, group=world.control)
+    return _unpacked(content)
 
 
 def gathered(world: World, value: Any) -> list[Any]:
-    """Every worker's `value`, in order of rank, on each worker. Raises what pickle raises."""
+    """Every worker's `value`, of what JSON can hold, in order of rank, on each worker. Raises as `from_first`."""
     if world.size == 1:
         return [value]
-    box: list[Any] = [None] * world.size
-    dist.all_gather_object(box, value, group=world.control)
-    return box
+    content = _packed(value)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
+    dist.all_gather(lengths, torch.tensor([content.numel()]), group=world.control)
+    longest = max(_bounded(int(length)) for length in lengths)
+    parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(parts, torch.nn.functional.pad(content, (0, longest - content.numel())), group=world.control)
+    return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+
+
+def _packed(value: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _unpacked(content: torch.Tensor) -> Any:
+    return json.loads(content.numpy().tobytes())
+
+
+def _bounded(length: int) -> int:
+    if not 0 < length <= LARGEST_BYTES:
+        raise ValueError(f"a worker announces {length} bytes; at most {LARGEST_BYTES} are exchanged")
+    return length
 
 
 def barrier(world: World) -> None:

@@ -28,6 +28,8 @@ LEASE_SECONDS = 300
 REQUEST_SECONDS = 10.0
 GLANCE_SECONDS = 2.0
 """A request that nobody waits for: an etcd whose machine is gone refuses nothing, it is silent."""
+LARGEST_ANSWER = 16 << 20
+"""Bytes: the heartbeats of a hundred thousand members. Who writes to etcd must not fill the memory of its readers."""
 ENVIRONMENT = {
     "cacert": "ETCDCTL_CACERT",
     "cert": "ETCDCTL_CERT",
@@ -264,7 +266,7 @@ class Etcd:
         else:
             raise _Unavailable(f"{status} {_told(text)}")
 
-    def _post(self, path: str, content: bytes) -> tuple[int, str]:
+    def _post(self, path: str, body: bytes) -> tuple[int, str]:
         """Status and text of one answer, over the connection of before where that still stands."""
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -277,9 +279,12 @@ class Etcd:
                     connection.timeout = self._request_seconds
                     if connection.sock is not None:
                         connection.sock.settimeout(self._request_seconds)
-                    connection.request("POST", "/v3" + path, content, headers)
+                    connection.request("POST", "/v3" + path, body, headers)
                     response = connection.getresponse()
-                    status, text = response.status, response.read().decode("utf-8", "replace")
+                    content = response.read(LARGEST_ANSWER + 1)
+                    if len(content) > LARGEST_ANSWER:
+                        raise _Unavailable(f"its answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB")
+                    status, text = response.status, content.decode("utf-8", "replace")
                 except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
                     self._close()
                     if kept is None:

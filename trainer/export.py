@@ -89,7 +89,7 @@ def _copy_tokenizer(source: sources.Source, folder: Path) -> None:
         return
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(source.model).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source.model, trust_remote_code=False).save_pretrained(folder)
 
 
 if __name__ == "__main__":

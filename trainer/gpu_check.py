@@ -118,6 +118,8 @@ def _process(
     import torch
     import torch.distributed as dist
 
+    from trainer import distributed
+
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
@@ -134,8 +136,8 @@ def _process(
     )
     try:
         seconds, correct = _all_reduce(options.megabytes, rank, size, device)
-        nodes: list[Any] = [None] * size
-        dist.all_gather_object(nodes, own if local_rank == 0 else None)
+        place = distributed.World(rank, size, local_rank, 1, device)
+        nodes = distributed.gathered(place, own if local_rank == 0 else None)
         if rank == 0:
             volume = options.megabytes * 1e6
             results.put(

@@ -13,6 +13,7 @@ round are seen to wait for the next one, or are gone: when none waits any more, 
 crowds, and get the last call.
 """
 
+import logging
 import random
 import time
 from abc import abstractmethod
@@ -20,12 +21,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousBackend,
     RendezvousSettings,
     _BackendRendezvousStateHolder,  # torch 2.15 has no public way to replace how it judges
     _remove_participant_epilogue,
+    _RendezvousState,
 )
+
+from trainer import rendezvous_state
+
+log = logging.getLogger(__name__)
 
 LEAST_GLANCE_SECONDS = 1.5
 """Agents look every second or so: this much of any pause between two looks counts as watched."""
@@ -80,16 +87,42 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             self._backend.beat(str(node), moment)
 
     def sync(self) -> bool | None:
-        written = super().sync()
+        written = self._exchange()
         if written is False:
             self._refused += 1
             longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
             time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
             # What the refusal told is old by now: a change of it would be refused again.
             self._last_sync_time = -1.0
-            super().sync()
+            self._exchange()
         elif written:
             self._refused = 0
+        return written
+
+    def _exchange(self) -> bool | None:
+        """Write the state where it was changed, else read it: torch's own `sync` without its pickle.
+
+        Returns whether the change was written; None without a change.
+        """
+        written: bool | None = None
+        if self._dirty:
+            answer = self._backend.set_state(rendezvous_state.encode(self._state), self._token)
+            found, written = (answer[:2], answer[2]) if answer else (None, False)
+        elif time.monotonic() - self._last_sync_time < self._cache_duration:
+            return None
+        else:
+            found = self._backend.get_state()
+        # A store that holds nothing is a new beginning: what this node knows of a round is void.
+        data, token = found or (None, None)
+        self._state = _RendezvousState()
+        if data is not None:
+            try:
+                self._state = rendezvous_state.decode(data)
+            except RendezvousStateError as error:
+                if token != self._token:  # once for each that is written, not once a second
+                    log.warning("the rendezvous state is refused, and a new one begun: %s", error)
+        self._token, self._dirty, self._last_sync_time = token, False, time.monotonic()
+        self._sanitize()
         return written
 
     def _sanitize(self) -> None:

@@ -64,7 +64,12 @@ def load(weights: str, preset: str, vocabulary: int, length: int, tokenizer: Pat
         _same_words(weights, Path(source) / tokenizer.name, tokenizer)
     try:
         read: Any = GPT2LMHeadModel.from_pretrained(
-            source, config=config, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+            source,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            use_safetensors=True,
         )
     except Exception as error:  # the libraries below raise two dozen kinds
         raise _unreadable(weights, error) from None
@@ -113,8 +118,11 @@ def _source(weights: str) -> str:
             raise UserError(
                 f"model.weights: {weights} holds no config.json; give a Hugging Face folder, a run or a checkpoint"
             )
-        if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
-            raise UserError(f"model.weights: {weights} holds a config.json but no weights (model.safetensors)")
+        if not any(path.glob("*.safetensors")):
+            raise UserError(
+                f"model.weights: {weights} holds a config.json but no weights (model.safetensors); a pytorch_model.bin "
+                "is a pickle, which may hold code, and is not opened: save the model again with transformers"
+            )
         return str(path)
     if path.exists() or path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
         raise UserError(f"model.weights: {weights} is no folder; give a folder or a name on the hub such as gpt2")
@@ -125,7 +133,7 @@ def _config(weights: str, source: str) -> GPT2Config:
     from transformers.models.auto.configuration_auto import AutoConfig
 
     try:
-        config: Any = AutoConfig.from_pretrained(source, **NO_DROPOUT)
+        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False, **NO_DROPOUT)
     except Exception as error:
         raise _unreadable(weights, error) from None
     if config.model_type != "gpt2":

@@ -79,9 +79,16 @@ def load(source: Source) -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(source.model)
-        cls = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])
-        return cls.from_pretrained(source.model, dtype=torch.float32).eval()
+        config = transformers.AutoConfig.from_pretrained(source.model, trust_remote_code=False)
+        cls: Any = transformers.AutoModelForCausalLM
+        if config.architectures:
+            cls = getattr(transformers, config.architectures[0])
+            # The file names it: a model, not whatever else transformers has under a name.
+            if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
+                raise ValueError(f"its architecture {config.architectures[0]} is no model")
+        return cls.from_pretrained(
+            source.model, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        ).eval()
     except (OSError, ValueError, AttributeError, KeyError) as error:
         cause = " ".join(str(error).split())[:200]
         raise UserError(

@@ -7,7 +7,6 @@ instead of being waited for, and a store that is away is waited for where a roun
 
 import logging
 import os
-import pickle
 import random
 import threading
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _Action,
     _DistributedRendezvousOpExecutor,
     _RendezvousExitOp,  # no public way to leave a round in torch 2.15
-    _RendezvousState,
     _should_keep_alive,
 )
 
@@ -45,11 +43,6 @@ LAST_CALL_SECONDS = 5
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
-
-
-FRESH = pickle.dumps(_RendezvousState())
-"""What a backend answers to a write where the state went away since it was read. To no answer torch keeps what it has,
-and the next heartbeat of one that came late would bring back a round of which the store knows nothing any more."""
 
 
 class Link(Protocol):

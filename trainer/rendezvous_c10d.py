@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token
 
 from trainer import network
-from trainer.rendezvous import FRESH, Handler, create_handler
+from trainer.rendezvous import Handler, create_handler
 
 PORT = 29400
 RETRY_SECONDS = 90.0
@@ -90,15 +90,14 @@ class StoreBackend(RendezvousBackend):
         found = self._compare_set(b"", NOTHING)
         return None if found == NOTHING else (found, found)
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool]:
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         self._compare_set(b"", NOTHING)
         found = self._compare_set(token or NOTHING, state)
-        return (FRESH, b"", False) if found == NOTHING else (found, found, found == state)
+        return None if found == NOTHING else (found, found, found == state)
 
     def _compare_set(self, expected: Any, desired: bytes) -> bytes:
-        # latin-1 keeps every byte: torch takes text here, and gives bytes back.
-        texts = [bytes(value).hex() for value in (expected, desired)]
-        return bytes.fromhex(self._connection.call(lambda store: store.compare_set(self._key, *texts)).decode())
+        # torch's binding takes bytes for its strings, too: what another wrote need not be text.
+        return self._connection.call(lambda store: store.compare_set(self._key, expected, desired))  # pyright: ignore[reportArgumentType]
 
 
 class ReconnectingStore(Store):

@@ -12,9 +12,10 @@ from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPri
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
+from trainer import rendezvous_state
 from trainer.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
 from trainer.liveness import BeatingBackend
-from trainer.rendezvous import FRESH, Handler, create_handler
+from trainer.rendezvous import Handler, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
@@ -45,15 +46,15 @@ class EtcdBackend(BeatingBackend):
         self._known, beats = self._etcd.get_changed(self._key, self._known, self._beats if look else None)
         if look:
             self._looked = time.monotonic()
-            self.beats = {member: datetime.fromisoformat(beat.data.decode()) for member, beat in beats.items()}
+            self.beats = {member: read for member, beat in beats.items() if (read := _moment(beat.data)) is not None}
         return (self._known.data, self._known.revision) if self._known else None
 
     def beat(self, member: str, moment: datetime) -> None:
         self._etcd.put(self._beats + member, moment.isoformat().encode())
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool]:
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         written, now = self._etcd.swap(self._key, state, int(token or 0))
-        return (now.data, now.revision, written) if now else (FRESH, 0, False)
+        return (now.data, now.revision, written) if now else None
 
 
 class EtcdStore(Store):
@@ -161,6 +162,14 @@ def create(parameters: RendezvousParameters) -> Handler:
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """What the entry point names: a function that returns the creator (torch's contract)."""
     return create
+
+
+def _moment(beat: bytes) -> datetime | None:
+    """A heartbeat; None for one that no member writes: it counts as silence."""
+    try:
+        return rendezvous_state.moment(beat.decode())
+    except (ValueError, TypeError):
+        return None
 
 
 def _bytes(value: str | bytes) -> bytes:

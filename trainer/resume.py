@@ -53,9 +53,12 @@ EFFECTS = {
 
 def find(run: Path, world: World) -> Checkpoint | None:
     """The newest checkpoint that verifies, the same on every worker. Raises UserError where one cannot see it."""
-    found = distributed.from_first(world, checkpoint.newest(run) if world.first else None)
-    if found is not None:
-        wait_for(found.path / checkpoint.MANIFEST)
+    found = checkpoint.newest(run) if world.first else None
+    sent = distributed.from_first(world, found and dataclasses.asdict(found) | {"path": str(found.path)})
+    if sent is None:
+        return None
+    found = Checkpoint(**sent | {"path": Path(sent["path"])})
+    wait_for(found.path / checkpoint.MANIFEST)
     return found
 
 

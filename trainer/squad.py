@@ -108,12 +108,16 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     source = str(begun[-1]) if begun else _folder(name)
     torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source)
-        described: Any = AutoConfig.from_pretrained(source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        described: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if begun:
-            net: Any = AutoModelForQuestionAnswering.from_config(described, dtype=torch.float32)
+            net: Any = AutoModelForQuestionAnswering.from_config(
+                described, dtype=torch.float32, trust_remote_code=False
+            )
         else:
-            net = AutoModelForQuestionAnswering.from_pretrained(source, config=described, dtype=torch.float32)
+            net = AutoModelForQuestionAnswering.from_pretrained(
+                source, config=described, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            )
     except Exception as error:  # the libraries below raise two dozen kinds
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(

@@ -82,7 +82,7 @@ def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
             ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers)],
             egress=[net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd],
         ),
-        # The rendezvous state is unpickled by torch: whoever writes it runs code in the trainers.
+        # Whoever writes there can end the training, though not run code in it (trainer/rendezvous_state.py).
         "rendezvous": net.NetworkPolicySpecArgs(
             pod_selector=etcd,
             policy_types=["Ingress"],

@@ -142,7 +142,7 @@ def test_trainers_reach_the_rendezvous_and_each_other(declared: Pods, who: str) 
 
 @pytest.mark.parametrize("who", ["stranger", "dataset"])
 def test_nobody_else_does(declared: Pods, who: str) -> None:
-    """Whoever writes there runs code in the trainers: torch unpickles it."""
+    """Whoever writes there can end the training."""
     wanted = {f"{host}:{port}": False for host in ("rendezvous", "trainer") for port in PORTS}
     assert declared.reach(who, wanted) == wanted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousState,
 )
 
+from trainer import rendezvous_state
 from trainer.liveness import WatchingStateHolder
 
 A, B, C, D = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3, 4))
@@ -44,7 +44,7 @@ class World(RendezvousBackend):
     def get_state(self) -> tuple[bytes, Any] | None:
         if self.away:
             raise RendezvousConnectionError("away")
-        return pickle.dumps(self.state), 1
+        return rendezvous_state.encode(self.state), 1
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
         raise NotImplementedError
@@ -254,8 +254,9 @@ def test_after_a_refused_write_the_state_is_read_again(world: World, monkeypatch
     watcher.sync()
 
     def refuse(state: bytes, token: Any = None) -> tuple[bytes, Any, bool]:
-        faster = pickle.dumps(world.state)
+        faster = rendezvous_state.encode(world.state)
         world.state.wait_list.add(D)  # while this member pauses, yet another one writes
+        world.state.last_heartbeats[D] = EPOCH
         return faster, 2, False
 
     monkeypatch.setattr(world, "set_state", refuse)

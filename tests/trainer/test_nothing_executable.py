@@ -1,0 +1,162 @@
+"""Nothing that comes over the network or from shared storage is executed: design decision, held over all modules."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.trainer import toy
+from tests.trainer.conftest import ROOT
+from trainer import distributed, model, model_source
+from trainer.distributed import World
+from trainer.errors import UserError
+
+UNPICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+MODULES = sorted(path for folder in ("trainer", "workloads") for path in (ROOT / folder).rglob("*.py"))
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, ast.expr]]]:
+    """(Dotted name, keyword arguments) of every call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {each.arg: each.value for each in node.keywords if each.arg}
+
+
+def breaches(source: str) -> list[str]:
+    """What in a module may run what others wrote."""
+    tree, found = ast.parse(source), []
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found += [f"import {name}" for name in names if name.split(".")[0] in UNPICKLES]
+    for name, keywords in calls(tree):
+        given = {key: value.value for key, value in keywords.items() if isinstance(value, ast.Constant)}
+        owner, _, last = name.rpartition(".")
+        if last.endswith(("_object", "_object_list")) or name in ("torch.load", "eval", "exec", "yaml.load"):
+            found.append(name)
+        if name in ("np.load", "numpy.load") and given.get("allow_pickle") is not False:
+            found.append(f"{name} without allow_pickle=False")
+        if given.get("trust_remote_code") or ("trust_remote_code" in keywords and "trust_remote_code" not in given):
+            found.append(f"{name} with remote code")
+        any_model = last in ("from_pretrained", "from_config") and ("Auto" in owner or owner == "cls")
+        if any_model and given.get("trust_remote_code") is not False:
+            found.append(f"{name} without trust_remote_code=False")
+        if (
+            last == "from_pretrained"
+            and (owner == "cls" or "Model" in owner)
+            and given.get("use_safetensors") is not True
+        ):
+            found.append(f"{name} without use_safetensors=True")
+    return found
+
+
+def test_no_module_of_the_trainer_opens_what_can_hold_code() -> None:
+    assert len(MODULES) > 100
+    found = {str(path.relative_to(ROOT)): breaches(path.read_text()) for path in MODULES}
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "torch.load(path, weights_only=True)",
+        "dist.broadcast_object_list(box)",
+        "dist.all_gather_object(box, value)",
+        "np.load(path)",
+        "AutoConfig.from_pretrained(name)",
+        "AutoConfig.from_pretrained(name, trust_remote_code=trusted)",
+        "GPT2LMHeadModel.from_pretrained(name)",
+        "cls.from_pretrained(name, use_safetensors=True)",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(line: str) -> None:
+    assert breaches(line)
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self._path}",)
+
+
+def _weights(folder: Path) -> None:
+    model.load(str(folder), "weights", 50257, 8, None)
+
+
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    "evaluate, sample, export": lambda folder: model_source.load(model_source.Source(str(folder))),
+    "model.weights": _weights,
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("kind", ["pickled weights", "code of its own"])
+def test_a_model_that_brings_code_is_refused_in_one_line(opener: str, kind: str, tmp_path: Path) -> None:
+    folder, executed = tmp_path / "model", tmp_path / "executed"
+    folder.mkdir()
+    config: dict[str, Any] = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1, "n_embd": 8}
+    config |= {"n_head": 1, "n_positions": 8}
+    if kind == "pickled weights":
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(executed)))
+    else:
+        config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Net"}}
+        (folder / "evil.py").write_text(f"open({str(executed)!r}, 'w')\nclass Config: pass\nclass Net: pass\n")
+        (folder / "model.safetensors").write_bytes(b"")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError) as error:
+        OPENERS[opener](folder)
+    assert "\n" not in str(error.value)
+    assert not executed.exists()
+
+
+def test_an_architecture_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "architectures": ["AutoTokenizer"], "n_layer": 1, "n_embd": 8, "n_head": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="AutoTokenizer is no model"):
+        model_source.load(model_source.Source(str(tmp_path)))
+
+
+def exchanged(world: World) -> Any:
+    own = {"rank": world.rank, "text": "é" * 1000 * world.rank, "score": -math.inf, "nothing": None}
+    return distributed.from_first(world, own), distributed.gathered(world, own)
+
+
+def test_workers_exchange_values_of_any_length_in_order_of_rank(tmp_path: Path) -> None:
+    for first, all_of_them in toy.drive(2, exchanged, folder=tmp_path):
+        assert first == all_of_them[0]
+        assert [(each["rank"], len(each["text"])) for each in all_of_them] == [(0, 0), (1, 1000)]
+        assert first["score"] == -math.inf
+
+
+def deceived(world: World, hostile: bytes, length: int) -> str:
+    """Rank 0 speaks another language than `from_first`; what rank 1 says to that."""
+    if world.first:
+        dist.broadcast(torch.tensor([length]), src=0, group=world.control)
+        if length == len(hostile):
+            dist.broadcast(torch.frombuffer(bytearray(hostile), dtype=torch.uint8), src=0, group=world.control)
+        return ""
+    with pytest.raises(ValueError, match=r"announces|utf|Expecting") as error:
+        distributed.from_first(world, None)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("length", [0, -1, 1 << 60, None])
+def test_what_another_worker_sends_is_not_unpickled(length: int | None, tmp_path: Path) -> None:
+    hostile = pickle.dumps(Bomb(tmp_path / "executed"))
+    [_, said] = toy.drive(2, deceived, hostile, len(hostile) if length is None else length, folder=tmp_path)
+    assert said
+    assert not (tmp_path / "executed").exists()
