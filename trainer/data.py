@@ -5,6 +5,7 @@ window once, in an order that a keyed permutation gives in O(1): nothing is shuf
 from one integer, and workers that come or go change nothing in what a step sees.
 """
 
+import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,6 +45,18 @@ class Tokens:
             parts.append(part)
             start, length, shard = start + len(part), length - len(part), shard + 1
         return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+
+    def announce(self, start: int, length: int) -> None:
+        """Have the kernel read these tokens, without a wait: a network storage then serves many windows at once."""
+        shard = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while length > 0:
+            values, offset = self._shards[shard], start - int(self._starts[shard])
+            count = min(length, len(values) - offset)
+            pages: mmap.mmap | None = getattr(values, "_mmap", None)
+            if pages is not None and count > 0:
+                first = offset * values.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+                pages.madvise(mmap.MADV_WILLNEED, first, (offset + count) * values.itemsize - first)
+            start, length, shard = start + count, length - count, shard + 1
 
     def place(self, position: int) -> str:
         """The shard of a token, for messages."""
@@ -154,6 +167,8 @@ def gather(tokens: Tokens, indices: np.ndarray, length: int) -> tuple[np.ndarray
 
     Raises UserError for an id outside the vocabulary: on an accelerator it would end as an assertion without a name.
     """
+    for index in indices:
+        tokens.announce(int(index) * length, length + 1)
     rows = np.stack([tokens.read(int(index) * length, length + 1) for index in indices]).astype(np.int64)
     if rows.max() >= tokens.vocabulary:
         row, column = np.argwhere(rows >= tokens.vocabulary)[0]

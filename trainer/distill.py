@@ -18,7 +18,7 @@ from trainer import checkpoint, model, pretrain
 from trainer.config import Config
 from trainer.data import Dataset, gather, open_dataset, windows
 from trainer.errors import UserError
-from trainer.head import FP16_SCALE
+from trainer.head import FP16_SCALE, summed_product
 from trainer.language_model import LanguageModel
 from trainer.work import Work
 
@@ -189,7 +189,7 @@ class _MixedLoss(torch.autograd.Function):
             total += loss
             gradient = (gradient * scale).to(hidden.dtype)
             hidden_gradient[part] = gradient @ head[:vocabulary]
-            head_gradient[:vocabulary] += gradient.t() @ hidden[part]
+            head_gradient[:vocabulary] += summed_product(gradient, hidden[part])
         ctx.save_for_backward(hidden_gradient, head_gradient)
         ctx.scale, ctx.kind = scale, head.dtype
         return total

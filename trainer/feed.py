@@ -42,8 +42,9 @@ class Feed:
         self._queue.append(self._reader.submit(self._read, *next(self._places)))
 
     def _read(self, step: int, number: int) -> Batch:
-        parts = tuple(torch.from_numpy(part) for part in self._batches.get(step, number))
-        # From pinned memory the copy to the device needs no wait.
+        # A part whose rows are apart in memory (inputs and targets share theirs) would be copied to the device through
+        # memory that is not pinned; from pinned memory the copy needs no wait.
+        parts = tuple(torch.from_numpy(part).contiguous() for part in self._batches.get(step, number))
         return tuple(part.pin_memory() for part in parts) if self._world.device.type == "cuda" else parts
 
     def _endless(self, step: int) -> Iterator[tuple[int, int]]:

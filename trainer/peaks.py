@@ -14,7 +14,6 @@ PEAKS = (
     ("l40s", 362e12),
     ("l4", 121e12),
     ("t4", 65e12),
-    ("v100", 125e12),
 )
 """Dense FLOP/s in bf16 (fp16 where there is no bf16), from NVIDIA's data sheets; the first name that matches counts."""
 

@@ -3,12 +3,13 @@
 | hardware                                   | auto | reason                                                |
 |--------------------------------------------|------|-------------------------------------------------------|
 | compute capability 8.0 on (A100, L4, H100) | bf16 | 16 times the fp32 rate; fp32's range, so no scaling   |
-| compute capability 7.0, 7.5 (V100, T4)     | fp16 | their only fast type; range 6e-8 to 65504, so scaled  |
+| compute capability 7.0, 7.5 (T4)           | fp16 | their only fast type; range 6e-8 to 65504, so scaled  |
 | older accelerators                         | fp32 | no tensor cores                                       |
 | CPU with AMX-BF16 (Xeon 4th gen, C3)       | bf16 | 16 times the fp32 rate                                |
 | CPU with AVX512-BF16 (EPYC 4th gen)        | bf16 | 4 to 5 times the fp32 rate (bench/results)            |
 | other CPUs                                 | fp32 | bf16 is emulated there, and slower than fp32          |
 
+What torch has no code for is refused: its wheels for CUDA 13 begin with 7.5, so there is no V100 among them.
 Products that stay fp32 use TF32 where it exists (compute capability 8.0 on): 10 bits of mantissa, fp32's range.
 """
 
@@ -30,11 +31,14 @@ class Hardware:
     """CUDA compute capability; None on a CPU."""
     bf16_instructions: bool = False
     """Whether the CPU has AMX-BF16 or AVX512-BF16."""
+    architectures: tuple[str, ...] = ()
+    """What torch was built for, such as sm_80; empty: not known."""
 
 
 def hardware(device: torch.device) -> Hardware:
     if device.type == "cuda":
-        return Hardware(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+        name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        return Hardware(name, capability, architectures=tuple(torch.cuda.get_arch_list()))
     abilities = torch.cpu.get_capabilities()
     return Hardware("CPU", None, bool(abilities.get("amx_bf16") or abilities.get("avx512_bf16")))
 
@@ -54,6 +58,12 @@ def choose(asked: str, machine: Hardware) -> tuple[str, str]:
         if machine.bf16_instructions:
             return "bf16", "the CPU multiplies bf16 natively"
         return "fp32", "the CPU has neither AMX-BF16 nor AVX512-BF16"
+    if machine.architectures and not any(runs(each, capability) for each in machine.architectures):
+        raise UserError(
+            f"{machine.name} (compute capability {capability[0]}.{capability[1]}): torch {torch.__version__} has no "
+            f"code for it, only for {' '.join(machine.architectures)}; use a newer accelerator (T4, L4, A100 or "
+            "later), or an image with a torch that was built for this one"
+        )
     if asked == "bf16" and capability < (8, 0):
         raise UserError(
             f"train.precision: {machine.name} (compute capability {capability[0]}.{capability[1]}) has no bf16 units, "
@@ -66,3 +76,17 @@ def choose(asked: str, machine: Hardware) -> tuple[str, str]:
     if capability >= (7, 0):
         return "fp16", "tensor cores of this generation take fp16 only"
     return "fp32", "no tensor cores"
+
+
+def runs(architecture: str, capability: tuple[int, int]) -> bool:
+    """Whether a device of this compute capability runs code for `architecture`.
+
+    sm_XY is machine code: for the same major number, from the minor one on; sm_XYa for that one alone. compute_XY is
+    PTX, which the driver translates for all later ones (CUDA C++ Programming Guide, "Application Compatibility").
+    """
+    kind, _, number = architecture.partition("_")
+    exact, digits = number.endswith("a"), number.rstrip("af")
+    built = int(digits[:-1]), int(digits[-1])
+    if kind == "compute":
+        return capability >= built
+    return capability == built if exact else capability[0] == built[0] and capability >= built

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer import feed
 from trainer.data import Batches, Tokens, gather, open_dataset, permute, share, windows
+from trainer.distributed import World
 from trainer.errors import UserError
 
 seeds = st.integers(0, 2**31)
@@ -168,3 +171,45 @@ def test_a_batch_depends_on_seed_and_step_alone(step: int, other: int, seed: int
     fresh, used = (Batches(stream, 5, 2, 30, seed) for _ in range(2))
     used.get(other, 1)  # what was asked before leaves no trace
     assert all(np.array_equal(a, b) for a, b in zip(fresh.get(step, 2), used.get(step, 2), strict=True))
+
+
+def test_micro_batches_are_pinned_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are apart in memory would be copied to the device through pageable memory, with a wait."""
+    pinned: list[tuple[int, ...]] = []
+
+    def pin(values: torch.Tensor) -> torch.Tensor:
+        assert values.is_contiguous(), values.stride()
+        pinned.append(tuple(values.stride()))
+        return values
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    batches = Batches(in_memory(np.arange(2001, dtype=np.uint16)), 20, 4, 160, seed=1)
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cuda"))
+    with feed.ThreadPoolExecutor(1) as reader:
+        reading = object.__new__(feed.Feed)
+        reading._batches, reading._world = batches, world
+        inputs, targets = reader.submit(reading._read, 0, 1).result()
+    assert pinned == [(20, 1), (20, 1)]
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_all_windows_of_a_micro_batch_are_asked_for_before_the_first_is_waited_for(tmp_path: Path) -> None:
+    """Of a network storage: one after the other, each would take its round trip."""
+    path = tmp_path / "shard.bin"
+    np.arange(60_000, dtype=np.uint16).tofile(path)
+    tokens = Tokens([path, path])
+    order: list[str] = []
+
+    class Watched(Tokens):
+        def announce(self, start: int, length: int) -> None:
+            order.append("announce")
+            super().announce(start, length)
+
+        def read(self, start: int, length: int) -> np.ndarray:
+            order.append("read")
+            return super().read(start, length)
+
+    indices = np.array([3, 59, 117])  # the second lies across the border of the two shards
+    inputs, _ = gather(Watched([path, path]), indices, 1010)
+    assert order == ["announce"] * 3 + ["read"] * 3
+    assert all(np.array_equal(row, tokens.read(index * 1010, 1010)) for row, index in zip(inputs, indices, strict=True))

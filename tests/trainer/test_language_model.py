@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from trainer import attention, language_model, model
@@ -143,6 +144,44 @@ def test_gradients_in_fp16_keep_what_it_cannot_hold() -> None:
     matrix = tied.take()
     assert matrix is not None
     assert float(matrix[1, 0]) == pytest.approx(1.5e-8, rel=0.1)
+
+
+def test_the_heads_gradient_in_fp16_holds_a_sum_over_many_equal_targets() -> None:
+    """It is summed on the way forward, before any loss scale: in fp16 this sum would be infinite."""
+    tokens, word = 16_384, 7
+    hidden = torch.full((tokens, 4), 8.0, dtype=torch.float16, requires_grad=True)
+    weight = torch.zeros(256, 4, dtype=torch.float16)
+    targets = torch.randint(8, 256, (tokens,), generator=torch.Generator().manual_seed(0))
+    targets[: tokens // 15] = word
+    tied = TiedGradient()
+    token_loss(hidden, weight, targets, 256, Kernels(compile=False), chunk=tokens, tied=tied).backward()
+    matrix = tied.take()
+    assert matrix is not None
+    count = int((targets == word).sum())
+    assert float(matrix[word, 0]) == pytest.approx(8.0 * (tokens / 256 - count), rel=1e-3)
+
+
+@pytest.mark.parametrize(("capability", "first"), [((9, 0), SDPBackend.CUDNN_ATTENTION), ((8, 0), None)])
+def test_hopper_tries_cudnns_attention_first(
+    capability: tuple[int, int], first: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside the model's pass: the order in which torch tries its kernels when attention is called."""
+    plain = torch._C._get_sdp_priority_order()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    preferred, seen = language_model.preferred_attention, list[list[int]]()
+    monkeypatch.setattr(language_model, "preferred_attention", lambda _: preferred(torch.device("cuda")))
+
+    def look(*given: torch.Tensor, **options: Any) -> torch.Tensor:
+        seen.append(torch._C._get_sdp_priority_order())
+        return given[0]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", look)
+    LanguageModel(network())(*windows())
+    assert len(seen) == 2
+    expected = plain if first is None else [int(first), *(kind for kind in plain if kind != int(first))]
+    assert seen[0][: len(expected) - 1] == expected[: len(expected) - 1]
+    assert torch._C._get_sdp_priority_order() == plain
 
 
 def test_the_copies_follow_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
