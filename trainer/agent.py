@@ -103,12 +103,13 @@ class Agent(LocalElasticAgent):
             raise Stop(EXIT_DONE, "a worker was lost after the run was done")
         codes = {failure.exitcode for failure in failures}
         for failure in failures:
-            if failure.exitcode == EXIT_FATAL:
+            if EXIT_FATAL in (failure.exitcode, told_code(failure)):
                 raise Stop(EXIT_FATAL, said(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
-        first = min(failures, key=lambda failure: failure.timestamp)
-        if codes <= {EXIT_RESTART, EXIT_TERMINATED}:
+        telling = [failure for failure in failures if told_code(failure) is not None]
+        first = min(telling or failures, key=lambda failure: failure.timestamp)
+        if not telling and codes <= {EXIT_RESTART, EXIT_TERMINATED}:
             reason = "the workers left together after a save, or lost a peer"
         else:
             reason = " ".join(said(first).split())[:300]
@@ -138,6 +139,13 @@ def said(failure: ProcessFailure) -> str:
     """What the worker gave as its reason: text from its error file, which torch hands on as it is."""
     message: object = failure.message
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
+
+
+def told_code(failure: ProcessFailure) -> int | None:
+    """The exit code in the worker's error file, which it writes before the others can notice its end."""
+    message = failure.error_file_data.get("message")
+    extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
+    return extra.get("exit_code")
 
 
 def progress(run: Path) -> int:

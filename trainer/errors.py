@@ -22,6 +22,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on and a retry cannot help (NaN loss, for one)."""
 
 
+class Retry(RuntimeError):
+    """Something failed that may pass: the launcher makes one more round for it."""
+
+
 class Stopped(Exception):
     """All workers agreed to stop after a step, and the checkpoint of that step is written."""
 

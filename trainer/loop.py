@@ -13,14 +13,13 @@ import gc
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
-from trainer import checkpoint, distributed, engine, feed, metrics, precision, resume
+from trainer import checkpoint, distributed, engine, failures, feed, metrics, precision, resume
 from trainer import config as configuration
 from trainer.checkpoint import Snapshot
 from trainer.config import Config
@@ -56,31 +55,38 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     reporter = metrics.Reporter(
         run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
-    found = resume.find(run, world)
-    if found is not None:
-        resume.load_weights(found, work, config)
-    work.module.to(world.device)
-    if config.train.compile:
-        work.module.compile()
-    loop = Loop(work, config, run, world, notice, reporter, precision.TYPES[name])
-    if found is not None:
-        resume.load(found, loop.engine, loop.progress, config, world.first)
-        loop.step, loop.figures = found.step, dict(found.figures)
-    reporter.start(loop.step, loop.figures)
-    notice.listen()
+    found: checkpoint.Checkpoint | None = None
+    loop: Loop | None = None
     try:
+        found = resume.find(run, world)
+        if found is not None:
+            resume.load_weights(found, work, config)
+        work.module.to(world.device)
+        if config.train.compile:
+            work.module.compile()
+        loop = Loop(work, config, run, world, notice, reporter, precision.TYPES[name])
+        if found is not None:
+            resume.load(found, loop.engine, loop.progress, config, world.first)
+            loop.step, loop.figures = found.step, dict(found.figures)
+        reporter.start(loop.step, loop.figures)
+        notice.listen()
         with contextlib.closing(feed.Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
-            loop.run(batches)
-    except Interrupted:
-        loop.stop()
+            try:
+                loop.run(batches)
+            except Interrupted:
+                loop.stop()
     except TrainingError as error:
         reporter.status(state="failed", message=str(error))
         raise
     except RuntimeError as error:
-        if world.size == 1:
-            raise
-        loop.saver.finish()
-        leave_lost_peers(world.rank, error)
+        if loop is not None:
+            loop.saver.finish()
+        if world.size > 1 and failures.lost_peers(error):
+            leave_lost_peers(world.rank, error)
+        step = loop.step if loop is not None else found.step if found is not None else 0
+        failure = failures.judged(error, work, config, run, world, step)
+        reporter.status(state="failed" if isinstance(failure, TrainingError) else "restarting", message=str(failure))
+        raise failure from None
     finally:
         gc.unfreeze()
         gc.enable()
@@ -274,14 +280,12 @@ def draw_seed(seed: int, step: int, number: int) -> int:
     return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
 
 
-def leave_lost_peers(rank: int, error: RuntimeError) -> None:
+def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
     """End at once when the exchange with the others broke: the launcher then makes a new round.
 
     No clean-up: destroying a process group whose peers are gone can hang.
     """
     text = " ".join(str(error).split())[:300]
-    if not any(word in text for word in ("onnection", "imed out", "NCCL", "gloo", "Gloo", "peer")):
-        traceback.print_exc()
     metrics.say(metrics.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
     sys.stdout.flush()
     os._exit(EXIT_RESTART)

@@ -14,7 +14,16 @@ from types import FrameType
 from trainer import config as configuration
 from trainer import metrics
 from trainer.config import Config
-from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stopped, TrainingError, UserError
+from trainer.errors import (
+    EXIT_DONE,
+    EXIT_FATAL,
+    EXIT_RESTART,
+    EXIT_TERMINATED,
+    Retry,
+    Stopped,
+    TrainingError,
+    UserError,
+)
 from trainer.files import write_json
 
 TASKS = {
@@ -49,8 +58,11 @@ def main(arguments: list[str]) -> int:
     except Stopped:
         return EXIT_TERMINATED if notice.given else EXIT_RESTART
     except (UserError, TrainingError) as error:
-        report_failure(str(error))
+        report_failure(str(error), EXIT_FATAL)
         return EXIT_FATAL
+    except Retry as error:
+        report_failure(str(error), EXIT_RESTART)
+        return EXIT_RESTART
     return EXIT_DONE
 
 
@@ -68,12 +80,16 @@ def train(config: Config, run: Path, notice: Notice) -> None:
     distributed.leave()
 
 
-def report_failure(message: str) -> None:
-    """Tell people on stderr, and the launcher through the error file that torch's agent names."""
+def report_failure(message: str, code: int) -> None:
+    """Tell people on stderr, and the launcher through the error file that torch's agent names.
+
+    With the exit code: the other workers of this node may be gone before this one is.
+    """
     metrics.say(message, sys.stderr)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        content = {"message": message, "extraInfo": {"py_callstack": "", "timestamp": str(int(time.time()))}}
+        extra = {"py_callstack": "", "timestamp": str(int(time.time())), "exit_code": code}
+        content = {"message": message, "extraInfo": extra}
         write_json(Path(path), {"message": content}, durable=False)
 
 

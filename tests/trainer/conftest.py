@@ -141,18 +141,18 @@ class Workers:
 
 @pytest.fixture
 def start_workers(tmp_path: Path) -> Iterator[Callable[[int, list[str]], Workers]]:
-    """Start a round of workers: start_workers(world_size, arguments)."""
+    """Start a round of workers: start_workers(world_size, arguments, what each of them runs)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     started: list[Workers] = []
 
-    def start(world: int, arguments: list[str]) -> Workers:
+    def start(world: int, arguments: list[str], target: Callable[..., None] = run_worker) -> Workers:
         log = tmp_path / f"workers-{len(started)}.log"
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
         processes = []
         for rank in range(world):
             environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = context.Process(target=run_worker, args=(environment, arguments, str(log)))
+            process = context.Process(target=target, args=(environment, arguments, str(log)))
             process.start()
             processes.append(process)
         started.append(Workers(processes, log))

@@ -45,6 +45,22 @@ def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
     assert end.value.code == 42
 
 
+def test_a_fatal_end_is_known_before_it_came(judge: Agent) -> None:
+    """Its peers on this node ended first; the worker's error file was there before they could notice."""
+    dying = failure(-15, {"message": "train.micro_batch: 64 windows do not fit"})
+    dying.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 42}}}
+    with pytest.raises(Stop, match="64 windows do not fit") as end:
+        judge._judge([failure(75), dying])
+    assert end.value.code == 42
+
+
+def test_a_try_that_failed_is_told_with_its_reason(judge: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    tried = failure(75, {"message": "64 windows do not fit; trying once more"})
+    tried.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 75}}}
+    judge._judge([failure(75), tried])
+    assert "reason='64 windows do not fit; trying once more'" in capsys.readouterr().out
+
+
 def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
     with pytest.raises(Stop) as end:
         judge._judge([failure(143), failure(143)])
