@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer.conftest import Workers, run_worker
 from trainer import checkpoint, failures
@@ -103,7 +104,7 @@ def test_another_fault_of_a_device_ends_the_run_with_its_words(
         (torch.OutOfMemoryError(FULL), False),
         (RuntimeError(OTHER), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
-        (torch._dynamo.exc.TorchDynamoException("no triton"), False),
+        (TorchDynamoException("no triton"), False),
     ],
 )
 def test_only_the_words_of_those_who_exchange_mean_lost_peers(error: RuntimeError, lost: bool) -> None:
