@@ -11,13 +11,15 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra import computed_aws
+from infra import computed_aws, replaces
 
 Inputs = Mapping[str, Any]
 #: (outputs beside the inputs, id)
 Made = tuple[dict[str, Any], str]
 
 DIGEST = "sha256:" + "0" * 64
+#: Ends what the cloud will only know when it has made a resource anew.
+ANEW = "-anew"
 #: Looks like a certificate authority, and is none.
 CERTIFICATE = base64.b64encode(b"certificate of a recorded cluster").decode()
 
@@ -53,6 +55,25 @@ def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
         else:
             inputs[key] = value
     return inputs
+
+
+def moved(type_: str, id_: str, outputs: dict[str, Any], inputs: Inputs, replaced: bool) -> tuple[str, dict[str, Any]]:
+    """(id, outputs) of a resource after a change: all that the cloud adds to one that is replaced is new, and what it
+    counts in one that is changed in place."""
+    if replaced:
+        return id_ + ANEW, _anew(outputs, inputs)
+    return id_, {key: _anew(value, None) if key in replaces.counted(type_) else value for key, value in outputs.items()}
+
+
+def _anew(value: Any, given: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _anew(item, given.get(key) if isinstance(given, Mapping) else None) for key, item in value.items()}
+    if isinstance(value, list):
+        paired = given if isinstance(given, list) and len(given) == len(value) else [None] * len(value)
+        return [_anew(*pair) for pair in zip(value, paired, strict=True)]
+    if value is None or given is not None or isinstance(value, bool):
+        return value
+    return value + (ANEW if isinstance(value, str) else 1)
 
 
 def _number(text: str) -> int:

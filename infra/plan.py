@@ -11,14 +11,16 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulumi
 import yaml
 
 from infra import immutable, replaces
+from infra.computed import ANEW
 from infra.recording import ROOT, record_anywhere, stacks
 from infra.snapshot import FOLDER, snapshot
 
@@ -27,8 +29,11 @@ Path = tuple[str | int, ...]
 
 ADDED, CHANGED, REPLACED, DELETED = "added", "changed", "replaced", "deleted"
 SIGNS = {ADDED: "+", CHANGED: "~", REPLACED: "±", DELETED: "−"}
+REPLACES, ROLLS = " (replaces)", " (rolls its nodes)"
 #: Characters of a value, and lines of one resource, that the table shows.
 SHOWN, LINES = 60, 8
+#: Inputs of a provider that say which cluster, project or region it is for.
+PLACE = ("clusterIdentifier", "project", "region")
 NOT_COMPARED = "What enters an image, the values of secrets and what the cloud itself has changed are not compared."
 
 
@@ -43,19 +48,45 @@ class Change:
 def compare(old: Entry, new: Entry) -> list[Change]:
     """The changes from one snapshot's content to another's, in the order of the new one, deletions last."""
     before, after = _resources(old), _resources(new)
+    providers = {title for title in after if title in before and _moves_all(before[title], after[title])}
     found = []
     for title, entry in after.items():
         if title not in before:
             found.append(Change(ADDED, title))
+        elif (entry.get("options") or {}).get("provider") in providers:
+            found.append(Change(REPLACED, title, (f"its provider is another{REPLACES}",)))
         elif change := _change(title, before[title], entry):
             found.append(change)
     return [*found, *(Change(DELETED, title) for title in before if title not in after)]
+
+
+def follow(old: Entry, declare: Callable[[Mapping[str, bool]], Entry]) -> tuple[Entry, list[Change]]:
+    """The new content, and the changes from the old one to it with all that they bring about.
+
+    `declare` runs the program. It is run until no further resource moves: a resource that is replaced has another id,
+    which changes, and may replace, what names it.
+    """
+    moved: dict[str, bool] = {}
+    while True:
+        new = declare(moved)
+        changes = compare(old, new)
+        now = {change.resource: change.operation == REPLACED for change in changes if change.operation != DELETED}
+        now = {title: replaced for title, replaced in now.items() if title in _resources(old)}
+        if now == moved:
+            return new, changes
+        moved = now
 
 
 def _resources(content: Entry) -> dict[str, Entry]:
     """By type and name, without components: nobody makes those."""
     items = (content.get("resources") or {}).items()
     return {title: entry for title, entry in items if not title.startswith("trainyard:")}
+
+
+def _moves_all(old: Entry, new: Entry) -> bool:
+    """Whether a provider is of another place, so that nothing of it can stay."""
+    before, after = old.get("inputs") or {}, new.get("inputs") or {}
+    return any(before.get(key) != after.get(key) for key in PLACE)
 
 
 def _change(title: str, old: Entry, new: Entry) -> Change | None:
@@ -69,11 +100,13 @@ def _change(title: str, old: Entry, new: Entry) -> Change | None:
             continue
         forced = immutable.matches(path, force_new)
         replaced |= forced
-        details.append(f"{_written(path)}: {_value(was)} → {_value(now)}{' (replaces)' if forced else ''}")
+        rolled = immutable.matches(path, replaces.rolls(type_))
+        effect = REPLACES if forced else ROLLS if rolled else ""
+        details.append(f"{_written(path)}: {_value(was)} → {_value(now)}{effect}")
     if (old.get("parent") or "").partition(" ")[0] != (new.get("parent") or "").partition(" ")[0]:
         # The types of its parents are part of a resource's URN.
         replaced = True
-        details.append(f"parent: {old.get('parent') or 'the stack'} → {new.get('parent') or 'the stack'} (replaces)")
+        details.append(f"parent: {old.get('parent') or 'the stack'} → {new.get('parent') or 'the stack'}{REPLACES}")
     for path, was, now in differences(old.get("options") or {}, new.get("options") or {}):
         details.append(f"option {_written(path)}: {_value(was)} → {_value(now)}")
     if details and not replaced and not _is_known(type_):
@@ -87,6 +120,8 @@ def _force_new(type_: str, old: Entry, new: Entry) -> list[tuple[str, ...]]:
         # A patch changes in place what replaces the object itself.
         is_patch = type_.endswith("Patch") or "kind" not in new
         return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(new), False, False)
+    if type_.startswith("pulumi:providers:"):
+        return [(key,) for key in PLACE]
     return replaces.paths(type_, old, new) if replaces.is_known(type_) else []
 
 
@@ -136,15 +171,16 @@ def _written(path: Path) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return "nothing"
+    if ANEW in str(value):
+        return "known after up"
     text = str(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-def report(stack: str, ref: str, old: Entry | None, new: Entry | None) -> str:
-    """The change of one stack as Markdown; None for a stack that one side does not have."""
-    changes = compare(old or {}, new or {})
+def report(stack: str, ref: str, old: Entry, new: Entry, changes: list[Change]) -> str:
+    """The change of one stack as Markdown; empty for a stack that one side does not have."""
     counts = ", ".join(f"{sum(change.operation == name for change in changes)} {name}" for name in SIGNS)
-    lines = [f"### {stack} against {ref}", "", f"{counts}. {_cost(old or {}, new or {})}"]
+    lines = [f"### {stack} against {ref}", "", f"{counts}. {_cost(old, new)}"]
     if changes:
         lines += ["", "| | resource | what |", "|---|---|---|"]
         # What is lost first.
@@ -203,6 +239,10 @@ def at_ref(stack: str, ref: str) -> Entry | None:
     return yaml.safe_load(text) if text else None
 
 
+def _declared(stack: str, moved: Mapping[str, bool]) -> Entry:
+    return yaml.safe_load(snapshot(record_anywhere(stack, moved=moved), stack)) if stack in stacks() else {}
+
+
 def _git(*arguments: str) -> str | None:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else None
@@ -218,11 +258,11 @@ def main(arguments: list[str] | None = None) -> int:
             old = at_ref(stack, chosen.against)
             if old is None and stack not in stacks():
                 raise LookupError(f"no stack '{stack}' here or in {chosen.against}; there are: {', '.join(stacks())}")
-            new = yaml.safe_load(snapshot(record_anywhere(stack), stack)) if stack in stacks() else None
+            new, changes = follow(old or {}, partial(_declared, stack))
         except (LookupError, pulumi.RunError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-        print(report(stack, chosen.against, old, new), end="\n\n")
+        print(report(stack, chosen.against, old or {}, new, changes), end="\n\n")
     return 0
 
 

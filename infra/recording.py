@@ -28,6 +28,8 @@ from infra import computed, computed_aws
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
+#: "TYPE NAME" -> whether a change replaces the resource; else it changes it in place.
+Moved = Mapping[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,8 @@ class Recorded:
 class _Answers(mocks.Mocks):
     """Resources come back as they were declared, with the outputs that a provider would add."""
 
-    def __init__(self, known: bool) -> None:
-        self.known = known
+    def __init__(self, known: bool, moved: Moved) -> None:
+        self.known, self.moved = known, moved
         self.projects: dict[str, str] = {}
         """What each provider, by its name, is configured for."""
 
@@ -78,7 +80,9 @@ class _Answers(mocks.Mocks):
             return None, args.inputs
         # A reference to a provider: URN::id.
         provider = (args.provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1]
-        return computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
+        made = computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
+        title = f"{args.typ} {args.name}"
+        return computed.moved(args.typ, *made, args.inputs, self.moved[title]) if title in self.moved else made
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         if answer := computed_aws.ANSWERS.get(args.token):
@@ -87,8 +91,8 @@ class _Answers(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    def __init__(self, known: bool) -> None:
-        super().__init__(_Answers(known))
+    def __init__(self, known: bool, moved: Moved) -> None:
+        super().__init__(_Answers(known, moved))
         self.recorded: list[Recorded] = []
         self.outputs: dict[str, Any] = {}
 
@@ -142,17 +146,20 @@ class Recording:
         return [item for item in self.resources if item.type.startswith(prefix)]
 
 
-def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True) -> Recording:
+def record(
+    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, moved: Moved | None = None
+) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
 
     Without `known` it is the first preview: nothing exists, and what a cloud would add to an input is not known.
+    What the cloud adds to the resources in `moved` is not what it was before the change that moved them.
 
     Raises:
         pulumi.RunError: as the program does for an invalid configuration.
     """
     values = stack_file_values(stack_name) if values is None else values
     asyncio.set_event_loop(asyncio.new_event_loop())
-    recorder = _Recorder(known)
+    recorder = _Recorder(known, moved or {})
     mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
     set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
     # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
@@ -161,13 +168,13 @@ def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool
     return Recording(recorder.recorded, recorder.outputs)
 
 
-def record_anywhere(stack_name: str) -> Recording:
-    """What a stack file declares, on a machine that has nothing of what it names: a kubeconfig that offers what the
-    local node would answers for the context of an existing cluster."""
-    values = stack_file_values(stack_name)
+def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moved: Moved | None = None) -> Recording:
+    """What a stack declares, on a machine that has nothing of what it names: a kubeconfig that offers what the local
+    node would answers for the context of an existing cluster."""
+    values = stack_file_values(stack_name) if values is None else values
     context = (values.get("cluster") or {}).get("context")
     if not context:
-        return record(stack_name)
+        return record(stack_name, values, moved=moved)
     offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
     content = {
         "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
@@ -179,7 +186,7 @@ def record_anywhere(stack_name: str) -> Recording:
         kubeconfig.write_text(yaml.safe_dump(content))
         os.environ["KUBECONFIG"] = str(kubeconfig)
         try:
-            return record(stack_name)
+            return record(stack_name, values, moved=moved)
         finally:
             os.environ.pop("KUBECONFIG")
             if before is not None:

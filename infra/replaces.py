@@ -15,12 +15,13 @@ Path = tuple[str, ...]
 
 
 @cache
-def _table(condition: str) -> dict[str, list[Path]]:
-    """Type -> the paths that replace it under a condition: always, smaller, switched_off or narrower."""
+def _table(kind: str) -> dict[str, list[Path]]:
+    """Type -> its paths of one kind: those that replace it always, when smaller, switched_off or narrower; those
+    that roll its nodes; its outputs that are counted."""
     found: dict[str, list[Path]] = {}
     for file in sorted(File(__file__).parent.glob("*/replaces.yaml")):
         content = yaml.safe_load(file.read_text())
-        for type_, paths in content.get(condition, {}).items():
+        for type_, paths in content.get(kind, {}).items():
             found[type_] = [tuple(path.split(".")) for path in paths.split()]
     return found
 
@@ -41,6 +42,16 @@ def paths(type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Pa
     for condition, holds in (("smaller", _smaller), ("switched_off", _switched_off), ("narrower", _narrower)):
         found += [path for path in _table(condition).get(type_, []) if holds(_at(old, path), _at(new, path))]
     return found
+
+
+def counted(type_: str) -> list[str]:
+    """The outputs that a change in place gives other values."""
+    return [path[0] for path in _table("counted").get(type_, [])]
+
+
+def rolls(type_: str) -> list[Path]:
+    """The paths whose change makes the nodes of a pool or group anew, some at a time."""
+    return _table("rolls").get(type_, [])
 
 
 def _at(inputs: Any, path: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,28 @@ import pytest
 import yaml
 
 from infra import plan
-from infra.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, main, report
+from infra.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, main, report
 from infra.recording import record
 from infra.snapshot import snapshot
 from tests.infra.recorded import changed, recorded
 
 POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"
+VOLUME = "kubernetes:core/v1:PersistentVolume nfs-server"
+GROUP = "aws:eks/nodeGroup:NodeGroup workers-"
 #: A node group in each zone.
-GROUPS = {f"aws:eks/nodeGroup:NodeGroup workers-us-west-2{zone}" for zone in "abcd"}
+GROUPS = {f"{GROUP}us-west-2{zone}" for zone in "abcd"}
 JOB = "kubernetes:batch/v1:Job training"
 
 
 def content(stack: str, **sections: Any) -> dict[str, Any]:
     """A snapshot's content for a stack file with changes."""
     return yaml.safe_load(snapshot(record(stack, changed(stack, **sections)), stack))
+
+
+def followed(stack: str, **sections: Any) -> tuple[Mapping[str, Any], list[Change]]:
+    """The content that a change of a stack file ends in, and all that changes."""
+    values = changed(stack, **sections)
+    return follow(reviewed(stack), lambda moved: yaml.safe_load(snapshot(record(stack, values, moved=moved), stack)))
 
 
 @lru_cache(maxsize=2)
@@ -35,7 +44,7 @@ def reviewed(stack: str) -> dict[str, Any]:
 def planned(stack: str, **sections: Any) -> dict[str, set[str]]:
     """Operation -> resources, for a change of a stack file."""
     found: dict[str, set[str]] = {}
-    for change in compare(reviewed(stack), content(stack, **sections)):
+    for change in followed(stack, **sections)[1]:
         found.setdefault(change.operation, set()).add(change.resource)
     return found
 
@@ -51,7 +60,7 @@ def test_no_change_is_none() -> None:
         ("gcp-a100", {"nodes": {"max": 8}}, {CHANGED: {POOL}}),
         # A pod on a Spot node gets less time to leave.
         ("gcp-a100", {"nodes": {"consumption": "spot"}}, {REPLACED: {POOL, JOB}}),
-        ("gcp-a100", {"storage": {"sizeGib": 500}}, {REPLACED: {DISK}}),
+        ("gcp-a100", {"storage": {"sizeGib": 500}}, {REPLACED: {DISK, VOLUME}}),
         ("gcp-a100", {"training": {"steps": 30_000}}, {REPLACED: {JOB}}),
         ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
         ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
@@ -73,12 +82,39 @@ def test_a_change_is_planned_as_the_engine_decides(
 
 
 def test_a_growing_disk_stays_and_the_cost_is_told() -> None:
-    old, new = reviewed("gcp-c3"), content("gcp-c3", storage={"sizeGib": 500})
-    text = report("gcp-c3", "main", old, new)
+    old, (new, changes) = reviewed("gcp-c3"), followed("gcp-c3", storage={"sizeGib": 500})
+    text = report("gcp-c3", "main", old, new, changes)
     assert f"| ~ | {DISK} | size: 250 → 500 |" in text
     before, after = (side["outputs"]["costPerHour"]["atRest"] for side in (old, new))
     assert after > before
     assert f"at rest {before:.2f} → {after:.2f} (+{after - before:.2f})" in text
+
+
+def test_what_hangs_on_a_replaced_resource_is_replaced_with_it() -> None:
+    """As pulumi-aws itself previews another range for the network: 29 replacements, the cluster an update."""
+    found = planned("aws-g4dn", eks={"vpcCidr": "10.1.0.0/16"})
+    groups = {title for title in found[REPLACED] if title.startswith("aws:eks/nodeGroup:NodeGroup ")}
+    targets = {title for title in found[REPLACED] if title.startswith("aws:efs/mountTarget:MountTarget ")}
+    zones = {title.rpartition(" ")[2].removeprefix("data-") for title in targets}
+    assert groups == {"aws:eks/nodeGroup:NodeGroup system"} | {
+        f"aws:eks/nodeGroup:NodeGroup workers-{zone}" for zone in zones
+    }
+    assert "aws:ec2/routeTable:RouteTable private" in found[REPLACED]
+    assert "aws:eks/cluster:Cluster cluster" in found[CHANGED]
+    # Another place for the provider of the objects leaves none of them where it is.
+    found = planned("gcp-c3", gke={"zone": "us-central1-b"})
+    assert {POOL, DISK, JOB, "kubernetes:core/v1:Namespace trainyard"} <= found[REPLACED]
+
+
+@pytest.mark.parametrize(
+    ("stack", "change", "pool"),
+    [("gcp-c3", {"diskGib": 300}, POOL), ("aws-g4dn", {"diskGib": 300}, GROUP), ("aws-g4dn", {"localSsds": 0}, GROUP)],
+)
+def test_a_change_that_rolls_the_workers_says_so(stack: str, change: dict[str, Any], pool: str) -> None:
+    changes = followed(stack, nodes=change)[1]
+    rolled = [item for item in changes if item.resource.startswith(pool)]
+    assert rolled
+    assert all(item.operation == CHANGED and "(rolls its nodes)" in " ".join(item.details) for item in rolled)
 
 
 def test_what_is_new_or_gone_is_named() -> None:
@@ -122,7 +158,9 @@ def test_a_container_is_compared_with_itself_wherever_it_stands() -> None:
 def test_text_from_a_fork_is_text() -> None:
     """What a stranger's change declares is shown on a page of ours: it is no markup."""
     old, new = resource(), resource(options={"note": "<img src=x> | [a](b) `c`"})
-    line = next(line for line in report("s", "main", old, new).splitlines() if line.startswith("| ~"))
+    line = next(
+        line for line in report("s", "main", old, new, compare(old, new)).splitlines() if line.startswith("| ~")
+    )
     assert "&lt;img src=x> \\| \\[a\\](b) \\`c\\`" in line
 
 

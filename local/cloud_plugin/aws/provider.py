@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from infra import computed_aws
+from infra import computed_aws, replaces
 from local.kubernetes_plugin.errors import PluginError
 from local.kubernetes_plugin.naming import Urn
 from local.kubernetes_plugin.values import UNKNOWN, has_unknown, mark_secrets, reveal
@@ -17,8 +17,6 @@ from .account import Account
 
 #: "ENDPOINT NUMBER": where the emulated AWS listens, and which account of it is the test's.
 VARIABLE = "TRAINYARD_TEST_AWS"
-#: Outputs that a change in place gives other values, so that a preview cannot know them (the provider's ComputedIf).
-CHANGED = {"aws:ec2/launchTemplate:LaunchTemplate": ("latestVersion", "defaultVersion")}
 #: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
 #: deleting that then takes both away (pulumi-aws #2075).
 OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
@@ -54,7 +52,7 @@ class AwsResources(Resources):
     ) -> dict[str, Any]:
         state, inputs = reveal(olds), _inputs(given)
         if preview or has_unknown(inputs):
-            known = {**_kept(state, inputs), **dict.fromkeys(CHANGED.get(urn.token, ()), UNKNOWN)}
+            known = {**_kept(state, inputs), **dict.fromkeys(replaces.counted(urn.token), UNKNOWN)}
             return mark_secrets(known, given)
         id_ = self._cloud.id_of(urn.text)
         for path in ignored:
