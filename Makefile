@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy image audit ready expired docker-login chaos bench lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy image audit ready expired docker-login prove chaos bench lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -78,6 +78,9 @@ e2e: .venv/dev.stamp .venv/policy.stamp  ## the real node, the real engine, the 
 engine: .venv/dev.stamp .venv/policy.stamp  ## the tests with the real Pulumi engine, which need neither a node nor a cloud
 	@$(LOCAL) toolchain pulumi pulumi-language-python
 	$(PY) -m pytest -m engine
+
+prove: .venv/infra.stamp  ## bring a stack up, try every claim on it, destroy it, with a report: make prove STACK=local [SHORT=1]
+	@$(PY) -m prove --stack $(STACK) $(if $(SHORT),--short)
 
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(LOCAL) toolchain etcd

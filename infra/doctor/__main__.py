@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 
@@ -14,18 +15,21 @@ from infra.doctor.finding import Finding, ok, problem
 from infra.recording import stack_file_values, stacks
 
 
-def diagnose(stack: str) -> Iterator[Finding]:
-    """Everything about a stack, in the order in which it has to be mended."""
+def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
+    """Everything about a stack, in the order in which it has to be mended.
+
+    `values`, the keys under `trainyard:`, are those of a stack that has no file here.
+    """
     config: StackConfig | None = None
     try:
-        config = parse(stack_file_values(stack), stack)
-        yield ok("configuration", f"Pulumi.{stack}.yaml")
+        config = parse(stack_file_values(stack) if values is None else values, stack)
+        yield ok("configuration", f"Pulumi.{stack}.yaml" if values is None else "is valid")
     except ConfigError as error:
         for line in error.problems:
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
     yield from everywhere.pulumi()
-    yield from everywhere.state(stack, everywhere.stack_content(stack))
+    yield from everywhere.state(stack, everywhere.stack_content(stack) if values is None else {})
     if config is None:
         return
     match config.cluster.kind:

@@ -19,6 +19,7 @@ SERVICES = {
     "cloudresourcemanager": "https://cloudresourcemanager.googleapis.com/v1",
     "compute": "https://compute.googleapis.com/compute/v1",
     "container": "https://container.googleapis.com/v1",
+    "file": "https://file.googleapis.com/v1",
     "iam": "https://iam.googleapis.com/v1",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
 }
@@ -55,6 +56,10 @@ class Google:
     def post(self, service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to POST. Raises NoAnswer."""
         return self._ask("POST", service, path, json=body)
+
+    def delete(self, service: str, path: str) -> dict[str, Any]:
+        """The answer to DELETE. Raises NoAnswer."""
+        return self._ask("DELETE", service, path)
 
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
         url = f"{self.services[service]}/{path}"

@@ -1,0 +1,163 @@
+"""AWS: a machine is terminated by EC2, taken back by Fault Injection Service, and every list is looked through."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jmespath
+
+from infra.config import StackConfig
+from infra.doctor.amazon import Amazon, NoAnswer, connect
+from infra.owner import marks
+from prove.clouds import Until
+
+#: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
+#: workshops/fis/fisspotinterruption.yaml; read 2026-11-22): the shortest notice is the two minutes of a real one.
+ACTION, NOTICE = "aws:ec2:send-spot-instance-interruptions", "PT2M"
+TRUST = {"Effect": "Allow", "Principal": {"Service": "fis.amazonaws.com"}, "Action": "sts:AssumeRole"}
+RIGHTS = [
+    {"Effect": "Allow", "Action": "ec2:DescribeInstances", "Resource": "*"},
+    {"Effect": "Allow", "Action": "ec2:SendSpotInstanceInterruptions", "Resource": "arn:aws:ec2:*:*:instance/*"},
+]
+ENDED = ("completed", "failed", "stopped", "cancelled")
+ALIVE = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
+
+
+class Aws:
+    def __init__(self, region: str, login: Callable[[str], Amazon] = connect) -> None:
+        self.amazon = login(region)
+
+    def delete_machine(self, provider_id: str) -> None:
+        self.amazon.ask("ec2", "terminate_instances", InstanceIds=[_instance(provider_id)])
+
+    def interrupt(self, provider_id: str, until: Until) -> str:
+        arn = f"arn:aws:ec2:{self.amazon.region}:{self.amazon.account}:instance/{_instance(provider_id)}"
+        with self._role() as role, self._template(role, arn) as template:
+            experiment = until(lambda: self._started(template), 120, "a role that the experiment may take")
+
+            def ended() -> dict[str, Any] | None:
+                state = self.amazon.ask("fis", "get_experiment", id=experiment)["experiment"]["state"]
+                return state if state["status"] in ENDED else None
+
+            state = until(ended, 600, "the end of the experiment")
+        if state["status"] != "completed":
+            raise AssertionError(f"{ACTION}: {state['status']}, {state.get('reason', 'no reason given')}")
+        return f"taken back by {ACTION}, with a notice of 2 minutes"
+
+    def _started(self, template: str) -> str | None:
+        """The experiment's id; None while IAM has not told everybody of the new role."""
+        try:
+            begun = self.amazon.ask("fis", "start_experiment", clientToken=_token(), experimentTemplateId=template)
+        except NoAnswer as reason:
+            if reason.code in ("ValidationException", "AccessDeniedException") and "role" in str(reason).lower():
+                return None
+            raise
+        return str(begun["experiment"]["id"])
+
+    @contextmanager
+    def _role(self) -> Iterator[str]:
+        """A role for the experiment, for as long as it is needed."""
+        name = f"trainyard-prove-{uuid.uuid4().hex[:8]}"
+        trust, rights = ({"Version": "2012-10-17", "Statement": part} for part in ([TRUST], RIGHTS))
+        made = self.amazon.ask("iam", "create_role", RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))
+        try:
+            self.amazon.ask(
+                "iam", "put_role_policy", RoleName=name, PolicyName="interrupt", PolicyDocument=json.dumps(rights)
+            )
+            yield str(made["Role"]["Arn"])
+        finally:
+            try:
+                self.amazon.ask("iam", "delete_role_policy", RoleName=name, PolicyName="interrupt")
+            finally:
+                self.amazon.ask("iam", "delete_role", RoleName=name)
+
+    @contextmanager
+    def _template(self, role: str, arn: str) -> Iterator[str]:
+        target = {"resourceType": "aws:ec2:spot-instance", "resourceArns": [arn], "selectionMode": "ALL"}
+        action = {
+            "actionId": ACTION,
+            "parameters": {"durationBeforeInterruption": NOTICE},
+            "targets": {"SpotInstances": "machine"},
+        }
+        made = self.amazon.ask(
+            "fis",
+            "create_experiment_template",
+            clientToken=_token(),
+            description="trainyard prove: one Spot machine is taken back",
+            stopConditions=[{"source": "none"}],
+            targets={"machine": target},
+            actions={"interrupt": action},
+            roleArn=role,
+        )
+        template = str(made["experimentTemplate"]["id"])
+        try:
+            yield template
+        finally:
+            self.amazon.ask("fis", "delete_experiment_template", id=template)
+
+    def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
+        """By list, which is what holds: by tag, AWS names what was deleted for about an hour longer."""
+        found = list[str]()
+        for kind, service, operation, given, names in _lists(config.name, stack):
+            answer = self.amazon.ask(service, operation, **given)
+            found += [f"{kind} {name}" for name in jmespath.search(names, answer) or []]
+        filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
+        tagged = self.amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
+        kinds = ", ".join(kind for kind, *_ in _lists(config.name, stack))
+        count = len(tagged["ResourceTagMappingList"])
+        return f"{kinds} of {self.amazon.account} in {self.amazon.region}; by tag AWS still names {count}", found
+
+
+def _lists(name: str, stack: str) -> list[tuple[str, str, str, dict[str, Any], str]]:
+    """(What, service, operation, its arguments, where in the answer the stack's are)."""
+    tagged = {"Filters": [{"Name": "tag:stack", "Values": [marks(stack)["stack"]]}]}
+    called = {"Filters": [{"Name": "tag:Name", "Values": [name]}]}
+    nodes = {"Filters": [{"Name": "tag:eks:cluster-name", "Values": [name]}, ALIVE]}
+    cards = {"Filters": [{"Name": "tag:cluster.k8s.amazonaws.com/name", "Values": [name]}]}
+    gateways = {"Filters": [*called["Filters"], {"Name": "state", "Values": ["pending", "available", "deleting"]}]}
+    templates = {"Filters": [{"Name": "launch-template-name", "Values": [f"{name}-*"]}]}
+    return [
+        ("cluster", "eks", "list_clusters", {}, f"clusters[?@=='{name}']"),
+        ("machine", "ec2", "describe_instances", nodes, "Reservations[].Instances[].InstanceId"),
+        ("disk", "ec2", "describe_volumes", tagged, "Volumes[].VolumeId"),
+        ("NAT gateway", "ec2", "describe_nat_gateways", gateways, "NatGateways[].NatGatewayId"),
+        ("address", "ec2", "describe_addresses", tagged, "Addresses[].PublicIp"),
+        ("interface", "ec2", "describe_network_interfaces", cards, "NetworkInterfaces[].NetworkInterfaceId"),
+        ("network", "ec2", "describe_vpcs", called, "Vpcs[].VpcId"),
+        ("launch template", "ec2", "describe_launch_templates", templates, "LaunchTemplates[].LaunchTemplateName"),
+        (
+            "file system",
+            "efs",
+            "describe_file_systems",
+            {},
+            f"FileSystems[?Tags[?Key=='stack' && Value=='{marks(stack)['stack']}']].FileSystemId",
+        ),
+        (
+            "repository",
+            "ecr",
+            "describe_repositories",
+            {},
+            f"repositories[?starts_with(repositoryName, '{name}/')].repositoryName",
+        ),
+        (
+            "log group",
+            "logs",
+            "describe_log_groups",
+            {"logGroupNamePrefix": f"/aws/eks/{name}/"},
+            "logGroups[].logGroupName",
+        ),
+        ("role", "iam", "list_roles", {}, f"Roles[?starts_with(RoleName, '{name}-')].RoleName"),
+    ]
+
+
+def _instance(provider_id: str) -> str:
+    """aws:///ZONE/i-..., as a node's spec.providerID has it."""
+    return provider_id.rsplit("/", 1)[-1]
+
+
+def _token() -> str:
+    return uuid.uuid4().hex

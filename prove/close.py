@@ -1,0 +1,111 @@
+"""The end: nothing changed by itself, everything is taken away, nothing is left, and what it cost."""
+
+from __future__ import annotations
+
+import time
+
+from kubernetes import client
+
+from bench.graph import destruction
+from chaos.faults import expect
+from infra.cost import estimate
+from infra.recording import record
+from prove.clouds import cloud_of
+from prove.engine import Cannot
+from prove.faults import uncordon
+from prove.subject import Subject
+from prove.volume import OWN
+from workloads.layout import DATA, dataset_folder, run_folder
+from workloads.reach import volume_pod
+from workloads.watch import as_json, connect
+
+
+def no_changes(subject: Subject) -> str:
+    subject.stack.pulumi_done("preview", "--expect-no-changes")
+    return f"pulumi preview --expect-no-changes: {len(subject.stack.resources())} resources as they are declared"
+
+
+def destroy(subject: Subject) -> str:
+    stack, state = subject.stack, subject.state
+    subject.holding = False
+    if not stack.exists():
+        state.billed_to = state.billed_from and time.time()
+        raise Cannot("there is no stack, nothing was made")
+    # What was interrupted before may have left its lock.
+    stack.done(["pulumi", "cancel", "--yes", "--stack", stack.name])
+    span = destruction(record(stack.name, stack.values)).minutes
+    doubt = _tidy(subject)
+    clock = time.monotonic()
+    count = len(stack.resources())
+    stack.pulumi_done("destroy", "--yes", "--skip-preview")
+    state.billed_to = time.time()
+    stack.pulumi_done("stack", "rm", "--yes")
+    minutes = (time.monotonic() - clock) / 60
+    return f"{count} resources in {minutes:.1f} min; longest chain of the graph {span:.1f} min{doubt}"
+
+
+def _tidy(subject: Subject) -> str:
+    """A cluster that outlives the stack keeps nothing of the proof: no closed node, no files. What did not work."""
+    if subject.config.nodes is not None:
+        return ""
+    try:
+        uncordon(subject)
+        _empty_volume(subject)
+    except Exception as error:  # a stack that never came up, a cluster that is gone: it is destroyed all the same
+        return f"; the volume was not emptied ({error})"
+    return ""
+
+
+def _empty_volume(subject: Subject) -> None:
+    runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
+    folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
+    with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
+        pod.run(["rm", "-rf", *folders])
+
+
+def leftovers(subject: Subject) -> str:
+    subject.holding = False
+    if subject.state.is_up:
+        raise AssertionError("the stack was not destroyed")
+    cloud = cloud_of(subject.config)
+    if cloud is not None:
+        looked, left = cloud.leftovers(subject.config, subject.stack.name)
+    else:
+        looked, left = _objects(subject)
+    expect(not left, f"left: {', '.join(left)}")
+    return f"nothing: looked at {looked}"
+
+
+def _objects(subject: Subject) -> tuple[str, list[str]]:
+    """What a cluster that was there before still has of the stack, by its name and its labels."""
+    api, namespace = (
+        connect(str(subject.config.cluster.context), subject.config.cluster.kubeconfig),
+        subject.config.cluster.namespace,
+    )
+    core, rbac, other = client.CoreV1Api(api), client.RbacAuthorizationV1Api(api), client.SchedulingV1Api(api)
+    lists = {
+        "namespace": core.list_namespace,
+        "volume": core.list_persistent_volume,
+        "cluster role": rbac.list_cluster_role,
+        "cluster role binding": rbac.list_cluster_role_binding,
+        "priority class": other.list_priority_class,
+    }
+    left = [
+        f"{kind} {item['metadata']['name']}"
+        for kind, ask in lists.items()
+        for item in as_json(ask)["items"]
+        if item["metadata"]["name"].startswith((namespace, f"trainyard-{namespace}"))
+    ]
+    return f"{', '.join(lists)} of the cluster", left
+
+
+def cost(subject: Subject) -> str:
+    state, bill = subject.state, estimate(subject.config)
+    if bill is None:
+        raise Cannot("the stack makes no cluster: whoever runs it pays for it")
+    hours = ((state.billed_to or time.time()) - (state.billed_from or time.time())) / 3600
+    until = "" if state.billed_to else " so far, and goes on"
+    return (
+        f"at most {state.spent():.2f} USD{until}: {hours:.2f} h at full size ({state.usd_per_hour:.2f} USD an hour; "
+        f"{bill.at_rest or 0:.2f} without workers), list prices of {bill.date}, {bill.source}"
+    )

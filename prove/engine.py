@@ -1,0 +1,169 @@
+"""Plays steps one after the other, keeps what came of each in a file, and destroys at the end, whatever happened.
+
+A step is a function of its subject that returns its evidence. It raises Cannot where the cluster does not have what it
+needs, which is no pass, and anything else where the claim does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+KEPT = "--keep: the stack stays"
+Verdict = Literal["passed", "failed", "cannot", "not played"]
+
+
+class Cannot(Exception):
+    """The cluster does not have what a step needs; the text says what."""
+
+
+class OverLimit(Exception):
+    """The run has cost as much as it may."""
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    title: str
+    play: Callable[[Any], str]
+    """Takes the subject, returns the evidence in one line."""
+    needed: bool = False
+    """Without it the later steps have nothing to look at."""
+    closing: bool = False
+    """Played whatever happened before."""
+    destroys: bool = False
+    """Not played where the stack is kept."""
+    short: bool = False
+    """Part of the short form."""
+
+
+@dataclass
+class Result:
+    verdict: Verdict
+    evidence: str = ""
+    seconds: float = 0
+    begun: str = ""
+
+
+@dataclass
+class State:
+    """What a run has come to; in a file, so that another process can go on with it."""
+
+    stack: str
+    short: bool = False
+    begun: str = ""
+    billed_from: float | None = None
+    """Unix time before the first resource was made."""
+    billed_to: float | None = None
+    """Unix time when the last one was gone."""
+    usd_per_hour: float = 0
+    """At full size: the upper bound that the limit is held to."""
+    ended_by: str = ""
+    """Why not every step was played."""
+    results: dict[str, Result] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What one step leaves for a later one."""
+
+    def spent(self) -> float:
+        """USD, at most."""
+        if self.billed_from is None:
+            return 0.0
+        return ((self.billed_to or time.time()) - self.billed_from) / 3600 * self.usd_per_hour
+
+    @property
+    def is_up(self) -> bool:
+        return self.billed_from is not None and self.billed_to is None
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        half.replace(path)
+
+
+def load(path: Path) -> State | None:
+    """The state of a run that has not come to its end."""
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return State(**{**told, "results": {name: Result(**each) for name, each in told["results"].items()}})
+
+
+class Screen(Protocol):
+    def begin(self, step: Step) -> None: ...
+
+    def end(self, step: Step, result: Result) -> None: ...
+
+
+class Subject(Protocol):
+    """What the steps are played on."""
+
+    state: State
+    limit_usd: float
+
+    def save(self) -> None: ...
+
+
+def check_limit(state: State, limit_usd: float) -> None:
+    """Raises OverLimit."""
+    if state.spent() > limit_usd:
+        raise OverLimit(f"--limit-usd {limit_usd:g} is reached: up to {state.spent():.2f} USD are spent")
+
+
+def play(steps: Sequence[Step], subject: Subject, screen: Screen, keep: bool = False) -> bool:
+    """Play what has not passed yet; True when nothing failed.
+
+    KeyboardInterrupt goes through: the state says how far it came.
+    """
+    state = subject.state
+    state.ended_by = ""
+    for step in steps:
+        before = state.results.get(step.name)
+        if before and before.verdict in ("passed", "cannot") and (step.destroys or not step.closing):
+            continue
+        if step.destroys and keep and state.spent() <= subject.limit_usd:
+            state.results[step.name] = Result("not played", KEPT)
+        elif state.ended_by and not step.closing:
+            state.results[step.name] = Result("not played", state.ended_by)
+        else:
+            _play(step, subject, screen)
+        subject.save()
+    return not state.ended_by and all(result.verdict != "failed" for result in state.results.values())
+
+
+def _play(step: Step, subject: Subject, screen: Screen) -> None:
+    state, clock = subject.state, time.monotonic()
+    result = Result("failed", "interrupted", begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    state.results[step.name] = result
+    screen.begin(step)
+    try:
+        if not step.closing:
+            check_limit(state, subject.limit_usd)
+        subject.save()
+        result.evidence = _line(step.play(subject))
+        result.verdict = "passed"
+    except Cannot as reason:
+        result.verdict, result.evidence = "cannot", _line(reason)
+    except OverLimit as reason:
+        result.evidence = state.ended_by = _line(reason)
+    except Exception as error:  # whatever a cluster, a cloud or a library answers: the next steps still say something
+        known = isinstance(error, (AssertionError, LookupError, OSError))
+        result.evidence = _line(error if known and str(error) else f"{type(error).__name__}: {error}")
+        state.notes.setdefault("tracebacks", {})[step.name] = traceback.format_exc()
+    finally:
+        result.seconds = round(time.monotonic() - clock, 1)
+        subject.save()
+    if result.verdict == "failed" and step.needed and not state.ended_by:
+        state.ended_by = f"{step.name} failed"
+    screen.end(step, result)
+
+
+def _line(what: object) -> str:
+    return " ".join(str(what).split())[:600]

@@ -1,0 +1,181 @@
+"""What is broken while the training runs, and how it comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from chaos.faults import expect
+from prove.clouds import cloud_of
+from prove.engine import Cannot
+from prove.subject import Subject
+from workloads.nfs import NAME as NFS_SERVER
+from workloads.state import State as Training
+
+PATIENCE = 1800
+"""Seconds until a lost node's successor trains: machines with accelerators take up to 15 minutes to come."""
+
+
+def pod_killed(subject: Subject) -> str:
+    def kill(pods: list[dict[str, Any]]) -> str:
+        _delete(subject, pods[-1])
+        return pods[-1]["metadata"]["name"]
+
+    return _broken(subject, kill)
+
+
+def node_lost(subject: Subject) -> str:
+    cloud = cloud_of(subject.config)
+    if cloud is None:
+        return _cordoned(subject)
+
+    def delete(pods: list[dict[str, Any]]) -> str:
+        node = subject.node(pods[-1]["spec"]["nodeName"])
+        cloud.delete_machine(node["spec"]["providerID"])
+        return f"the machine of {node['metadata']['name']}"
+
+    return _broken(subject, delete)
+
+
+def spot(subject: Subject) -> str:
+    """The cloud is asked to take one machine back, as it does with Spot machines."""
+    cloud = cloud_of(subject.config)
+    if cloud is None:
+        raise Cannot("nobody takes machines of this cluster back")
+    if subject.config.nodes is None or subject.config.nodes.consumption != "spot":
+        raise Cannot("the stack's machines are not Spot")
+
+    def interrupt(pods: list[dict[str, Any]]) -> str:
+        node = subject.node(pods[-1]["spec"]["nodeName"])
+        how = cloud.interrupt(node["spec"]["providerID"], subject.until)
+        return f"{node['metadata']['name']}: {how}"
+
+    return _broken(subject, interrupt)
+
+
+def nfs_server_killed(subject: Subject) -> str:
+    namespace = f"{subject.config.cluster.namespace}-storage"
+    if subject.config.storage.kind != "nfs":
+        raise Cannot(
+            f"the shared volume ({subject.config.storage.kind or 'a directory of the node'}) has no server pod"
+        )
+    before = subject.training()
+    (server,) = subject.pods(f"app.kubernetes.io/component={NFS_SERVER}", namespace)
+    clock = time.monotonic()
+    subject.core.delete_namespaced_pod(server["metadata"]["name"], namespace, grace_period_seconds=0)
+
+    def replaced() -> bool:
+        pods = subject.pods(f"app.kubernetes.io/component={NFS_SERVER}", namespace)
+        ready = [each for pod in pods for each in pod["status"].get("containerStatuses") or [] if each["ready"]]
+        return bool(ready) and all(pod["metadata"]["uid"] != server["metadata"]["uid"] for pod in pods)
+
+    subject.until(replaced, 600, "a new NFS server")
+    away = time.monotonic() - clock
+    # A checkpoint is what the volume is for; steps alone may never touch it.
+    found = subject.until(lambda: _saved_since(subject, before), PATIENCE, "a checkpoint on the served volume")
+    return (
+        f"the server was back after {away:.0f} s, a checkpoint was on it after {time.monotonic() - clock:.0f} s; "
+        f"round {before.round} became {found.round}"
+    )
+
+
+def _saved_since(subject: Subject, before: Training) -> Training | None:
+    found = subject.training()
+    saved, step = found.checkpoint or 0, before.figures["step"]
+    return found if saved > step and found.figures["step"] > saved else None
+
+
+def resize(subject: Subject) -> str:
+    config, most, count = subject.config, subject.most, subject.workers
+    if most < 2:
+        raise Cannot("the stack has one worker node at most")
+    queued = config.nodes is not None and config.nodes.consumption == "queued"
+    if config.workers.spares or config.training.runtime != "job" or queued:
+        raise Cannot("the stack's training is not elastic (workers.spares, training.runtime or queued nodes)")
+    other = count + 1 if most > count else count - 1
+    told = []
+    for before, wanted in ((count, other), (other, count)):
+        now, clock = subject.training(), time.monotonic()
+        subject.up(workers={"count": wanted})
+        found = subject.steps_on(wanted, PATIENCE, after=now)
+        told.append(f"{before} to {wanted} workers, training after {time.monotonic() - clock:.0f} s")
+        expect(found.job == now.job, f"the Job was replaced: {now.job} became {found.job}")
+    return "; ".join([*told, "the same Job all the time"])
+
+
+def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> str:
+    """Break something of the last worker, and see the training come back with all workers."""
+    _has_checkpoint(subject)
+    before, pods = subject.training(), subject.worker_pods()
+    clock = time.monotonic()
+    what = fault(pods)
+    found = subject.steps_on(len(pods), PATIENCE, after=before)
+    names = {pod["metadata"]["uid"] for pod in subject.worker_pods()}
+    expect(pods[-1]["metadata"]["uid"] not in names, "the pod that was to go is still there")
+    return (
+        f"{what}; {len(pods)} workers made steps again after {time.monotonic() - clock:.0f} s, in round {found.round} "
+        f"(before: {before.round}), step {before.figures['step']} before, {found.figures['step']} after"
+    )
+
+
+def _cordoned(subject: Subject) -> str:
+    """Without a cloud: nothing new may come to the node, and its workers are killed."""
+    _has_checkpoint(subject)
+    before, pods = subject.training(), subject.worker_pods()
+    node = pods[-1]["spec"]["nodeName"]
+    victims = [pod for pod in pods if pod["spec"]["nodeName"] == node]
+    clock = time.monotonic()
+    with _cordon(subject, node):
+        for pod in victims:
+            _delete(subject, pod)
+        # Where it is the only node, they wait; else they go on elsewhere.
+        where = subject.until(lambda: _elsewhere_or_waiting(subject, node, len(pods)), 300, "new pods")
+    found = subject.steps_on(len(pods), PATIENCE, after=before)
+    return (
+        f"{node} cordoned, its {len(victims)} workers killed: their successors {where}; all {len(pods)} made steps "
+        f"again after {time.monotonic() - clock:.0f} s, step {before.figures['step']} before, checkpoint "
+        f"{before.checkpoint}, step {found.figures['step']} after"
+    )
+
+
+def _elsewhere_or_waiting(subject: Subject, node: str, count: int) -> str:
+    pods = [pod for pod in subject.pods(f"batch.kubernetes.io/job-name={subject.target().job}") if _lives(pod)]
+    placed = [pod for pod in pods if pod["spec"].get("nodeName")]
+    if len(pods) == count and all(pod["spec"]["nodeName"] != node for pod in placed):
+        if len(placed) == count:
+            return "ran on other nodes"
+        reasons = [each for pod in pods for each in pod["status"].get("conditions") or [] if each["status"] == "False"]
+        if any(each.get("reason") == "Unschedulable" for each in reasons):
+            return "waited until it was open again"
+    return ""
+
+
+def _lives(pod: dict[str, Any]) -> bool:
+    return pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
+
+
+@contextlib.contextmanager
+def _cordon(subject: Subject, node: str) -> Iterator[None]:
+    subject.state.notes["cordoned"] = node
+    subject.save()
+    subject.core.patch_node(node, {"spec": {"unschedulable": True}})
+    try:
+        yield
+    finally:
+        uncordon(subject)
+
+
+def uncordon(subject: Subject) -> None:
+    """Open the node that a run closed, also one that was killed in between."""
+    if node := subject.state.notes.pop("cordoned", None):
+        subject.core.patch_node(node, {"spec": {"unschedulable": None}})
+
+
+def _has_checkpoint(subject: Subject) -> None:
+    subject.until(lambda: subject.training().checkpoint, 600, "a first checkpoint")
+
+
+def _delete(subject: Subject, pod: dict[str, Any]) -> None:
+    subject.core.delete_namespaced_pod(pod["metadata"]["name"], pod["metadata"]["namespace"], grace_period_seconds=0)

@@ -1,0 +1,90 @@
+"""Google Cloud: a machine is deleted or taken back through Compute Engine's API, and every list is looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from infra.config import StackConfig
+from infra.doctor.google import Google, NoAnswer, connect
+from infra.owner import is_marked
+from prove.clouds import Until
+
+#: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones
+#: (cloud.google.com/compute/docs/reference/rest/v1, 2026-11).
+AGGREGATED = ("instances", "disks", "instanceGroups", "addresses", "forwardingRules", "routers", "subnetworks")
+GLOBAL = ("networks", "firewalls", "instanceTemplates")
+STOPPED = ("TERMINATED", "STOPPED", "STOPPING")
+
+
+class Gcp:
+    def __init__(self, login: Callable[[], Google] = connect) -> None:
+        self.google = login()
+
+    def delete_machine(self, provider_id: str) -> None:
+        self.google.delete("compute", _instance(provider_id))
+
+    def interrupt(self, provider_id: str, until: Until) -> str:
+        """A simulated maintenance: what cannot be migrated alive, such as a Spot machine, is stopped by it.
+
+        docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance, read 2026-11-22.
+        """
+        path = _instance(provider_id)
+        born = self.google.get("compute", path).get("id")
+        self.google.post("compute", f"{path}/simulateMaintenanceEvent", {})
+        until(lambda: self._gone(path, born), 600, "the machine's end after the simulated maintenance")
+        return "stopped by instances.simulateMaintenanceEvent"
+
+    def _gone(self, path: str, born: str | None) -> bool:
+        """Stopped, deleted, or made anew by its group under the same name."""
+        try:
+            found = self.google.get("compute", path)
+        except NoAnswer as reason:
+            return reason.status == 404
+        return found.get("id") != born or found.get("status") in STOPPED
+
+    def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
+        assert config.gke is not None
+        project, zone, name = config.gke.project, config.gke.zone, config.name
+        region, found = zone.rsplit("-", 1)[0], list[str]()
+
+        def note(kind: str, items: list[dict[str, Any]]) -> None:
+            for item in items:
+                called = str(item.get("name") or item.get("email")).rsplit("/", 1)[-1]
+                if name in called or is_marked(item.get("labels") or item.get("resourceLabels"), stack):
+                    found.append(f"{kind} {called}")
+
+        for kind in AGGREGATED:
+            for place in self._pages("compute", f"projects/{project}/aggregated/{kind}", "items"):
+                note(kind, place.get(kind) or [])
+        for kind in GLOBAL:
+            note(kind, self._pages("compute", f"projects/{project}/global/{kind}", "items"))
+        note("clusters", self.google.get("container", f"projects/{project}/locations/-/clusters").get("clusters") or [])
+        lists = [
+            ("artifactregistry", f"projects/{project}/locations/{region}/repositories", "repositories"),
+            ("iam", f"projects/{project}/serviceAccounts", "accounts"),
+        ]
+        if config.storage.kind == "filestore":
+            lists.append(("file", f"projects/{project}/locations/-/instances", "instances"))
+        for service, path, key in lists:
+            note(path.rsplit("/", 1)[-1], self._pages(service, path, key))
+        looked = [*AGGREGATED, *GLOBAL, "clusters", *(path.rsplit("/", 1)[-1] for _, path, _ in lists)]
+        return f"{', '.join(looked)} of {project}, by name and by label", found
+
+    def _pages(self, service: str, path: str, key: str) -> list[dict[str, Any]]:
+        """All items; an aggregated list has them by place."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, Any] = {}
+        while True:
+            answer = self.google.get(service, path, **query)
+            items = answer.get(key) or []
+            found += items.values() if isinstance(items, dict) else items
+            if not answer.get("nextPageToken"):
+                return found
+            query = {"pageToken": answer["nextPageToken"]}
+
+
+def _instance(provider_id: str) -> str:
+    """gce://PROJECT/ZONE/NAME, as a node's spec.providerID has it, as a path of the API."""
+    project, zone, name = provider_id.removeprefix("gce://").split("/")
+    return f"projects/{project}/zones/{zone}/instances/{name}"

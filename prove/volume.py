@@ -1,0 +1,144 @@
+"""The shared volume between pods, a person's own text in and the model out, and the way of an exporter to the web."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import socket
+import time
+from contextlib import ExitStack
+
+from chaos.faults import expect
+from infra.recording import ROOT
+from prove.engine import Cannot
+from prove.subject import PYTHON, Subject
+from workloads.layout import DATA
+from workloads.reach import Pod, volume_pod
+
+VISIBLE_SECONDS = 90
+"""NFS clients keep what they know of a folder for up to 60 s (nfs(5), acdirmax)."""
+EXPORTER = ("api.wandb.ai", 443)
+OWN = "prove-own-text"
+# Writes beside the place, flushes, renames: as checkpoints are written.
+WRITE = """
+import os, sys
+folder, name, text = sys.argv[1:]
+os.makedirs(folder, exist_ok=True)
+half = os.path.join(folder, "." + name)
+with open(half, "w") as file:
+    file.write(text); file.flush(); os.fsync(file.fileno())
+os.rename(half, os.path.join(folder, name))
+"""
+READ = "import sys; print(open(sys.argv[1]).read())"
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).close(); print('open')"
+LOAD = """
+import json, sys, torch, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], local_files_only=True)
+with torch.no_grad():
+    out = model(torch.arange(16)[None] % model.config.vocab_size).logits
+print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfinite().all()),
+                  "architecture": type(model).__name__, "transformers": transformers.__version__}))
+"""
+
+
+def two_pods(subject: Subject) -> str:
+    api, namespace = subject.api(), subject.target().namespace
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(volume_pod(api, namespace, subject.say)) for _ in range(2))
+        return _to_and_fro(subject, one, two)
+
+
+def two_nodes(subject: Subject) -> str:
+    """From a worker's node to the one of the volume's pod and back."""
+    target = subject.target()
+    worker = subject.worker_pods()[0]
+    with volume_pod(subject.api(), target.namespace, subject.say) as pod:
+        node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
+        others = [each for each in subject.worker_pods() if each["spec"]["nodeName"] != node]
+        if not others:
+            raise Cannot(f"the cluster's pods are all on {node}")
+        worker = others[0]
+        told = _to_and_fro(subject, Pod(subject.api(), target.namespace, worker["metadata"]["name"]), pod)
+        return f"{worker['spec']['nodeName']} and {node}: {told}"
+
+
+def _to_and_fro(subject: Subject, one: Pod, two: Pod) -> str:
+    folder, text = f"{DATA}/prove-{secrets.token_hex(4)}", secrets.token_hex(16)
+    seconds = []
+    for writer, reader, name in ((one, two, "there"), (two, one, "back")):
+        code, said = writer.run(["python3", "-c", WRITE, folder, name, text + name])
+        expect(code == 0, f"{writer.name} cannot write: {said[-200:]}")
+        clock = time.monotonic()
+        read = ["python3", "-c", READ, f"{folder}/{name}"]
+        subject.until(lambda r=reader, c=read, n=name: r.run(c)[1].strip() == text + n, VISIBLE_SECONDS, f"{name} read")
+        seconds.append(f"{time.monotonic() - clock:.1f}")
+    # Nothing half is ever seen under the name, and one's rename is the other's to replace.
+    code, said = one.run(
+        ["python3", "-c", "import os, sys; os.rename(*sys.argv[1:])", f"{folder}/back", f"{folder}/there"]
+    )
+    expect(code == 0, f"{one.name} cannot rename over the other's file: {said[-200:]}")
+    moved = ["python3", "-c", READ, f"{folder}/there"]
+    subject.until(lambda: two.run(moved)[1].strip() == text + "back", VISIBLE_SECONDS, "the renamed file")
+    one.run(["rm", "-r", folder])
+    return f"written, flushed, renamed and read by {one.name} and {two.name}, seen after {' and '.join(seconds)} s"
+
+
+def own_data(subject: Subject) -> str:
+    """The documentation of this repository stands for a person's own text."""
+    source = subject.folder / OWN
+    source.mkdir(exist_ok=True)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        shutil.copy(page, source / f"{page.stem}.txt")
+    subject.stack.tool("upload", str(source), "--to", OWN)
+    run = f"{subject.state.notes['run']}-own"
+    steps = 20 if subject.state.short else 40
+    subject.up(
+        dataset={"name": run, "input": [OWN]},
+        training={"name": run, "steps": steps, "evaluation": {"every": steps, "batches": 4}},
+    )
+    subject.stack.tool("follow")
+    return f"{len(list(source.iterdir()))} files uploaded, tokenised in the cluster, {steps} steps on them"
+
+
+def model_out(subject: Subject) -> str:
+    folder = subject.folder / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    subject.stack.tool("fetch", "--to", str(folder))
+    done = json.loads((folder / "DONE").read_text("utf-8"))
+    before, after = done["initial_validation_loss"], done["validation_loss"]
+    expect(after < before, f"the validation loss went from {before:.2f} to {after:.2f}")
+    where, loaded = "here", subject.stack.run([PYTHON, "-c", LOAD, str(folder / "model")])
+    if "No module named" in loaded.stdout:
+        where = "in a pod, for this machine has no transformers"
+        with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
+            code, said = pod.run(["python3", "-c", LOAD, f"{done['checkpoint']}/model"])
+        loaded.returncode, loaded.stdout = code, said
+    expect(loaded.returncode == 0, f"transformers does not load it: {loaded.stdout.strip().splitlines()[-1:]}")
+    found = json.loads(next(line for line in reversed(loaded.stdout.splitlines()) if line.startswith("{")))
+    expect(found["finite"], "its logits are not finite")
+    return (
+        f"validation loss {before:.2f} to {after:.2f}; {found['architecture']} of {found['parameters']:,} parameters "
+        f"loaded by transformers {found['transformers']} {where}, logits finite"
+    )
+
+
+def reachable(seconds: float = 5) -> bool:
+    """Whether this machine reaches the exporter's server."""
+    try:
+        socket.create_connection(EXPORTER, seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def egress(subject: Subject) -> str:
+    """A worker reaches Weights & Biases when it is to write there."""
+    address = f"{EXPORTER[0]}:{EXPORTER[1]}"
+    if not subject.state.notes.get("web"):
+        raise Cannot(f"this machine does not reach {address} itself: there is no web here to let an exporter into")
+    worker = subject.worker_pods()[0]["metadata"]["name"]
+    pod = Pod(subject.api(), subject.target().namespace, worker)
+    code, said = pod.run(["python3", "-c", CONNECT, EXPORTER[0], str(EXPORTER[1])])
+    expect(code == 0, f"{worker} does not reach {address}: {said.strip().splitlines()[-1:]}")
+    return f"{worker} reaches {address} under the stack's network policies"

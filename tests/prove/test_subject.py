@@ -1,0 +1,161 @@
+"""What a proof makes of a stack file, what it refuses before anything is made, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.config import parse
+from infra.recording import ROOT, record, stack_file_values, stacks
+from prove import __main__ as command
+from prove import report
+from prove.engine import Result, State
+from prove.rows import STEPS, steps
+from prove.subject import LONG, Proved, overridden
+
+PULUMI = """#!/bin/sh
+case "$1 $2" in
+  "stack export") test -f "$STATE" && cat "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
+  "up --yes") trap 'echo stopped; exit 1' INT; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.2; done;;
+esac
+"""
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
+    state = State(stack)
+    values = overridden(stack_file_values(stack), stack, state)
+    config = parse(values, f"prove-{stack}")
+    assert config.training.steps == LONG
+    assert config.workers.min == 1
+    assert config.check.enabled
+    assert config.storage.disk is None
+    assert not config.storage.retain
+    # Google allows a service account 30 characters.
+    assert config.nodes is None or len(f"{config.name}-nodes") <= 30
+    record(f"prove-{stack}", values)
+    assert overridden({}, stack, State(stack, notes={"values": values})) == values
+
+
+def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
+    given = stack_file_values("gcp-a100")
+    changed = overridden(given, "gcp-a100", State("gcp-a100"))
+    for key in ("machineType", "consumption", "max"):
+        assert changed["nodes"][key] == given["nodes"][key]
+    for key in ("model", "precision", "engine", "microBatch", "tokensPerStep"):
+        assert changed["training"][key] == given["training"][key]
+    assert given == stack_file_values("gcp-a100")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prove", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stack", "no-such"], "error: --stack no-such: no such stack; there are aws-g4dn"),
+        (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: has to be more than 0"),
+        (["--stack", "gcp-c3", "--resume"], "error: --resume: no run of gcp-c3 is known here"),
+        (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+    told = run(*arguments, "--folder", str(tmp_path))
+    assert told.returncode == 2
+    assert told.stderr.startswith(said)
+    assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pulumi that knows one stack, once STATE exists."""
+    program = tmp_path / "bin" / "pulumi"
+    program.parent.mkdir()
+    program.write_text(PULUMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    state = tmp_path / "exported.json"
+    monkeypatch.setenv("STATE", str(state))
+    return state
+
+
+def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, tmp_path: Path) -> None:
+    told = run("--stack", "gcp-a100", "--folder", str(tmp_path / "run"))
+    assert told.returncode == 2
+    assert "error: --limit-usd 5: gcp-a100 costs" in told.stderr
+    assert "give --limit-usd" in told.stderr
+    assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(pulumi: Path, tmp_path: Path) -> None:
+    resources = [{"urn": "urn:pulumi:prove-gcp-c3::trainyard::gcp:x::y", "type": "gcp:x"}]
+    pulumi.write_text(json.dumps({"deployment": {"resources": resources}}))
+    told = run("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
+    assert told.returncode == 2
+    assert "stack prove-gcp-c3 has resources, and no run of it is known here; give --adopt" in told.stderr
+
+
+def test_a_run_that_is_not_at_its_end_is_not_begun_anew(tmp_path: Path) -> None:
+    State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
+    told = run("--stack", "gcp-c3", "--folder", str(tmp_path))
+    assert told.returncode == 2
+    assert "is not at its end; give --resume to go on with it, or --destroy to take it away" in told.stderr
+
+
+def proved(folder: Path, **given: Any) -> Proved:
+    folder.mkdir()
+    return Proved("prove-x", folder, dict(os.environ), {"cluster": {}}, **given)
+
+
+def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: Path) -> None:
+    """As Pulumi needs it: a second signal kills it, with a resource half made and the stack locked."""
+    calls: list[int] = []
+
+    def tick() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    stack = proved(tmp_path / "run", tick=tick)
+    with pytest.raises(KeyboardInterrupt):
+        stack.up()
+    assert (tmp_path / "run" / "log.txt").read_text().count("stopped") == 1
+
+
+def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:
+    stack = proved(tmp_path / "run")
+    with pytest.raises(Exception, match="ended with 3: error: it is broken"):
+        stack.done(["sh", "-c", "echo error: it is broken; exit 3"])
+
+
+def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:
+    state = State("local", begun="2026-11-22T06:00:00Z")
+    state.results = {step.name: Result("passed", f"{step.name} | seen", 61.0) for step in STEPS}
+    state.results["accelerators"] = Result("cannot", "the stack asks for no accelerators")
+    path = report.write("local", steps(short=False), state, {"date": "2026-11-22"}, tmp_path)
+    page, content = path.read_text(), json.loads(path.with_suffix(".json").read_text())
+    assert f"{len(STEPS) - 1} passed, 1 cannot be done here" in page
+    assert "| accelerators | driver and device plugin | cannot be done here |" in page
+    assert "up \\| seen" in page
+    assert list(content["steps"]) == [step.name for step in STEPS]
+    assert path.name == "prove-local.md"
+
+
+def test_the_short_form_brings_up_breaks_and_destroys() -> None:
+    names = [step.name for step in steps(short=True)]
+    assert {"up", "training", "pod", "model", "destroy", "leftovers"} <= set(names)
+    assert len(names) < len(STEPS)
+    assert command.steps is steps
