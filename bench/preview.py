@@ -70,7 +70,7 @@ def on_engine(stack: str) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as name, aws() as endpoint:
         folder = Path(name)
-        account = Account(endpoint, "500000000098", "us-west-2") if stack.startswith("aws-") else None
+        account = Account(endpoint, "500000000098", "us-east-2") if stack.startswith("aws-") else None
         made = cloud_stack.make(stack, folder, account)
         made.environment["KUBECONFIG"] = str(write_kubeconfig(folder / "kubeconfig", "trainyard-local", OFFER))
         (folder / "__main__.py").rename(folder / "program.py")

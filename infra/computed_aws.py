@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from infra.eks.machines import REGIONS
+
 Inputs = Mapping[str, Any]
 #: (outputs beside the inputs, id)
 Made = tuple[dict[str, Any], str]
@@ -160,15 +162,37 @@ TABLE: dict[str, Callable[[str, Inputs, str], Made]] = {
     "aws:ecr/repository:Repository": _repository,
 }
 
-#: Functions that the program calls, and what they answer.
-ANSWERS: dict[str, Callable[[Inputs], dict[str, Any]]] = {
-    "aws:ecr/getAuthorizationToken:getAuthorizationToken": lambda given: {
-        "id": given.get("registryId", ACCOUNT),
-        "registryId": given.get("registryId", ACCOUNT),
+
+def _token(given: Inputs, region: str) -> dict[str, Any]:
+    account = given.get("registryId", ACCOUNT)
+    return {
+        "id": account,
+        "registryId": account,
         "userName": "AWS",
         "password": PASSWORD,
         "authorizationToken": base64.b64encode(f"AWS:{PASSWORD}".encode()).decode(),
         "expiresAt": "2026-11-22T12:00:00Z",
         "proxyEndpoint": "",
-    },
+    }
+
+
+def _offerings(given: Inputs, region: str) -> dict[str, Any]:
+    """By the table of zones."""
+    types = [name for filter_ in given["filters"] for name in filter_["values"]]
+    known = REGIONS[region]
+    pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
+    return {"id": region, "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
+
+
+def _parameter(given: Inputs, region: str) -> dict[str, Any]:
+    """The release of an image for nodes, of a day that never was: no recording depends on the date."""
+    version = given["name"].removeprefix("/aws/service/eks/optimized-ami/").partition("/")[0]
+    return {"id": given["name"], "name": given["name"], "insecureValue": f"{version}.0-20261101", "type": "String"}
+
+
+#: Functions that the program calls, and what they answer in a region.
+ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
+    "aws:ecr/getAuthorizationToken:getAuthorizationToken": _token,
+    "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": _offerings,
+    "aws:ssm/getParameter:getParameter": _parameter,
 }

@@ -153,7 +153,8 @@ def _fill_in(sections: dict[str, Any], stack: str) -> None:
     _fill_in_answering(sections)
     eks = sections.get("eks")
     if eks is not None and not eks.zones:
-        sections["eks"] = eks.model_copy(update={"zones": default_zones(eks.region)})
+        wanted = default_zones(eks.region, nodes.machine_type if nodes is not None else "")
+        sections["eks"] = eks.model_copy(update={"zones": wanted})
     machine = MACHINES.get(nodes.machine_type) if nodes is not None else None
     if nodes is None or workers is None or machine is None:
         return
@@ -221,8 +222,9 @@ PATTERNS = {
     "": "is not a name; allowed: lower-case letters, digits, '-' inside; at most 40",
     "gke.project": "is not a project id; `gcloud projects list` shows yours (the id, not the name or the number)",
     "gke.zone": "is not a zone; give one such as us-central1-a, with the letter",
-    "eks.region": "is not a region; give one such as us-west-2",
-    "eks.zones": "is not a zone; give one such as us-west-2a",
+    "eks.region": "is not a region; give one such as us-east-2",
+    "eks.zones": "is no zone's id; give one such as use2-az1 (`aws ec2 describe-availability-zones` lists ZoneId)",
+    "eks.nodeRelease": "is no release of EKS's images; give latest, or one such as 1.36.0-20261101",
     "eks.admins": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/ops",
     "gke.noUpgradesSince": "is not a time in UTC; give one such as 2026-11-01T00:00:00Z",
 }

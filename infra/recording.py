@@ -78,16 +78,18 @@ class _Answers(mocks.Mocks):
             self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
         if not self.known:
             return None, args.inputs
-        # A reference to a provider: URN::id.
-        provider = (args.provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1]
-        made = computed.outputs(args.typ, args.name, args.inputs, self.projects.get(provider, PROJECT))
+        made = computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
         title = f"{args.typ} {args.name}"
         return computed.moved(args.typ, *made, args.inputs, self.moved[title]) if title in self.moved else made
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         if answer := computed_aws.ANSWERS.get(args.token):
-            return answer(args.args), []
+            return answer(args.args, self._where(args.provider)), []
         raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
+
+    def _where(self, provider: str | None) -> str:
+        """The project or region of a reference to a provider: URN::id."""
+        return self.projects.get((provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1], PROJECT)
 
 
 class _Recorder(mocks.MockMonitor):

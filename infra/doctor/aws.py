@@ -17,13 +17,12 @@ from infra.config import StackConfig
 from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere
 from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks.machines import REGIONS
 from infra.eks.section import EksConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
-#: Zones, by their id, in which EKS puts no control plane (docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
-NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
 #: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
 #: (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html).
 IMAGE = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
@@ -106,23 +105,29 @@ def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
 
 
 def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
+    """Whether the account has the zones of the workers, and those of the control plane."""
     try:
         answer = amazon.ask("ec2", "describe_availability_zones")
     except NoAnswer as reason:
         yield unchecked("zones", str(reason))
         return
-    known = {zone["ZoneName"]: zone for zone in answer["AvailabilityZones"]}
-    good = [name for name, zone in known.items() if zone.get("ZoneId") not in NO_CONTROL_PLANE]
-    for name in eks.zones:
-        if name not in good:
-            why = "has no place for EKS's control plane" if name in known else f"is no zone of {amazon.region} for you"
-            yield problem(
-                f"zone {name}",
-                why,
-                f"pulumi config set --path 'eks.zones[{eks.zones.index(name)}]' ZONE   # of {', '.join(good)}",
+    known = {zone["ZoneId"]: zone["ZoneName"] for zone in answer["AvailabilityZones"]}
+    home = REGIONS[eks.region].home
+    for zone in home:
+        if zone not in known:
+            why = (
+                "has control plane and system nodes in this region (infra/eks/zones.yaml), and your account has it not"
             )
-    if set(eks.zones) <= set(good):
-        yield ok("zones", ", ".join(eks.zones))
+            yield problem(f"zone {zone}", why, "pulumi config set --path eks.region REGION   # another")
+    for zone in eks.zones:
+        if zone not in known:
+            yield problem(
+                f"zone {zone}",
+                f"is no zone of {amazon.region} for you",
+                f"pulumi config set --path 'eks.zones[{eks.zones.index(zone)}]' ZONE   # of {', '.join(sorted(known))}",
+            )
+    if {*home, *eks.zones} <= known.keys():
+        yield ok("zones", ", ".join(f"{zone} ({known[zone]})" for zone in eks.zones))
 
 
 def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
@@ -158,13 +163,15 @@ def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], 
     if found is None or status == "UNSUPPORTED":
         return problem(subject, f"is not offered by EKS; there are: {', '.join(standard)}", f"{fix}{newest}")
     if status == "EXTENDED_SUPPORT":
-        return warning(subject, "is in extended support, at six times the price (0.60 USD an hour)", f"{fix}{newest}")
+        return problem(
+            subject, "is out of standard support, and EKS upgrades such a cluster by itself", f"{fix}{newest}"
+        )
     end = found.get("endOfStandardSupportDate")
     if end is None:
         return ok(subject, "is supported")
     if (end - datetime.now(UTC)).days < SUPPORT_DAYS:
         return warning(
-            subject, f"leaves standard support on {end:%Y-%m-%d}; it costs 0.60 USD an hour then", f"{fix}{newest}"
+            subject, f"leaves standard support on {end:%Y-%m-%d}; EKS upgrades it by itself then", f"{fix}{newest}"
         )
     return ok(subject, f"is supported until {end:%Y-%m-%d}")
 

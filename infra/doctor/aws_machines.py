@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks import prices
+from infra.eks.machines import REGIONS
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
@@ -24,31 +25,30 @@ def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Findi
 
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """Machine types in the zones. A node group goes where there are machines, so one zone is enough."""
-    for name in dict.fromkeys((*worker_types(nodes), eks.system_machine_type)):
+    """Machine types in the zones that shall have them: EKS refuses a group of nodes where one is missing."""
+    for name, zones in (
+        *((name, eks.zones) for name in worker_types(nodes)),
+        (eks.system_machine_type, REGIONS[eks.region].home),
+    ):
         try:
             answer = amazon.ask(
                 "ec2",
                 "describe_instance_type_offerings",
-                LocationType="availability-zone",
+                LocationType="availability-zone-id",
                 Filters=[{"Name": "instance-type", "Values": [name]}],
             )
         except NoAnswer as reason:
             yield unchecked(name, str(reason))
             continue
-        offered = {item["Location"] for item in answer["InstanceTypeOfferings"]}
-        missing = [zone for zone in eks.zones if zone not in offered]
-        if len(missing) == len(eks.zones):
-            elsewhere = f"; in {amazon.region} by {', '.join(sorted(offered)) or 'none at all'}"
-            yield problem(
-                name,
-                f"is offered by none of the stack's zones{elsewhere}",
-                "pulumi config set --path 'eks.zones[0]' ZONE   # or another eks.region",
-            )
-        elif missing:
-            yield warning(name, f"is not offered by {', '.join(missing)}: its nodes come in the other zones")
-        else:
-            yield ok(name, f"is offered by all {len(eks.zones)} zones")
+        having = {item["Location"] for item in answer["InstanceTypeOfferings"]}
+        missing = [zone for zone in zones if zone not in having]
+        if not missing:
+            yield ok(name, f"is offered by {', '.join(zones)}")
+            continue
+        elsewhere = f"; in {amazon.region} by {', '.join(sorted(having)) or 'none at all'}"
+        at = zones.index(missing[0])
+        fix = f"pulumi config set --path 'eks.zones[{at}]' ZONE   # or another machine type, or another eks.region"
+        yield problem(name, f"is not offered by {', '.join(missing)}{elsewhere}", fix)
 
 
 def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[F
     except NoAnswer as reason:
         yield unchecked("spot price", str(reason))
         return
-    now = {item["AvailabilityZone"]: float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}
+    now = {item.get("AvailabilityZoneId", ""): float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}
     here = sorted((price, zone) for zone, price in now.items() if zone in eks.zones)
     if not here:
         yield unchecked("spot price", f"AWS names none for {name} in the stack's zones")

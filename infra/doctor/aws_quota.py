@@ -15,6 +15,7 @@ from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.eks.machines import REGIONS
 from infra.owner import is_marked
 
 
@@ -79,16 +80,17 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
     assert config.eks is not None
     assert config.nodes is not None
     eks, nodes = config.eks, config.nodes
+    largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: MACHINES[name].vcpus)
+    # A Spot machine that may soon be taken back has its successor before it goes (capacity rebalancing).
+    spot = nodes.consumption == "spot"
+    takes = [(largest, nodes.max + 1 if spot else nodes.max, spot), (eks.system_machine_type, eks.system_nodes, False)]
     wanted: Counter[Quota] = Counter()
-    for machine_type, count, spot in (
-        (nodes.machine_type, nodes.max, nodes.consumption == "spot"),
-        (eks.system_machine_type, eks.system_nodes, False),
-    ):
+    for machine_type, count, as_spot in takes:
         quota = quota_of(machine_type)
         if quota is None:
             yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
         else:
-            wanted[quota.spot if spot else quota.on_demand] += count * MACHINES[machine_type].vcpus
+            wanted[quota.spot if as_spot else quota.on_demand] += count * MACHINES[machine_type].vcpus
     try:
         used = _running(amazon, config.name)
     except NoAnswer as reason:
@@ -133,7 +135,7 @@ def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
             return
         yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
         # The zone that infra/eks/network.py takes.
-        here = [{"Name": "availability-zone", "Values": [min(config.eks.zones)]}]
+        here = [{"Name": "availability-zone-id", "Values": [REGIONS[config.eks.region].home[0]]}]
         subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
         alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
         gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)

@@ -9,12 +9,11 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.identity import CONTROL_PLANE, identity
 from infra.eks.network import Network
-from infra.eks.rules import FEWEST_ZONES, SERVICES
+from infra.eks.rules import SERVICES
 from infra.eks.scope import Scope
 from infra.kubeconfig import kubeconfig as written
 from infra.scope import LONG
 
-LOGS = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 #: Days in which a deleted KMS key can still be had back: the least that AWS allows. It is not billed.
 KEY_DAYS = 7
 ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
@@ -52,15 +51,15 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         # Ours come in the order that they need (infra/eks/addons.py).
         bootstrap_self_managed_addons=False,
         vpc_config=c.ClusterVpcConfigArgs(
-            # EKS wants two zones and takes no others later; nodes may be in any subnet of the network.
-            subnet_ids=[network.subnets[zone].id for zone in sorted(network.subnets)[:FEWEST_ZONES]],
+            # EKS takes no others later; nodes may be in any subnet of the network.
+            subnet_ids=[subnet.id for subnet in network.control_plane],
             # Nodes do not leave the network to reach it.
             endpoint_private_access=True,
             endpoint_public_access=True,
             public_access_cidrs=list(eks.api_allowed_cidrs),
         ),
         kubernetes_network_config=c.ClusterKubernetesNetworkConfigArgs(service_ipv4_cidr=str(SERVICES)),
-        enabled_cluster_log_types=list(LOGS),
+        enabled_cluster_log_types=list(eks.logs),
         encryption_config=c.ClusterEncryptionConfigArgs(
             provider=c.ClusterEncryptionConfigProviderArgs(key_arn=key.arn), resources=["secrets"]
         )

@@ -1,11 +1,16 @@
-"""EC2's instance types that a stack may use, and the zones of the regions where they are offered."""
+"""EC2's instance types that a stack may use, and the zones of the regions where they are offered (zones.yaml)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
 from infra.machine import Machine
+from infra.needs import load
 
 #: When the tables below were written, after docs.aws.amazon.com/ec2/latest/instancetypes (accelerated computing,
-#: general purpose), amazon-eks-ami's eni-max-pods.txt and the list of availability zones.
+#: general purpose) and amazon-eks-ami's eni-max-pods.txt.
 DATE = "2026-11-21"
 
 #: Turing has no bf16 units; Ampere and newer have.
@@ -89,34 +94,42 @@ MACHINES = {machine.name: machine for machine in _MACHINES}
 WORKER_MACHINES = tuple(name for name, machine in MACHINES.items() if machine.accelerators)
 SYSTEM_MACHINES = tuple(name for name, machine in MACHINES.items() if not machine.accelerators)
 
-#: Region -> letters of its zones, as most accounts see them; eks.zones says otherwise. Local zones are left out.
+
+@dataclass(frozen=True)
+class Region:
+    """The zones of a region, by their ids."""
+
+    zones: tuple[str, ...]
+    lacks: Mapping[str, tuple[str, ...]]
+    """Family of machines -> zones that do not offer it."""
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """Where control plane, system nodes and NAT gateway are, whatever zones the workers want: none of them can move
+        while it lives."""
+        return self.zones[:HOME_ZONES]
+
+    def offers(self, machine_type: str, zone: str) -> bool:
+        """As of the table's date; of a zone that is not in it nothing is known."""
+        return zone not in self.lacks.get(machine_type.partition(".")[0], ())
+
+
+_TABLE = load(Path(__file__).parent / "zones.yaml")
+#: When AWS gave these answers.
+ZONES_DATE = str(_TABLE["date"])
+NO_CONTROL_PLANE = tuple(_TABLE["no_control_plane"])
 REGIONS = {
-    "us-east-1": "abcdf",
-    "us-east-2": "abc",
-    "us-west-1": "ac",
-    "us-west-2": "abcd",
-    "ca-central-1": "abd",
-    "sa-east-1": "abc",
-    "eu-central-1": "abc",
-    "eu-north-1": "abc",
-    "eu-south-1": "abc",
-    "eu-west-1": "abc",
-    "eu-west-2": "abc",
-    "eu-west-3": "abc",
-    "me-south-1": "abc",
-    "af-south-1": "abc",
-    "ap-east-1": "abc",
-    "ap-northeast-1": "acd",
-    "ap-northeast-2": "abcd",
-    "ap-northeast-3": "abc",
-    "ap-south-1": "abc",
-    "ap-southeast-1": "abc",
-    "ap-southeast-2": "abc",
+    name: Region(tuple(found["zones"]), {family: tuple(zones) for family, zones in found.get("lacks", {}).items()})
+    for name, found in _TABLE["regions"].items()
 }
-#: Zones that a stack uses when it names none.
+#: EKS wants two zones for a control plane, and takes no others later.
+HOME_ZONES = 2
+#: Zones that workers are wanted from when none is named.
 DEFAULT_ZONES = 4
 
 
-def default_zones(region: str) -> tuple[str, ...]:
-    """The first zones of a region; none for a region that is not known."""
-    return tuple(f"{region}{letter}" for letter in REGIONS.get(region, "")[:DEFAULT_ZONES])
+def default_zones(region: str, machine_type: str) -> tuple[str, ...]:
+    """The first zones of a region that offer a machine type; none for a region that is not known."""
+    found = REGIONS.get(region)
+    zones = [zone for zone in found.zones if found.offers(machine_type, zone)] if found else []
+    return tuple(zones[:DEFAULT_ZONES])

@@ -1,5 +1,8 @@
 """A network of the stack's own: a subnet in every zone for the nodes, and a way out for them.
 
+What cannot move while the cluster lives (the control plane's interfaces, the NAT gateway, the system nodes) is in the
+region's home zones (machines.py), whatever zones the workers are wanted from: those can come and go.
+
 Nodes have no public addresses and go out through one NAT gateway. One, not one a zone: it costs 33 dollars a month, and
 when its zone fails, nodes elsewhere lose the way to the internet, not each other, the volume or the control plane. What
 is heavy, the layers of images, comes from S3 through a gateway endpoint that costs nothing. With `publicNodes` there is
@@ -19,13 +22,14 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
+from infra.eks.machines import REGIONS
 from infra.eks.scope import Scope
 from infra.scope import NETWORK
 
 ANYWHERE = "0.0.0.0/0"
-#: The nodes and pods of zones a to g get an eighth of the network each (/19 of a /16); the last eighth has the NAT's
-#: little subnet.
-NODE_BITS, NAT_BITS = 3, 8
+#: The nodes and pods of zones 1 to 6 get an eighth of the network each (/19 of a /16); the last eighth ends with the
+#: little subnets of the NAT gateway and of the control plane, which wants 6 addresses or more in each of its two.
+NODE_BITS, LITTLE_BITS = 3, 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Network:
     vpc: aws.ec2.Vpc
     subnets: Mapping[str, aws.ec2.Subnet]
     """Zone -> subnet of its nodes."""
+    control_plane: list[aws.ec2.Subnet]
     way_out: list[pulumi.Resource]
     """What nodes need to reach the internet, and so has to outlive them."""
 
@@ -54,28 +59,25 @@ def build(config: StackConfig, scope: Scope) -> Network:
     gateway = aws.ec2.InternetGateway(
         "internet", vpc_id=vpc.id, tags=scope.named(), opts=scope.options(timeouts=NETWORK)
     )
+    little = list(ipaddress.IPv4Network(eks.vpc_cidr).subnets(prefixlen_diff=LITTLE_BITS))[::-1]
     public = _table("public", scope, vpc)
     out = _route("public", scope, public, gateway_id=gateway.id)
     if eks.public_nodes:
         table, way_out = public, [out]
     else:
-        nat, outside = _nat(scope, vpc, eks.vpc_cidr, public, gateway, out)
+        nat, outside = _nat(scope, vpc, little[0], public, gateway, out)
         table = _table("private", scope, vpc)
         way_out = [outside, _route("private", scope, table, nat_gateway_id=nat.id)]
     blocks = list(ipaddress.IPv4Network(eks.vpc_cidr).subnets(prefixlen_diff=NODE_BITS))
+    home = REGIONS[eks.region].home
+    # By the zone's number: another order of the zones, or one more, changes no subnet.
     subnets = {
-        zone: aws.ec2.Subnet(
-            f"nodes-{zone}",
-            vpc_id=vpc.id,
-            availability_zone=zone,
-            # By the zone's letter: another order of the zones, or one more, changes no subnet.
-            cidr_block=str(blocks["abcdefg".index(zone[-1])]),
-            map_public_ip_on_launch=eks.public_nodes,
-            tags=scope.named(zone),
-            opts=scope.options(timeouts=NETWORK),
-        )
-        for zone in sorted(scope.zones)
+        zone: _subnet(f"nodes-{zone}", scope, vpc, zone, blocks[int(zone[-1]) - 1], public=eks.public_nodes)
+        for zone in sorted({*home, *scope.zones})
     }
+    control_plane = [
+        _subnet(f"control-plane-{zone}", scope, vpc, zone, block) for zone, block in zip(home, little[1:], strict=False)
+    ]
     joined = [_join(f"nodes-{zone}", scope, subnet, table) for zone, subnet in subnets.items()]
     endpoint = aws.ec2.VpcEndpoint(
         "s3",
@@ -86,27 +88,19 @@ def build(config: StackConfig, scope: Scope) -> Network:
         tags=scope.named("s3"),
         opts=scope.options(timeouts=NETWORK),
     )
-    return Network(vpc, subnets, [*way_out, *joined, endpoint])
+    return Network(vpc, subnets, control_plane, [*way_out, *joined, endpoint])
 
 
 def _nat(
     scope: Scope,
     vpc: aws.ec2.Vpc,
-    cidr: str,
+    block: ipaddress.IPv4Network,
     public: aws.ec2.RouteTable,
     gateway: aws.ec2.InternetGateway,
     out: aws.ec2.Route,
 ) -> tuple[aws.ec2.NatGateway, aws.ec2.RouteTableAssociation]:
     """The gateway, in a public subnet of its own."""
-    *_, block = ipaddress.IPv4Network(cidr).subnets(prefixlen_diff=NAT_BITS)
-    subnet = aws.ec2.Subnet(
-        "nat",
-        vpc_id=vpc.id,
-        availability_zone=min(scope.zones),
-        cidr_block=str(block),
-        tags=scope.named("nat"),
-        opts=scope.options(timeouts=NETWORK),
-    )
+    subnet = _subnet("nat", scope, vpc, REGIONS[scope.region].home[0], block)
     # An internet gateway cannot be detached while an address of its network is in use.
     address = aws.ec2.Eip(
         "nat", domain="vpc", tags=scope.named("nat"), opts=scope.options(depends_on=[gateway], timeouts=NETWORK)
@@ -119,6 +113,20 @@ def _nat(
         opts=scope.options(depends_on=[out], timeouts=NETWORK),
     )
     return nat, _join("nat", scope, subnet, public)
+
+
+def _subnet(
+    name: str, scope: Scope, vpc: aws.ec2.Vpc, zone: str, block: ipaddress.IPv4Network, *, public: bool = False
+) -> aws.ec2.Subnet:
+    return aws.ec2.Subnet(
+        name,
+        vpc_id=vpc.id,
+        availability_zone_id=zone,
+        cidr_block=str(block),
+        map_public_ip_on_launch=public,
+        tags=scope.named(name),
+        opts=scope.options(timeouts=NETWORK),
+    )
 
 
 def _table(name: str, scope: Scope, vpc: aws.ec2.Vpc) -> aws.ec2.RouteTable:

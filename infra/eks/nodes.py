@@ -11,6 +11,7 @@ A Spot machine that is to be taken back is drained by EKS, which turns capacity 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +23,15 @@ from infra.catalog import MACHINES
 from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
 from infra.eks import templates
+from infra.eks.asked import GPU_IMAGE, IMAGE
 from infra.eks.cluster import security_group
 from infra.eks.identity import OWNER, Identity
+from infra.eks.machines import REGIONS
 from infra.eks.network import Network
 from infra.eks.scope import Scope
 from infra.machine import for_pods
 from infra.scope import LONG
 
-#: Images of EKS: with and without NVIDIA's driver and container runtime.
-IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
 SYSTEM_DISK_GIB = 50
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.
 TAINT = "present"
@@ -67,12 +68,17 @@ class Groups:
     cluster: aws.eks.Cluster
     network: Network
     nodes: Identity
+    offers: Mapping[str, tuple[str, ...]]
+    """Zone -> the workers' machine types that it offers."""
+    releases: Mapping[str, str | None]
+    """Type of image -> its release; None: the one that the nodes have."""
     after: list[pulumi.Resource]
     """What nodes need, and so has to outlive them."""
 
     def group(
-        self, name: str, zones: list[str], template: aws.ec2.LaunchTemplate, smallest: int, most: int, **how: Any
+        self, name: str, zones: Sequence[str], template: aws.ec2.LaunchTemplate, image: str, size: range, **how: Any
     ) -> aws.eks.NodeGroup:
+        """`size`: fewest to most nodes; it begins with the fewest."""
         g = aws.eks
         return g.NodeGroup(
             name,
@@ -81,10 +87,12 @@ class Groups:
             node_role_arn=self.nodes.role.arn,
             subnet_ids=[self.network.subnets[zone].id for zone in zones],
             version=self.cluster.version,
+            ami_type=image,
+            release_version=self.releases[image],
             launch_template=g.NodeGroupLaunchTemplateArgs(
                 id=template.id, version=template.latest_version.apply(lambda version: str(int(version)))
             ),
-            scaling_config=g.NodeGroupScalingConfigArgs(min_size=smallest, desired_size=smallest, max_size=most),
+            scaling_config=g.NodeGroupScalingConfigArgs(min_size=size[0], desired_size=size[0], max_size=size[-1]),
             update_config=g.NodeGroupUpdateConfigArgs(max_unavailable=1),
             node_repair_config=g.NodeGroupNodeRepairConfigArgs(enabled=True),
             opts=self.scope.options(
@@ -105,11 +113,10 @@ def system_group(groups: Groups) -> aws.eks.NodeGroup:
     assert eks is not None
     return groups.group(
         "system",
-        list(groups.network.subnets),
+        REGIONS[eks.region].home,
         templates.launch_template("system", groups.scope, SYSTEM_DISK_GIB),
-        1,
-        eks.system_nodes,
-        ami_type=IMAGE,
+        IMAGE,
+        range(1, eks.system_nodes + 1),
         capacity_type="ON_DEMAND",
         instance_types=[eks.system_machine_type],
         labels={POOL: "system"},
@@ -131,12 +138,11 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
             f"workers-{zone}",
             [zone],
             shared or templates.compact(f"workers-{zone}", groups.scope, nodes.disk_gib, options),
-            0,
-            nodes.max,
-            ami_type=GPU_IMAGE,
+            GPU_IMAGE,
+            range(nodes.max + 1),
             capacity_type="SPOT" if nodes.consumption == "spot" else "ON_DEMAND",
             # The first is what the autoscaler takes them for: the smallest.
-            instance_types=[machine.name, *nodes.alternatives],
+            instance_types=list(groups.offers[zone]),
             labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},
             taints=[aws.eks.NodeGroupTaintArgs(key=NVIDIA_GPU, value=TAINT, effect="NO_SCHEDULE")],
         )

@@ -14,8 +14,8 @@ from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfi
 
 #: Beginnings of regions that are a world of their own, with other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
-#: Zones of a cluster: EKS wants two, and the network's plan has room for six.
-FEWEST_ZONES, MOST_ZONES = 2, 6
+#: The network's plan has room for six zones.
+MOST_ZONES = 6
 #: EKS' range for Services (infra/eks/cluster.py), which the network must not overlap.
 SERVICES = ipaddress.IPv4Network("172.20.0.0/16")
 #: Of the network: /16 is the largest that a VPC takes, and an eighth of a /20 still has 507 addresses.
@@ -35,18 +35,23 @@ def _place(eks: EksConfig | None) -> Iterator[str]:
         return
     if eks.region.startswith(ELSEWHERE):
         yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(REGIONS)}"
-    elif eks.region not in REGIONS and not eks.zones:
+    elif eks.region not in REGIONS:
         close = difflib.get_close_matches(eks.region, REGIONS, n=1)
-        hint = f"did you mean {close[0]}" if close else f"known are {', '.join(REGIONS)}"
-        yield f"eks.region: the zones of '{eks.region}' are not known; {hint}; or name them in eks.zones"
-    foreign = [zone for zone in eks.zones if zone[:-1] != eks.region]
-    if foreign:
-        yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}; allowed: {eks.region} with a letter"
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(REGIONS)}"
+        yield f"eks.region: the zones of '{eks.region}' are not known (infra/eks/zones.yaml); {hint}"
+    else:
+        known = REGIONS[eks.region].zones
+        prefix = known[0].partition("-")[0]
+        if foreign := [zone for zone in eks.zones if zone.partition("-")[0] != prefix]:
+            yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}; allowed: {', '.join(known)}"
     if twice := sorted({zone for zone in eks.zones if eks.zones.count(zone) > 1}):
         yield f"eks.zones: {', '.join(twice)} is named twice; allowed: each once"
-    if eks.zones and not FEWEST_ZONES <= len(eks.zones) <= MOST_ZONES:
-        many = "1 zone" if len(eks.zones) == 1 else f"{len(eks.zones)} zones"
-        yield f"eks.zones: {many}; allowed: {FEWEST_ZONES} to {MOST_ZONES}"
+    if twice := sorted({arn for arn in eks.admins if eks.admins.count(arn) > 1}):
+        yield f"eks.admins: {', '.join(twice)} is named twice; allowed: each once"
+    if eks.node_release != "latest" and not eks.node_release.startswith(f"{eks.version}."):
+        yield f"eks.nodeRelease: {eks.node_release} is not for Kubernetes {eks.version}; allowed: latest, or one of it"
+    if len(eks.zones) > MOST_ZONES:
+        yield f"eks.zones: {len(eks.zones)} zones; allowed: 1 to {MOST_ZONES}"
 
 
 def _endpoint(eks: EksConfig | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ class Scope(Common):
     """Where things are made, and by which provider."""
 
     zones: tuple[str, ...]
+    """Of the workers, by their ids, the most wanted first."""
     stack: str
 
     @property

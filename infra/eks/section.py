@@ -23,9 +23,10 @@ Cidr = Annotated[str, AfterValidator(_network)]
 class EksConfig(Section):
     region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
     """Region of everything."""
-    zones: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9][a-g]$")], ...] = ()
-    """Availability zones, two to six; workers are wanted from the first, and from the next when it has none. Default:
-    the first four of the region."""
+    zones: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z]{3,4}[0-9]-az[1-6]$")], ...] = ()
+    """Zones of the workers by their ids (use2-az1: a letter means another place in each account), one to six, the most
+    wanted first. One that does not offer the machines gets no nodes. Zones can be added and removed at any time.
+    Default: the first four of the region that offer `nodes.machineType`."""
     api_allowed_cidrs: tuple[Cidr, ...] = ()
     """IPv4 ranges that may reach the cluster's API, such as the address of this machine with /32. Needed: nothing else
     gets in, and the one that runs Pulumi has to."""
@@ -33,13 +34,21 @@ class EksConfig(Section):
     """IAM roles and users that administer the cluster, beside the one that creates it."""
     public_nodes: bool = False
     """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
-    version: Literal["1.35", "1.36"] = "1.35"
-    """Kubernetes."""
+    version: Literal["1.35", "1.36"] = "1.36"
+    """Kubernetes. When its standard support ends, EKS upgrades the control plane by itself."""
+    node_release: Annotated[str, StringConstraints(pattern=r"^(latest|1\.[0-9]{2}\.[0-9]+-[0-9]{8})$")] = "latest"
+    """Release of the nodes' images. `latest`: each `pulumi up` brings the newest, node by node, with the pods' grace
+    period each. A release such as 1.36.0-20261101 stays until it is changed."""
     secrets_encryption: bool = True
     """Encrypt the cluster's Secrets with a KMS key of the stack, beside AWS's own encryption of all that it stores."""
     irsa: bool = False
     """Make the cluster an OIDC provider of IAM, for software that knows roles of service accounts only. The stack's own
     uses pod identity, and needs none."""
+    logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = (
+        "api",
+        "authenticator",
+    )
+    """What the control plane writes to CloudWatch, which bills each GB; `audit` is most of it."""
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 180, 365] = 7
     """Days for which CloudWatch keeps the control plane's logs."""
     system_machine_type: str = "m6i.large"

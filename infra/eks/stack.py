@@ -16,7 +16,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import StackConfig
-from infra.eks import addons, cluster, identity, network, nodes, registry, storage
+from infra.eks import addons, asked, cluster, identity, network, nodes, registry, storage
 from infra.eks.scope import Scope, provider
 
 
@@ -25,7 +25,8 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     assert config.eks is not None
     aws_provider = provider(config, stack)
     component = EksCluster(config.name, pulumi.ResourceOptions(providers={"aws": aws_provider}))
-    scope = Scope(name=config.name, region=config.eks.region, zones=config.eks.zones, stack=stack, parent=component)
+    offers = asked.offers(config, stack, aws_provider)
+    scope = Scope(name=config.name, region=config.eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
     volume = storage.build(config, scope, net)
@@ -38,6 +39,8 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         control_plane,
         net,
         identity.for_nodes(scope),
+        offers,
+        {image: asked.newest_release(config, image, aws_provider) for image in asked.PARAMETERS},
         [*ready, *net.way_out, *volume.mounted, door],
     )
     system = nodes.system_group(groups)

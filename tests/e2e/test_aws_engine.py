@@ -18,10 +18,10 @@ from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
 
 pytestmark = pytest.mark.engine
-STACK, REGION = "aws-g4dn", "us-west-2"
+STACK, REGION = "aws-g4dn", "us-east-2"
 #: The training, and the patch that owns its number of pods.
 JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
-WORKERS = {f"aws:eks/nodeGroup:NodeGroup workers-{REGION}{zone}" for zone in "abcd"}
+WORKERS = {f"aws:eks/nodeGroup:NodeGroup workers-use2-az{number}" for number in "123"}
 CANARY = "hf_canaryCanaryCANARYcanary"
 
 
@@ -169,7 +169,7 @@ def test_destroy_goes_in_order_can_be_blocked_and_leaves_nothing(created: OnAws)
     for later in (
         "aws:cloudwatch/logGroup:LogGroup control-plane",
         "aws:kms/key:Key secrets",
-        "aws:efs/mountTarget:MountTarget data-us-west-2a",
+        "aws:efs/mountTarget:MountTarget data-use2-az1",
         "aws:efs/fileSystem:FileSystem data",
         "aws:ec2/vpc:Vpc network",
     ):

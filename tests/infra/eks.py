@@ -9,7 +9,7 @@ from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"
 #: Of its file, in the order in which workers are wanted from them.
-ZONES = ["us-west-2b", "us-west-2c", "us-west-2d", "us-west-2a"]
+ZONES = ["use2-az1", "use2-az2", "use2-az3"]
 
 
 def stack(**sections: dict[str, Any] | None) -> Recording:

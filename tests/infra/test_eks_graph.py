@@ -58,16 +58,16 @@ def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> 
     assert blocks(ZONES[:2]).items() <= found.items()
 
 
-def test_another_zone_is_no_change_of_the_control_plane() -> None:
-    """EKS keeps the zones that it was made with."""
-
-    def subnets(zones: list[str]) -> frozenset[str]:
-        found = stack(eks={"zones": zones})
-        return found.one("Cluster").dependencies & {item.urn for item in found.all("aws:ec2/subnet")}
-
-    two, four = subnets(ZONES[3:] + ZONES[:1]), subnets(ZONES)
-    assert len(two) == 2
-    assert two == four
+@pytest.mark.parametrize("zones", [ZONES[2:], ZONES[::-1], ZONES[:1]], ids=["last alone", "backwards", "first alone"])
+def test_other_zones_of_workers_change_nothing_that_cannot_move(zones: list[str]) -> None:
+    """EKS keeps the zones that it was made with, a subnet its zone, and a group of nodes its subnets."""
+    before, after = stack(), stack(eks={"zones": zones})
+    fixed = ["nat", *(f"{kind}-{zone}" for kind in ("nodes", "control-plane") for zone in ZONES[:2])]
+    assert [after.one("Subnet", name).inputs for name in fixed] == [before.one("Subnet", name).inputs for name in fixed]
+    for kind, name in (("Cluster", None), ("NatGateway", None), ("NodeGroup", "system")):
+        assert after.one(kind, name).inputs == before.one(kind, name).inputs, kind
+    subnets = {item.urn for item in after.all("aws:ec2/subnet")}
+    assert {urn.rsplit("::", 1)[1] for urn in after.one("Cluster").dependencies & subnets} == set(fixed[-2:])
 
 
 def test_the_api_is_reached_by_its_allow_list_and_by_iam_alone() -> None:
@@ -102,7 +102,7 @@ def test_the_autoscaler_changes_groups_of_this_cluster_and_no_others() -> None:
         "StringEquals": {"aws:ResourceTag/k8s.io/cluster-autoscaler/trainyard-aws-g4dn": "owned"}
     }
     (groups,) = [item for item in allowed if item["Action"] == "eks:DescribeNodegroup"]
-    assert groups["Resource"] == "arn:aws:eks:us-west-2:123456789012:nodegroup/trainyard-aws-g4dn/*", (
+    assert groups["Resource"] == "arn:aws:eks:us-east-2:123456789012:nodegroup/trainyard-aws-g4dn/*", (
         "labels and taints of a group without nodes are learnt from it"
     )
     for item in allowed:
@@ -146,7 +146,7 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
 def test_an_oidc_provider_is_an_option() -> None:
     assert not [item for item in stack().resources if item.kind == "OpenIdConnectProvider"]
     found = stack(eks={"irsa": True}).one("OpenIdConnectProvider").inputs
-    assert found["url"].startswith("https://oidc.eks.us-west-2.amazonaws.com/id/")
+    assert found["url"].startswith("https://oidc.eks.us-east-2.amazonaws.com/id/")
     assert found["clientIdLists"] == ["sts.amazonaws.com"]
 
 
@@ -185,7 +185,7 @@ def test_the_image_is_built_beside_the_cluster_into_immutable_tags() -> None:
     # The cache is a tag that changes: never in a repository whose tags do not.
     (tag,) = image.inputs["tags"]
     cache = image.inputs["cacheTo"][0]["registry"]["ref"]
-    server = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
+    server = "123456789012.dkr.ecr.us-east-2.amazonaws.com"
     assert tag.rsplit(":", 1)[0] == f"{server}/{repositories['images']['name']}"
     assert cache.rsplit(":", 1)[0] == f"{server}/{repositories['cache']['name']}"
     assert repositories["cache"]["imageTagMutability"] == "MUTABLE"
@@ -221,9 +221,9 @@ def test_the_outputs_are_what_a_person_needs_next() -> None:
     outputs = stack().outputs
     assert outputs["cluster"] == "trainyard-aws-g4dn"
     assert outputs["credentialsCommand"] == (
-        "aws eks update-kubeconfig --region us-west-2 --name trainyard-aws-g4dn --alias trainyard-aws-g4dn"
+        "aws eks update-kubeconfig --region us-east-2 --name trainyard-aws-g4dn --alias trainyard-aws-g4dn"
     )
     assert outputs["context"] == "trainyard-aws-g4dn"
-    assert outputs["storageAddress"].endswith(".efs.us-west-2.amazonaws.com:/trainyard")
+    assert outputs["storageAddress"].endswith(".efs.us-east-2.amazonaws.com:/trainyard")
     for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
         assert "--context trainyard-aws-g4dn " in outputs[command]

@@ -41,7 +41,7 @@ def test_workers_are_wanted_from_the_zones_in_their_order() -> None:
     for zone, group in zip(ZONES, groups, strict=True):
         (subnet,) = group.inputs["subnetIds"]
         made = stack().one("Subnet", f"nodes-{zone}")
-        assert made.inputs["availabilityZone"] == zone
+        assert made.inputs["availabilityZoneId"] == zone
         assert made.urn in group.dependencies
         assert subnet
     text = stack().one("ConfigMap", "cluster-autoscaler-priorities").inputs["data"]["priorities"]
@@ -136,14 +136,14 @@ def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     (interface,) = template(found)["networkInterfaces"]
     assert interface["interfaceType"] == "efa"
     assert interface["securityGroups"], "EKS adds its group only where no interface is spelled out"
-    assert [group.name for group in workers(found)] == ["workers-us-west-2b"], "it does not reach another zone"
+    assert [group.name for group in workers(found)] == ["workers-use2-az1"], "it does not reach another zone"
     # From the node to NCCL: announced, asked for, known to the autoscaler before there is a node.
     training = pod(found, "Job", "training")["containers"][0]
     assert training["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
     assert {"name": "FI_PROVIDER", "value": "efa"} in training["env"]
     assert pod(found, "DaemonSet", "efa-device-plugin")["nodeSelector"] == {"trainyard/pool": "workers"}
     tag = found.one("Tag").inputs
-    assert tag["autoscalingGroupName"].startswith("eks-workers-us-west-2b-")
+    assert tag["autoscalingGroupName"].startswith("eks-workers-use2-az1-")
     assert tag["tag"] == {
         "key": "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa",
         "value": "1",

@@ -32,34 +32,40 @@ def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
     assert (config.workers.cpu, config.workers.memory_gib, config.workers.gpus) == (3, 13, 1)
 
 
-def test_zones_are_the_first_four_of_the_region_when_none_is_named() -> None:
-    config = parse(changed(STACK, eks={"zones": []}), STACK)
+def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named() -> None:
+    config = parse(changed(STACK, eks={"region": "us-west-2", "zones": []}), STACK)
     assert config.eks is not None
-    assert config.eks.zones == ("us-west-2a", "us-west-2b", "us-west-2c", "us-west-2d")
+    assert config.eks.zones == ("usw2-az1", "usw2-az2", "usw2-az3"), "usw2-az4 has no g4dn"
     for region in REGIONS:
-        assert 2 <= len(default_zones(region)) <= 4
+        assert 1 <= len(default_zones(region, "g4dn.xlarge")) <= 4
 
 
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
         # Place and names.
-        ({"eks": {"region": "us-west-2b"}}, "eks.region: 'us-west-2b' is not a region; give one such as us-west-2"),
+        ({"eks": {"region": "us-west-2b"}}, "eks.region: 'us-west-2b' is not a region; give one such as us-east-2"),
         (
             {"eks": {"region": "us-west-3", "zones": []}},
-            "eks.region: the zones of 'us-west-3' are not known; did you mean us-west-",
+            "eks.region: the zones of 'us-west-3' are not known (infra/eks/zones.yaml); did you mean us-west-",
         ),
         (
-            {"eks": {"region": "cn-north-1", "zones": ["cn-north-1a", "cn-north-1b"]}},
+            {"eks": {"region": "cn-north-1", "zones": []}},
             "eks.region: cn-north-1 is outside of AWS' public regions; allowed: us-east-1",
         ),
-        ({"eks": {"zones": ["us-west-2"]}}, "eks.zones.0: 'us-west-2' is not a zone; give one such as us-west-2a"),
+        ({"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is no zone's id; give one such as use2-az1"),
         (
-            {"eks": {"zones": ["us-west-2a", "us-east-1a"]}},
-            "eks.zones: us-east-1a is not in region us-west-2; allowed: us-west-2 with a letter",
+            {"eks": {"zones": ["use2-az1", "usw2-az1"]}},
+            "eks.zones: usw2-az1 is not in region us-east-2; allowed: use2-az1, use2-az2, use2-az3",
         ),
-        ({"eks": {"zones": ["us-west-2a", "us-west-2a"]}}, "eks.zones: us-west-2a is named twice; allowed: each once"),
-        ({"eks": {"zones": ["us-west-2a"]}}, "eks.zones: 1 zone; allowed: 2 to 6"),
+        ({"eks": {"zones": ["use2-az1", "use2-az1"]}}, "eks.zones: use2-az1 is named twice; allowed: each once"),
+        ({"eks": {"nodeRelease": "newest"}}, "eks.nodeRelease: 'newest' is no release of EKS's images; give latest"),
+        ({"eks": {"nodeRelease": "1.35.2-20261101"}}, "eks.nodeRelease: 1.35.2-20261101 is not for Kubernetes 1.36"),
+        ({"eks": {"logs": ["apis"]}}, "eks.logs.0: 'apis' is not known; allowed: 'api', 'audit', 'authenticator'"),
+        (
+            {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"] * 2}},
+            "eks.admins: arn:aws:iam::123456789012:role/ops is named twice; allowed: each once",
+        ),
         ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' begins with a digit"),
         ({"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
         ({"eks": None}, "eks: missing; a cluster of kind eks needs eks.region"),

@@ -54,7 +54,7 @@ def test_the_local_stack_passes_and_each_thing_that_is_wrong_is_told(local: Clou
 
 def test_the_stack_on_aws_passes(tmp_path: Path) -> None:
     with aws() as endpoint:
-        stack = cloud_stack.make("aws-g4dn", tmp_path, Account(endpoint, "500000000099", "us-west-2"))
+        stack = cloud_stack.make("aws-g4dn", tmp_path, Account(endpoint, "500000000099", "us-east-2"))
         shown = stack.pulumi("preview", *PACK)
     assert "✅ trainyard@" in shown
     assert "can't run policy" not in shown

@@ -82,3 +82,9 @@ def node_groups(account: Account) -> Iterator[dict[str, Any]]:
 def clusters(account: Account) -> Iterator[dict[str, Any]]:
     for name in account.call("eks", "list_clusters")["clusters"]:
         yield account.call("eks", "describe_cluster", name=name)["cluster"]
+
+
+def offerings(account: Account, location_type: str, filters: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(zone or its id, machine type) of all that is offered: AWS's own answers, of the day of moto's release."""
+    answer = account.call("ec2", "describe_instance_type_offerings", LocationType=location_type, Filters=filters)
+    return [(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]]

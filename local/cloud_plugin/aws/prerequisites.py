@@ -9,7 +9,7 @@ from collections.abc import Callable
 from . import policies
 from .account import Account, Inputs, Refused
 from .eks import log_group, makes_log_group
-from .lookups import has_nodes, internet_gateways, pod_role, reaches_internet, require_group, subnets_by_id
+from .lookups import has_nodes, internet_gateways, offerings, pod_role, reaches_internet, require_group, subnets_by_id
 
 
 def check(account: Account, type_: str, inputs: Inputs) -> None:
@@ -88,12 +88,29 @@ def _node_group(account: Account, inputs: Inputs) -> None:
     gpus = {bool(kind.get("GpuInfo")) for kind in types}
     if gpus != {"NVIDIA" in inputs.get("amiType", "")}:
         raise _never_joins(f"AMI type {inputs.get('amiType')} does not fit {', '.join(inputs['instanceTypes'])}")
+    for name in inputs["instanceTypes"]:
+        _offered(account, name, inputs["subnetIds"])
     for subnet in subnets_by_id(account, inputs["subnetIds"]):
         if not reaches_internet(account, subnet):
             raise _never_joins(f"no way to the internet from subnet {subnet['SubnetId']}")
     template = inputs.get("launchTemplate")
     if template:
         _launch_template(account, template, inputs)
+
+
+def _offered(account: Account, machine_type: str, subnets: list[str]) -> None:
+    """One zone that lacks one type is enough; the words are those of eksctl issue 6461 and ec2-spot-workshops 154."""
+    found = offerings(account, "availability-zone", [{"Name": "instance-type", "Values": [machine_type]}])
+    having = sorted(zone for zone, _ in found)
+    for subnet in subnets_by_id(account, subnets):
+        zone = subnet["AvailabilityZone"]
+        if zone not in having:
+            raise Refused(
+                "InvalidRequestException",
+                f"Your requested instance type ({machine_type}) is not supported in your requested Availability Zone "
+                f"({zone}). Please retry your request by not specifying an Availability Zone or choosing "
+                f"{', '.join(having)}.",
+            )
 
 
 def _never_joins(reason: str) -> Refused:

@@ -12,11 +12,12 @@ from local.kubernetes_plugin.values import UNKNOWN, has_unknown, mark_secrets, r
 
 from ..cloud import Cloud, Thing
 from ..server import DEFAULTS, Resources
-from . import resources
+from . import lookups, resources
 from .account import Account
 
 #: "ENDPOINT NUMBER": where the emulated AWS listens, and which account of it is the test's.
 VARIABLE = "TRAINYARD_TEST_AWS"
+OFFERINGS = "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings"
 #: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
 #: deleting that then takes both away (pulumi-aws #2075).
 OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
@@ -68,9 +69,14 @@ class AwsResources(Resources):
 
     def answer(self, token: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a function of the package answers."""
+        if token == OFFERINGS:
+            # As the account itself knows it, not as our table says.
+            filters = [{"Name": each["name"], "Values": each["values"]} for each in given["filters"]]
+            found = lookups.offerings(self._account, given["locationType"], filters)
+            return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
         if token not in computed_aws.ANSWERS:
             raise PluginError(f"the function {token} is not known here")
-        return computed_aws.ANSWERS[token](given)
+        return computed_aws.ANSWERS[token](given, self._account.region)
 
 
 def _inputs(given: dict[str, Any]) -> dict[str, Any]:

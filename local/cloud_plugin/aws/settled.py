@@ -38,7 +38,7 @@ def _pods_rights(account: Account) -> Iterator[str]:
 def _nfs(account: Account) -> Iterator[str]:
     """Nodes reach the mount target of their own zone, which is the only one whose name they resolve."""
     zones = {
-        subnet["AvailabilityZone"]
+        subnet["AvailabilityZoneId"]
         for group in node_groups(account)
         for subnet in subnets_by_id(account, group["subnets"])
     }
@@ -46,7 +46,7 @@ def _nfs(account: Account) -> Iterator[str]:
     for system in account.call("efs", "describe_file_systems")["FileSystems"]:
         id_ = system["FileSystemId"]
         targets = account.call("efs", "describe_mount_targets", FileSystemId=id_)["MountTargets"]
-        for zone in sorted(zones - {target["AvailabilityZoneName"] for target in targets}):
+        for zone in sorted(zones - {target["AvailabilityZoneId"] for target in targets}):
             yield f"file system {id_}: no mount target in {zone}, where nodes are"
         for target in targets:
             for name, nodes in allowed.items():

@@ -13,7 +13,7 @@ from tests.infra.aws import built
 from tests.infra.aws.built import Built
 from tests.infra.recorded import recorded
 
-STACK, REGION = "aws-g4dn", "us-west-2"
+STACK, REGION = "aws-g4dn", "us-east-2"
 
 
 def account_number(of: str) -> str:

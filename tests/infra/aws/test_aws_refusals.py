@@ -18,7 +18,7 @@ from tests.infra.aws.conftest import STACK
 from tests.infra.recorded import recorded
 
 NOWHERE = "arn:aws:iam::aws:policy/AmazonEKSClusterPolice"
-ZONE = "us-west-2a"
+ZONE = "use2-az1"
 
 
 def one(kind: str, name: str) -> Recorded:
@@ -43,7 +43,7 @@ def vpc_config(living: Built, **changes: Any) -> dict[str, Any]:
 
 
 def subnet(living: Built, zone: str) -> str:
-    return living.ids[one("Subnet", f"nodes-us-west-2{zone}").urn][0]
+    return living.ids[one("Subnet", f"nodes-{zone}").urn][0]
 
 
 def arn(living: Built, role: str) -> str:
@@ -56,7 +56,7 @@ BROKEN: list[tuple[str, str, Change, str]] = [
     ("Subnet", f"nodes-{ZONE}", lambda _: {"cidrBlock": "10.0.40.0/21"}, r"InvalidSubnet\.Conflict"),
     ("Subnet", f"nodes-{ZONE}", lambda _: {"cidrBlock": "10.1.0.0/19"}, r"InvalidSubnet\.Range"),
     ("Subnet", f"nodes-{ZONE}", lambda _: {"vpcId": "vpc-0"}, r"InvalidVpcID\.NotFound"),
-    ("Subnet", f"nodes-{ZONE}", lambda _: {**OTHER, "availabilityZone": "us-west-2e"}, "InvalidParameterValue"),
+    ("Subnet", f"nodes-{ZONE}", lambda _: {**OTHER, "availabilityZoneId": "use2-az9"}, "InvalidParameterValue"),
     ("Route", "private", lambda _: {"natGatewayId": "nat-0"}, r"InvalidNatGatewayID\.NotFound"),
     ("Route", "public", lambda _: {"gatewayId": "igw-0"}, r"igw-0 and route table belong to different networks"),
     ("NatGateway", "nat", lambda _: {"allocationId": "eipalloc-0"}, r"InvalidAllocationID\.NotFound"),
@@ -65,14 +65,14 @@ BROKEN: list[tuple[str, str, Change, str]] = [
     ("SecurityGroupIngressRule", "nfs", lambda _: {"referencedSecurityGroupId": "sg-0"}, r"InvalidGroup\.NotFound"),
     ("MountTarget", f"data-{ZONE}", lambda _: {"subnetId": "subnet-00000000"}, r"InvalidSubnetID\.NotFound"),
     ("MountTarget", f"data-{ZONE}", lambda _: {"securityGroups": ["sg-00000000"]}, r"InvalidGroup\.NotFound"),
-    ("MountTarget", f"data-{ZONE}", lambda b: {"subnetId": subnet(b, "b")}, "MountTargetConflict"),
+    ("MountTarget", f"data-{ZONE}", lambda b: {"subnetId": subnet(b, "use2-az2")}, "MountTargetConflict"),
     ("AccessPoint", "data", lambda _: {"fileSystemId": "fs-00000000"}, "FileSystemNotFound"),
     ("RolePolicyAttachment", "cluster-AmazonEKSClusterPolicy", lambda _: {"policyArn": NOWHERE}, "NoSuchEntity"),
     ("RolePolicy", "efs-driver-look", lambda _: {"policy": '{"Statement": []'}, "MalformedPolicyDocument"),
     ("Role", "nodes", lambda _: {"name": "x", "assumeRolePolicy": "{}"}, "MalformedPolicy"),
     ("Cluster", "cluster", lambda b: {"roleArn": arn(b, "nodes")}, "does not let eks.amazonaws.com do sts:AssumeRole"),
     ("Cluster", "cluster", lambda _: {"roleArn": "arn:aws:iam::1:role/x"}, "because it does not exist"),
-    ("Cluster", "cluster", lambda b: {"vpcConfig": vpc_config(b, subnetIds=[subnet(b, "a")])}, "two different AZs"),
+    ("Cluster", "cluster", lambda b: {"vpcConfig": vpc_config(b, subnetIds=[subnet(b, ZONE)])}, "two different AZs"),
     ("Cluster", "cluster", lambda _: {"name": "other"}, "logs to /aws/eks/other/cluster, which does not exist"),
     ("Cluster", "cluster", lambda _: {}, "ResourceInUseException: Cluster already exists"),
     ("NodeGroup", NODES, lambda b: {"nodeRoleArn": arn(b, "cluster")}, r"not let ec2\.amazonaws\.com do sts"),

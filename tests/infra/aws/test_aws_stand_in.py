@@ -27,7 +27,7 @@ SUBNET, CLUSTER, RULE = (
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsResources:
     """Nothing here asks AWS."""
     monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1 100000000000")
-    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-west-2", Engine(None))
+    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None))
 
 
 def urn(type_: str) -> Urn:
@@ -88,4 +88,4 @@ def test_without_an_emulated_account_nothing_is_made(tmp_path: Path, monkeypatch
     """Or a test could reach a real one, with the credentials of whoever runs it."""
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(PluginError, match=f"no AWS is emulated: set {VARIABLE}"):
-        AwsResources(Cloud(tmp_path / "cloud.json"), "us-west-2", Engine(None))
+        AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None))

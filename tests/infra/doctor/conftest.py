@@ -28,7 +28,7 @@ from infra.doctor.amazon import Amazon, connect
 from infra.doctor.finding import Finding, Level
 
 STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
-ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+ZONES = ["use1-az1", "use1-az2", "use1-az4"]
 ADDRESS = "203.0.113.7"
 KEY = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -74,7 +74,7 @@ class Cloud:
         self.simulated: str | None = None
         self.image = True
         self.score = 8
-        self.spot = {"us-east-1a": "0.200000"}
+        self.spot = {"use1-az1": "0.200000"}
 
     def session(self) -> boto3.Session:
         core = botocore.session.Session()
@@ -149,7 +149,7 @@ class Cloud:
 
     def _prices(self, request: Any, **_: Any) -> AWSResponse:
         items = "".join(
-            f"<item><availabilityZone>{zone}</availabilityZone><spotPrice>{price}</spotPrice></item>"
+            f"<item><availabilityZoneId>{zone}</availabilityZoneId><spotPrice>{price}</spotPrice></item>"
             for zone, price in self.spot.items()
         )
         body = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>"

@@ -17,16 +17,25 @@ def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Am
     cloud.defaults["L-3819A6DF"] = 0
     finding = only(problems(aws_quota.checks(here, config(), STACK)))
     assert finding.subject == "quota All G and VT Spot Instance Requests"
-    assert finding.text == "0 of 0 vCPUs free in us-east-1, 16 are needed"
+    assert finding.text == "0 of 0 vCPUs free in us-east-1, 20 are needed"
     assert finding.fix == (
         "aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 "
-        "--quota-code L-3819A6DF --desired-value 16"
+        "--quota-code L-3819A6DF --desired-value 20"
     )
 
 
 def test_on_demand_has_a_quota_of_its_own(here: Amazon) -> None:
     finding = only(problems(aws_quota.checks(here, config(nodes={"consumption": "on_demand"}), STACK)))
     assert finding.subject == "quota Running On-Demand G and VT instances"
+
+
+def test_the_largest_alternative_counts_and_a_successor_while_a_spot_machine_goes(cloud: Cloud, here: Amazon) -> None:
+    cloud.quotas |= {"L-3819A6DF": 79, "L-DB2E81BA": 63}
+    alternatives = {"alternatives": ["g4dn.2xlarge", "g4dn.4xlarge"]}
+    finding = only(problems(aws_quota.checks(here, config(nodes=alternatives), STACK)))
+    assert finding.text == "79 of 79 vCPUs free in us-east-1, 80 are needed"
+    on_demand = config(nodes={**alternatives, "consumption": "on_demand"})
+    assert only(problems(aws_quota.checks(here, on_demand, STACK))).text.endswith("64 are needed")
 
 
 def start(instance_type: str, count: int, cluster: str, **options: Any) -> None:

@@ -1,0 +1,82 @@
+"""What AWS is asked at preview: which zones have the workers' machines, and which images for nodes are the newest.
+
+Without an answer (no credentials, no right to ask) the preview goes on: with the table of zones (zones.yaml), and with
+the images that the nodes have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.config import ConfigError, StackConfig
+from infra.eks.machines import REGIONS, ZONES_DATE
+
+#: Images of EKS: with and without NVIDIA's driver and container runtime.
+IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
+#: Type of image -> AWS's parameter with its newest release (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id).
+PARAMETERS = {
+    image: f"/aws/service/eks/optimized-ami/{{version}}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
+    for image, kind in ((IMAGE, "standard"), (GPU_IMAGE, "nvidia"))
+}
+_Answer = TypeVar("_Answer")
+
+
+def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str, tuple[str, ...]]:
+    """Zone -> those of the workers' machine types that it offers, both the most wanted first.
+
+    Zones without any are left out: EKS refuses a node group there.
+
+    Raises:
+        ConfigError: no zone has any.
+    """
+    eks, nodes = config.eks, config.nodes
+    assert eks is not None
+    assert nodes is not None
+    types = (nodes.machine_type, *nodes.alternatives)
+    by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
+    answer = _ask(
+        f"which zones offer {', '.join(types)}; what it said on {ZONES_DATE} is taken",
+        lambda: aws.ec2.get_instance_type_offerings(
+            location_type="availability-zone-id", filters=[by_type], opts=pulumi.InvokeOptions(provider=provider)
+        ),
+    )
+    region = REGIONS[eks.region]
+    if answer is None:
+        pairs = {(zone, name) for zone in {*region.zones, *eks.zones} for name in types if region.offers(name, zone)}
+    else:
+        pairs = set(zip(answer.locations, answer.instance_types, strict=True))
+    having = sorted({zone for zone, name in pairs if name in types})
+    found = {zone: tuple(name for name in types if (zone, name) in pairs) for zone in eks.zones}
+    found = {zone: offered for zone, offered in found.items() if offered}
+    if not found:
+        wanted = f"none of {', '.join(eks.zones)} offers" if eks.zones else f"none in {eks.region} offers"
+        raise ConfigError(stack, [f"eks.zones: {wanted} {' or '.join(types)}; allowed: {', '.join(having) or 'none'}"])
+    if without := [zone for zone in eks.zones if zone not in found]:
+        pulumi.log.warn(f"eks.zones: {', '.join(without)} offers no {' or '.join(types)}; no workers come from there")
+    return found
+
+
+def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> str | None:
+    """The release of a type of image that nodes shall have; None: the one that they have."""
+    eks = config.eks
+    assert eks is not None
+    if eks.node_release != "latest":
+        return eks.node_release
+    name = PARAMETERS[image].format(version=eks.version)
+    answer = _ask(
+        f"the newest {image} for {eks.version}; the nodes keep theirs",
+        lambda: aws.ssm.get_parameter(name=name, opts=pulumi.InvokeOptions(provider=provider)),
+    )
+    return answer.insecure_value if answer else None
+
+
+def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:
+    try:
+        return question()
+    except Exception as reason:  # The SDK raises nothing more exact for a call that a provider refuses.
+        pulumi.log.warn(f"AWS does not say {what} ({' '.join(str(reason).split())[:200]})")
+        return None
