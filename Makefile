@@ -37,6 +37,7 @@ use: .venv/infra.stamp  ## make `make up` train on a cluster you have: make use 
 	@$(LOCAL) run -- pulumi stack select --create local
 	@$(LOCAL) run -- pulumi config set --stack local --path cluster.context "$(CONTEXT)"
 	@test -z "$(REGISTRY)" || $(LOCAL) run -- pulumi config set --stack local --path image.registry "$(REGISTRY)"
+	@test -z "$(REGISTRY)" || $(LOCAL) run -- $(PY) -m infra.buildx "$(REGISTRY)"
 
 follow: .venv/infra.stamp  ## come back to a training that runs
 	@$(RUN) $(FOLLOW) --stack $(STACK)
@@ -117,10 +118,10 @@ policy: .venv/policy.stamp node  ## a preview of the local stack, held to the po
 
 image: .venv/infra.stamp  ## push the trainer's image with SBOM and provenance, for image.ref: make image REGISTRY=ghcr.io/you
 	@test -n "$(REGISTRY)" || { echo "error: REGISTRY is missing; give where you may push to: make image REGISTRY=ghcr.io/you"; exit 2; }
-	@tag=$$($(PY) -c 'from infra.image import TRAINER as t, content_hash; print(f"{t.repository}:{content_hash(t, {})}")') \
-	  && docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push \
-	    --file trainer/Dockerfile --tag "$(REGISTRY)/$$tag" . \
-	  && docker buildx imagetools inspect "$(REGISTRY)/$$tag"
+	@set -e; set -- $$($(PY) -m infra.image trainer); \
+	  docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push \
+	    --file "$$1/trainer/Dockerfile" --tag "$(REGISTRY)/$$2" "$$1"; \
+	  docker buildx imagetools inspect "$(REGISTRY)/$$2"
 
 audit: .venv/dev.stamp  ## known vulnerabilities of what is locked: a report
 	@for name in infra trainer policy; do echo "requirements/$$name.txt:"; \

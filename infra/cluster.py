@@ -160,6 +160,8 @@ class Registry:
 
     address: pulumi.Input[str]
     """host[:port][/path], without a scheme."""
+    compression: str
+    """Of the layers, as the cluster's nodes read them: zstd or gzip (infra/image.yaml)."""
     insecure: bool = False
     """Plain HTTP: a registry on this machine."""
     cache: str = ":cache"
@@ -203,6 +205,8 @@ class Cluster:
     """None: the images are prebuilt."""
     builder: str
     """Image builder that suits this cluster: buildkit, buildah or prebuilt."""
+    buildx: str | None = None
+    """Name of the builder that BuildKit's plugin takes; None: its own choice."""
     base_image: str | None = None
     """Base of the trainer's Dockerfile; None: the Dockerfile's own default."""
     etcd_image: str

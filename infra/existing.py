@@ -17,8 +17,11 @@ from typing import Any
 import pulumi_kubernetes as k8s
 import yaml
 
+from infra.buildx import is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
+from infra.image import compression
+from infra.sections import ImageConfig
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,12 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     Raises:
         ConfigError: when no kubeconfig has the context, or when the registry is neither configured nor offered.
     """
-    cluster, image = config.cluster, config.image
+    cluster = config.cluster
     assert cluster.context is not None, "infra.rules lets no existing cluster without a context through"
     kubeconfig, offer = _find(cluster.context, cluster.kubeconfig, stack)
-    builder = image.builder or offer.builder or "buildkit"
-    registry = image.registry or offer.registry
-    if builder != "prebuilt" and not registry:
-        raise ConfigError(
-            stack,
-            [
-                f"image.registry: missing, and context '{cluster.context}' offers none; set a registry that this "
-                "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
-            ],
-        )
+    image = image_settings(config, stack)
+    registry = image.registry
+    assert image.builder is not None
     provider = k8s.Provider(
         "cluster",
         context=cluster.context,
@@ -67,11 +63,46 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         provider=provider,
         workers=_workers(config),
         storage=_storage(config, offer, stack),
-        registry=Registry(address=registry, insecure=_is_insecure(registry, offer)) if registry else None,
-        builder=builder,
+        registry=Registry(address=registry, insecure=image.insecure, compression=compression("existing"))
+        if registry
+        else None,
+        builder=image.builder,
+        buildx=image.buildx,
         base_image=image.base or offer.baseImage,
         etcd_image=config.rendezvous.image or offer.etcdImage or ETCD_IMAGE,
     )
+
+
+def image_settings(config: StackConfig, stack: str) -> ImageConfig:
+    """`image` with what the cluster offers: builder, registry, and whether that speaks plain HTTP.
+
+    Raises:
+        ConfigError: the registry is neither configured nor offered, or no builder would reach it.
+    """
+    image, context = config.image, config.cluster.context or ""
+    _, offer = _find(context, config.cluster.kubeconfig, stack)
+    builder = image.builder or offer.builder or "buildkit"
+    registry = image.registry or offer.registry
+    if builder != "prebuilt" and not registry:
+        raise ConfigError(
+            stack,
+            [
+                f"image.registry: missing, and context '{context}' offers none; set a registry that this "
+                "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
+            ],
+        )
+    if builder == "buildkit" and registry and is_loopback(registry) and not image.buildx:
+        raise ConfigError(
+            stack,
+            [
+                f"image.registry: '{registry}' is this machine's, which a builder in a container does not reach; "
+                f"`make use CONTEXT={context} REGISTRY={registry}` makes one that does, or name yours in "
+                "image.buildx"
+            ],
+        )
+    # Loopback registries speak plain HTTP by convention; the local node says so itself.
+    plain = image.insecure or is_loopback(registry or "") or (registry == offer.registry and offer.registryInsecure)
+    return image.model_copy(update={"builder": builder, "registry": registry, "insecure": plain})
 
 
 def _workers(config: StackConfig) -> WorkerPool:
@@ -93,12 +124,6 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
         return static_volume(storage.size_gib, host_path=host_path, local_folder=path if offer.storagePath else None)
     access_mode = storage.access_mode or ("ReadWriteMany" if storage.class_name else "ReadWriteOnce")
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
-
-
-def _is_insecure(registry: str, offer: Offer) -> bool:
-    """Loopback registries speak plain HTTP by convention; the local node says so itself."""
-    host = registry.split("/")[0].rsplit(":", 1)[0]
-    return host in ("localhost", "127.0.0.1") or (registry == offer.registry and offer.registryInsecure)
 
 
 def _find(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer]:

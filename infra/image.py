@@ -2,19 +2,35 @@
 
 An image is new only when a file that enters it changed: its tag is a hash of those files, known at preview. Behind one
 component stand two builders: BuildKit through pulumi-docker-build, and buildah for machines without a Docker engine.
+Both get a copy of those files alone, with the modes that git knows, so that neither another image's files nor a umask
+makes an image new.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
+import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulumi
 
-from infra.cluster import Cluster, Registry
+from infra.cluster import Cluster
+from infra.needs import load
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Below the project's folder: the state of a stack names it, and must be the same on every machine.
+CONTEXTS = ".local/contexts"
+#: Contexts of contents that nobody builds any more go after this many seconds.
+KEPT_SECONDS = 24 * 3600
+#: BuildKit's attributes of a compression. zstd is among OCI's media types; Docker's have no name for it.
+LAYERS = {
+    "zstd": "oci-mediatypes=true,compression=zstd,compression-level=3",
+    "gzip": "oci-mediatypes=true,compression=gzip",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +42,7 @@ class Recipe:
     """Name of its component."""
     dockerfile: str
     context: tuple[str, ...]
-    """What enters the image; .dockerignore lets the same paths through."""
+    """What enters the image."""
 
     @property
     def repository(self) -> str:
@@ -68,19 +84,61 @@ class ContainerImage(pulumi.ComponentResource):
             build_args = {"BASE_IMAGE": cluster.base_image} if cluster.base_image else {}
             self.version = content_hash(recipe, build_args)
             build = _buildah if cluster.builder == "buildah" else _buildkit
-            self.reference = build(
-                recipe, cluster.registry, self.version, build_args, pulumi.ResourceOptions(parent=self)
-            )
+            self.reference = build(recipe, cluster, self.version, build_args, pulumi.ResourceOptions(parent=self))
         self.register_outputs({"reference": self.reference})
 
 
+def compression(kind: str) -> str:
+    """How the layers of an image are compressed for a kind of cluster (infra/image.yaml): zstd or gzip."""
+    return load(Path(__file__).with_suffix(".yaml"))[kind]["compression"]
+
+
 def content_hash(recipe: Recipe, build_args: dict[str, str], root: Path = ROOT) -> str:
-    """12 hex digits over the names and contents of the files that enter the image, and over the build arguments."""
+    """12 hex digits over names, modes and contents of the files that enter the image, and over the build arguments."""
     digest = hashlib.sha256()
     for path in context_files(recipe, root):
-        digest.update(f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root)}\0{_mode(path):o}\0{content}\n".encode())
     digest.update(repr(sorted(build_args.items())).encode())
     return digest.hexdigest()[:12]
+
+
+def _mode(path: Path) -> int:
+    """The mode that the file has in an image: git knows no other two, the rest is the umask of who checked it out."""
+    return 0o755 if path.stat().st_mode & 0o100 else 0o644
+
+
+def stage(recipe: Recipe, version: str, root: Path = ROOT) -> str:
+    """Copy what enters the image to a folder of its own; return its path below `root`.
+
+    Times stay: BuildKit looks at size and time to see whether a file is still the one that it has.
+    """
+    relative = f"{CONTEXTS}/{recipe.name}-{version}"
+    folder = root / relative
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old(folder.parent)
+        made = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+        made.chmod(0o755)
+        for path in context_files(recipe, root):
+            copy = made / path.relative_to(root)
+            for parent in reversed(copy.relative_to(made).parents[:-1]):
+                (made / parent).mkdir(exist_ok=True)
+                (made / parent).chmod(0o755)
+            shutil.copy2(path, copy)
+            copy.chmod(_mode(path))
+        try:
+            made.rename(folder)
+        except OSError:
+            # Another `pulumi up` was faster, with the same files.
+            shutil.rmtree(made)
+    return relative
+
+
+def _remove_old(contexts: Path) -> None:
+    for other in contexts.iterdir():
+        if time.time() - other.stat().st_mtime > KEPT_SECONDS:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def context_files(recipe: Recipe, root: Path = ROOT) -> list[Path]:
@@ -93,48 +151,58 @@ def context_files(recipe: Recipe, root: Path = ROOT) -> list[Path]:
 
 
 def _buildah(
-    recipe: Recipe, registry: Registry, version: str, build_args: dict[str, str], opts: pulumi.ResourceOptions
+    recipe: Recipe, cluster: Cluster, version: str, build_args: dict[str, str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[str]:
     # Only this builder needs it, and it imports the machinery of dynamic providers.
     from infra.buildah import BuildahImage
 
+    registry = cluster.registry
+    assert registry is not None
     image = BuildahImage(
         recipe.name,
         target=pulumi.Output.concat(registry.address, f"/{recipe.repository}:{version}"),
+        context=stage(recipe, version),
         dockerfile=recipe.dockerfile,
         build_args=build_args,
         insecure=registry.insecure,
+        compression=registry.compression,
         opts=opts,
     )
     return image.reference
 
 
 def _buildkit(
-    recipe: Recipe, registry: Registry, version: str, build_args: dict[str, str], opts: pulumi.ResourceOptions
+    recipe: Recipe, cluster: Cluster, version: str, build_args: dict[str, str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[str]:
     # Imported here: a stack that builds with buildah, or not at all, needs neither the package nor its plugin.
     import pulumi_docker_build as docker_build
 
+    registry = cluster.registry
+    assert registry is not None
     repository = pulumi.Output.concat(registry.address, f"/{recipe.repository}")
-    cache = pulumi.Output.concat(repository, registry.cache)
+    cache = pulumi.Output.concat("type=registry,ref=", repository, registry.cache)
+    # As buildx writes them: the plugin's own types have no `registry.insecure` (0.0.22), and none for caches.
+    plain = ",registry.insecure=true" if registry.insecure else ""
+    context = stage(recipe, version)
     login = registry.login
     image = docker_build.Image(
         recipe.name,
         tags=[pulumi.Output.concat(repository, f":{version}")],
-        push=True,
+        exports=[docker_build.ExportArgs(raw=f"type=registry,{LAYERS[registry.compression]}{plain}")],
+        # The short form, which has no attributes.
+        push=False,
         # The preview of a pull request needs no Docker engine, and builds nothing.
         build_on_preview=False,
-        context=docker_build.BuildContextArgs(location="."),
-        dockerfile=docker_build.DockerfileArgs(location=recipe.dockerfile),
+        builder=docker_build.BuilderConfigArgs(name=cluster.buildx) if cluster.buildx else None,
+        context=docker_build.BuildContextArgs(location=context),
+        dockerfile=docker_build.DockerfileArgs(location=f"{context}/{recipe.dockerfile}"),
         build_args=build_args,
         # Laptops with another processor build what the nodes run.
         platforms=[docker_build.Platform.LINUX_AMD64],
-        cache_from=[docker_build.CacheFromArgs(registry=docker_build.CacheFromRegistryArgs(ref=cache))],
+        cache_from=[docker_build.CacheFromArgs(raw=pulumi.Output.concat(cache, plain))],
         cache_to=[
             docker_build.CacheToArgs(
-                registry=docker_build.CacheToRegistryArgs(
-                    ref=cache, mode=docker_build.CacheMode.MAX, image_manifest=True, oci_media_types=True
-                )
+                raw=pulumi.Output.concat(cache, f",mode=max,image-manifest=true,{LAYERS[registry.compression]}{plain}")
             )
         ],
         registries=[docker_build.RegistryArgs(address=login.server, username=login.user, password=login.password)]
@@ -143,3 +211,9 @@ def _buildkit(
         opts=opts,
     )
     return image.ref
+
+
+if __name__ == "__main__":
+    # `make image`: the context, and the tag of what is built from it.
+    chosen = next(recipe for recipe in RECIPES if recipe.name == sys.argv[1])
+    print(stage(chosen, content_hash(chosen, {})), f"{chosen.repository}:{content_hash(chosen, {})}")

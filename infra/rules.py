@@ -168,6 +168,10 @@ def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterCo
         references.pop("storage.serverImage")
         if storage.server_image:
             yield "storage.serverImage: only used with storage.kind nfs; remove it"
+    if image.buildx and image.builder in ("buildah", "prebuilt"):
+        yield f"image.buildx: only used with image.builder buildkit, not {image.builder}; remove it"
+    if image.insecure and not image.registry:
+        yield "image.insecure: only used with image.registry; remove it"
     for key, reference in references.items():
         if image.builder == "prebuilt":
             if not reference:

@@ -35,6 +35,7 @@ _SIGNATURE, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d7
 _HASHES = (
     (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:[digest]"),
     (re.compile(r":[0-9a-f]{12}$"), ":[content]"),
+    (re.compile(r"^(\.local/contexts/[a-z-]+)-[0-9a-f]{12}"), r"\1-[content]"),
     (re.compile(r"-[0-9a-f]{8}\b"), "-[hash]"),
     (re.compile(r"/\S*/kubeconfig\b"), "[kubeconfig]"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from infra.config import ConfigError, StackConfig, parse
-from infra.doctor import everywhere, finding
+from infra.doctor import everywhere, finding, images
 from infra.doctor.finding import Finding, ok, problem
 from infra.recording import stack_file_values, stacks
 
@@ -43,6 +43,7 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
             yield from aws.checks(config, stack)
         case "existing":
             yield from everywhere.context(config)
+            yield from images.of_existing(config, stack)
 
 
 def main(arguments: list[str] | None = None) -> int:

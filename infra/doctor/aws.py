@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere
+from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere, images
 from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks.machines import REGIONS
@@ -37,7 +37,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     eks = config.eks
     yield from _program()
     yield from everywhere.kubectl(INSTALL_KUBECTL)
-    yield from everywhere.builder(config.image.builder or "buildkit", None)
+    yield from images.builder(config.image)
     try:
         amazon = login(eks.region)
     except NoAnswer as reason:

@@ -92,35 +92,8 @@ def kubectl(install: str) -> Iterator[Finding]:
         yield warning("kubectl", "is not on PATH; the commands that the stack prints use it", install)
 
 
-def builder(name: str, registry_host: str | None) -> Iterator[Finding]:
-    """What builds and pushes the image. `registry_host`: where Docker needs a credential helper."""
-    if name == "prebuilt":
-        yield ok("image", "prebuilt, nothing is built")
-        return
-    if name == "buildah":
-        if shutil.which("buildah"):
-            yield ok("image", "buildah is on PATH")
-        else:
-            yield problem("image", "buildah is not on PATH", "sudo apt-get install buildah")
-        return
-    if not shutil.which("docker"):
-        yield problem(
-            "image",
-            "docker is not on PATH, and the image is built with BuildKit",
-            "pulumi config set --path image.builder buildah   # or install Docker: https://docs.docker.com/engine/install",
-        )
-        return
-    if run("docker", "version", "--format", "{{.Server.Version}}") is None:
-        yield problem("image", "the Docker engine does not answer", "sudo systemctl start docker")
-    if run("docker", "buildx", "version") is None:
-        yield problem("image", "docker has no buildx plug-in", "sudo apt-get install docker-buildx-plugin")
-    else:
-        yield ok("image", "docker with buildx")
-    if registry_host:
-        yield from _push_credentials(registry_host)
-
-
-def _push_credentials(host: str) -> Iterator[Finding]:
+def push_credentials(host: str, login: str) -> Iterator[Finding]:
+    """`login`: the command that lets Docker push to `host`."""
     path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -130,7 +103,7 @@ def _push_credentials(host: str) -> Iterator[Finding]:
     if host in known or f"https://{host}" in known:
         yield ok("push", f"Docker has credentials for {host}")
     else:
-        yield problem("push", f"Docker has no credentials for {host}", f"gcloud auth configure-docker {host}")
+        yield problem("push", f"Docker has no credentials for {host}", login)
 
 
 def context(config: StackConfig) -> Iterator[Finding]:

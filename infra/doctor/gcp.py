@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.catalog import MACHINES
 from infra.config import StackConfig
-from infra.doctor import everywhere
+from infra.doctor import everywhere, images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.google import LOGIN, Google, NoAnswer, connect
 from infra.gke.cost import SYSTEM_DISK_GIB
@@ -56,7 +56,10 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     yield from _plugin()
     yield from everywhere.kubectl("gcloud components install kubectl")
     region = config.gke.zone.rsplit("-", 1)[0]
-    yield from everywhere.builder(config.image.builder or "buildkit", f"{region}-docker.pkg.dev")
+    yield from images.builder(config.image)
+    if config.image.builder in (None, "buildkit"):
+        host = f"{region}-docker.pkg.dev"
+        yield from everywhere.push_credentials(host, f"gcloud auth configure-docker {host}")
     if config.gke.project == PLACEHOLDER:
         yield problem(
             "gke.project",

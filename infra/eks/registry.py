@@ -1,6 +1,8 @@
 """The repositories of the stack's image; they depend on no cluster, so that images are built while the cluster is made.
 
-Tags of images are immutable. BuildKit's cache is a tag that changes, and so has a repository of its own.
+Tags may change, for pods name images by digest: the same content has other times, and so another digest, when it
+is built again where no cache has it any more, and a repository of immutable tags would refuse that. BuildKit's cache, a
+tag that changes with each build, has a repository of its own, so that old ones go soon.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pulumi_aws as aws
 from infra.cluster import Login, Registry
 from infra.config import StackConfig
 from infra.eks.scope import Scope
-from infra.image import TRAINER
+from infra.image import TRAINER, compression
 
 #: Newest images that stay.
 KEPT_IMAGES = 10
@@ -27,8 +29,8 @@ def build(config: StackConfig, scope: Scope) -> Registry | None:
     """Nothing for prebuilt images."""
     if config.image.builder == "prebuilt":
         return None
-    images = _repository("images", TRAINER.repository, scope, "IMMUTABLE", [_untagged(7), _newest(KEPT_IMAGES)])
-    _repository("cache", f"{TRAINER.repository}{CACHE}", scope, "MUTABLE", [_untagged(1)])
+    images = _repository("images", TRAINER.repository, scope, [_untagged(7), _newest(KEPT_IMAGES)])
+    _repository("cache", f"{TRAINER.repository}{CACHE}", scope, [_untagged(1)])
     # Asked for when the repository is there; good for twelve hours, and a difference to nobody.
     token = aws.ecr.get_authorization_token_output(
         registry_id=images.registry_id, opts=pulumi.InvokeOutputOptions(parent=scope.parent)
@@ -38,16 +40,17 @@ def build(config: StackConfig, scope: Scope) -> Registry | None:
     server = images.repository_url.apply(lambda url: url.split("/")[0])
     return Registry(
         address=address,
+        compression=compression("eks"),
         cache=f"{CACHE}:latest",
         login=Login(server=server, user=token.user_name, password=password),
     )
 
 
-def _repository(name: str, path: str, scope: Scope, mutability: str, rules: list[Rule]) -> aws.ecr.Repository:
+def _repository(name: str, path: str, scope: Scope, rules: list[Rule]) -> aws.ecr.Repository:
     repository = aws.ecr.Repository(
         name,
         name=f"{scope.name}/{path}",
-        image_tag_mutability=mutability,
+        image_tag_mutability="MUTABLE",
         image_scanning_configuration=aws.ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
         encryption_configurations=[aws.ecr.RepositoryEncryptionConfigurationArgs(encryption_type="AES256")],
         # Or destroy fails on the images in it.

@@ -67,6 +67,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",
+        buildx=config.image.buildx,
         base_image=config.image.base,
         etcd_image=config.rendezvous.image or ETCD_IMAGE,
         context=scope.name,

@@ -13,6 +13,7 @@ from infra.cluster import Registry
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
 from infra.gke.scope import Scope
+from infra.image import compression
 
 #: Newest images that stay; untagged ones, which a newer push has replaced, go after a week.
 KEPT_IMAGES, UNTAGGED_SECONDS = 10, 7 * 24 * 3600
@@ -63,4 +64,4 @@ def build(
     address = pulumi.Output.concat(
         repository.location, "-docker.pkg.dev/", scope.project, "/", repository.repository_id
     )
-    return Registry(address=address), [reader]
+    return Registry(address=address, compression=compression("gke")), [reader]

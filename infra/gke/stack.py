@@ -57,6 +57,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",
+        buildx=config.image.buildx,
         base_image=config.image.base,
         etcd_image=config.rendezvous.image or ETCD_IMAGE,
         context=cluster.context_name(scope),

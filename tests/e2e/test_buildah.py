@@ -23,7 +23,8 @@ def image(node_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "hello").write_text(uuid.uuid4().hex)
     monkeypatch.chdir(tmp_path)
     target = f"{REGISTRY}/test/hello:{uuid.uuid4().hex[:12]}"
-    return {"target": target, "dockerfile": "Dockerfile", "buildArgs": {"GREETING": "hi"}, "insecure": True}
+    where = {"target": target, "context": ".", "dockerfile": "Dockerfile", "insecure": True, "compression": "zstd"}
+    return {**where, "buildArgs": {"GREETING": "hi"}}
 
 
 def test_an_image_is_built_pushed_and_named_by_its_digest(image: dict[str, Any]) -> None:

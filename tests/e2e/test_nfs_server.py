@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from infra.buildah import BuildahProvider
-from infra.image import NFS_SERVER, ROOT, content_hash
+from infra.image import NFS_SERVER, ROOT, content_hash, stage
 from local.network import REGISTRY
 from tests.infra.recorded import recorded
 from workloads.nfs import configuration
@@ -58,8 +58,11 @@ print("stored", owner.st_uid, owner.st_gid)
 def image(node_environment: dict[str, str], base_image: str) -> str:
     """The image in the node's registry, by digest."""
     arguments = {"BASE_IMAGE": base_image}
+    version = content_hash(NFS_SERVER, arguments)
     properties = {
-        "target": f"{REGISTRY}/{NFS_SERVER.repository}:{content_hash(NFS_SERVER, arguments)}",
+        "target": f"{REGISTRY}/{NFS_SERVER.repository}:{version}",
+        "context": stage(NFS_SERVER, version),
+        "compression": "zstd",
         "dockerfile": NFS_SERVER.dockerfile,
         "buildArgs": arguments,
         "insecure": True,

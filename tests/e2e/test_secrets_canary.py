@@ -50,7 +50,7 @@ def test_an_image_has_nothing_of_the_builders_environment(tmp_path: Path, monkey
     (context / "Dockerfile").write_text("FROM scratch\nARG BASE_IMAGE\nCOPY hello /hello\nENV BASE=$BASE_IMAGE\n")
     (context / "hello").write_text("hello")
     monkeypatch.chdir(context)
-    buildah.build("canary:1", "Dockerfile", {"BASE_IMAGE": "x"}, insecure=True)
+    buildah.build("canary:1", ".", "Dockerfile", {"BASE_IMAGE": "x"}, insecure=True)
     # Uncompressed, so that a search finds what is in a layer.
     saved = tmp_path / "saved"
     push = ["buildah", "push", "--quiet", "--disable-compression", "canary:1", f"dir:{saved}"]

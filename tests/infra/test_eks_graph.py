@@ -173,7 +173,7 @@ def test_the_file_system_is_encrypted_entered_by_one_door_and_by_the_trainer() -
     assert volume["mountOptions"] == ["tls"]
 
 
-def test_the_image_is_built_beside_the_cluster_into_immutable_tags() -> None:
+def test_the_image_is_built_beside_the_cluster_and_the_same_content_can_be_pushed_again() -> None:
     found = stack()
     image = found.one("Image", "trainer")
     assert found.one("Cluster").urn not in earlier(found, image)
@@ -181,10 +181,10 @@ def test_the_image_is_built_beside_the_cluster_into_immutable_tags() -> None:
     for repository in repositories.values():
         assert repository["imageScanningConfiguration"] == {"scanOnPush": True}
         assert repository["forceDelete"] is True
-    assert repositories["images"]["imageTagMutability"] == "IMMUTABLE"
-    # The cache is a tag that changes: never in a repository whose tags do not.
+    assert repositories["images"]["imageTagMutability"] == "MUTABLE"
+    # Old caches go after a day, old images do not.
     (tag,) = image.inputs["tags"]
-    cache = image.inputs["cacheTo"][0]["registry"]["ref"]
+    cache = dict(part.split("=") for part in image.inputs["cacheTo"][0]["raw"].split(","))["ref"]
     server = "123456789012.dkr.ecr.us-east-2.amazonaws.com"
     assert tag.rsplit(":", 1)[0] == f"{server}/{repositories['images']['name']}"
     assert cache.rsplit(":", 1)[0] == f"{server}/{repositories['cache']['name']}"

@@ -46,13 +46,15 @@ def test_the_data_folder_is_the_one_that_is_used_not_the_one_that_was_offered() 
 
 @pytest.mark.usefixtures("kind")
 def test_another_context_uses_its_default_class_and_buildkit() -> None:
-    stack = record("local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001"}))
+    stack = record(
+        "local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001", "buildx": "trainyard"})
+    )
     assert not [item for item in stack.resources if item.kind == "PersistentVolume"]
     claim = stack.one("PersistentVolumeClaim").inputs["spec"]
     assert "storageClassName" not in claim
     assert claim["accessModes"] == ["ReadWriteOnce"]
     image = stack.one("Image")
-    assert image.inputs["push"] is True
+    assert image.inputs["builder"] == {"name": "trainyard"}
     assert image.inputs["buildOnPreview"] is False
     assert image.inputs["tags"][0].startswith("localhost:5001/trainyard/trainer:")
     pod = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
@@ -63,7 +65,12 @@ def test_another_context_uses_its_default_class_and_buildkit() -> None:
 def test_a_named_class_is_shared_by_many_nodes() -> None:
     storage = {"kind": "storageClass", "className": "fast-nfs"}
     stack = record(
-        "local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001"}, storage=storage)
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "localhost:5001", "buildx": "trainyard"},
+            storage=storage,
+        ),
     )
     claim = stack.one("PersistentVolumeClaim").inputs["spec"]
     assert (claim["storageClassName"], claim["accessModes"]) == ("fast-nfs", ["ReadWriteMany"])

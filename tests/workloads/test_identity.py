@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
-from infra.image import RECIPES, TRAINER, content_hash
+from infra.image import TRAINER, content_hash
 from infra.recording import record, stack_file_values
 from workloads.dataset import prepare_arguments
 from workloads.training_arguments import run_name, training_arguments
@@ -61,12 +61,6 @@ def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> 
     assert content_hash(TRAINER, {"BASE_IMAGE": "x"}, tmp_path) != first
     (tmp_path / "trainer" / "train.py").write_text("2")
     assert content_hash(TRAINER, {}, tmp_path) != first
-
-
-def test_what_enters_the_images_is_what_dockerignore_lets_through() -> None:
-    root = Path(__file__).parent.parent.parent
-    allowed = [line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    assert sorted(allowed) == sorted(entry for recipe in RECIPES for entry in recipe.context)
 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:

@@ -1,0 +1,64 @@
+"""Docker's builders: one that reaches a registry of this machine, for `make use`.
+
+pulumi-docker-build cannot build with Docker's own driver. It takes the builder that it is given by name, else the one
+in use, else any that answers, else it makes one in a container of its own network, where `localhost` is that container
+(pulumi-docker-build 0.0.22, provider/internal/host.go). $BUILDX_BUILDER and $BUILDKIT_HOST mean nothing to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import shutil
+import subprocess
+import sys
+
+from infra.recording import stack_file_values
+
+NAME = "trainyard"
+#: What a builder in a container runs; Docker pulls it once.
+IMAGE = "moby/buildkit:buildx-stable-1"
+CREATE = f"docker buildx create --name {NAME} --driver docker-container --driver-opt network=host --bootstrap"
+#: How `docker buildx inspect` shows it.
+HOST_NETWORK = 'network="host"'
+
+
+def is_loopback(registry: str) -> bool:
+    """Whether a registry (host[:port][/path]) is this machine's own: such speak plain HTTP by convention."""
+    host = registry.split("/")[0].rsplit(":", 1)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def make_builder() -> str | None:
+    """Make the builder NAME unless it is there; return what went wrong."""
+    found = subprocess.run(["docker", "buildx", "inspect", NAME], capture_output=True, text=True)
+    if found.returncode == 0:
+        return (
+            None if HOST_NETWORK in found.stdout else f"the builder {NAME} has no network=host; docker buildx rm {NAME}"
+        )
+    made = subprocess.run(CREATE.split(), capture_output=True, text=True)
+    return None if made.returncode == 0 else (made.stderr.strip() or "no answer").splitlines()[-1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.buildx", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("registry", help="host[:port] that the stack `local` pushes to")
+    registry = parser.parse_args(arguments).registry
+    builder = stack_file_values("local").get("image", {}).get("builder", "buildkit")
+    if not is_loopback(registry) or builder != "buildkit":
+        return 0
+    if not shutil.which("docker"):
+        print("docker is not on PATH; `pulumi config set --path image.builder buildah` builds without", file=sys.stderr)
+        return 0
+    if problem := make_builder():
+        print(f"error: no builder that reaches {registry}: {problem}", file=sys.stderr)
+        return 1
+    command = ["pulumi", "config", "set", "--stack", "local", "--path", "image.buildx", NAME]
+    return subprocess.run(command).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

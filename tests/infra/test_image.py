@@ -1,0 +1,205 @@
+"""Images: what the builders get and are told, and that one content is one image whoever checked it out."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from infra import buildx
+from infra.image import ROOT, Recipe, content_hash, stage
+from infra.recording import Recorded, record, stack_file_values
+from tests.conftest import write_kubeconfig
+from tests.infra.recorded import changed
+
+RECIPE = Recipe(name="app", kind="AppImage", dockerfile="app/Dockerfile", context=("app", "LICENSE"))
+
+
+def checked_out(root: Path, umask: int) -> Path:
+    """A project as git makes it for somebody with that umask."""
+    before = os.umask(umask)
+    try:
+        (root / "app" / "deep").mkdir(parents=True)
+        (root / "app" / "Dockerfile").write_text("FROM scratch\nCOPY app /app\n")
+        (root / "app" / "deep" / "module.py").write_text("print(1)\n")
+        (root / "app" / "run").touch(0o777)
+        (root / "LICENSE").write_text("free")
+        (root / "other").write_text("of another image")
+    finally:
+        os.umask(before)
+    return root
+
+
+def files(folder: Path) -> dict[str, tuple[str, bytes]]:
+    return {
+        str(path.relative_to(folder)): (
+            stat.filemode(path.stat().st_mode),
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def test_one_content_is_one_tag_and_one_context_whatever_the_umask(tmp_path: Path) -> None:
+    """BuildKit's cache, and so the digest, goes by names, modes and contents of the context."""
+    found = []
+    for umask in (0o022, 0o002, 0o077):
+        root = checked_out(tmp_path / f"{umask:o}", umask)
+        version = content_hash(RECIPE, {}, root)
+        found.append((version, files(root / stage(RECIPE, version, root))))
+    assert found[0] == found[1] == found[2]
+    _, staged = found[0]
+    assert {name: mode for name, (mode, _) in staged.items()} == {
+        "LICENSE": "-rw-r--r--",
+        "app": "drwxr-xr-x",
+        "app/Dockerfile": "-rw-r--r--",
+        "app/deep": "drwxr-xr-x",
+        "app/deep/module.py": "-rw-r--r--",
+        "app/run": "-rwxr-xr-x",
+    }
+
+
+def test_a_mode_that_git_knows_is_another_content(tmp_path: Path) -> None:
+    root = checked_out(tmp_path, 0o022)
+    before = content_hash(RECIPE, {}, root)
+    (root / "app" / "deep" / "module.py").chmod(0o755)
+    assert content_hash(RECIPE, {}, root) != before
+
+
+def test_a_context_is_made_once_and_goes_when_nobody_builds_it_any_more(tmp_path: Path) -> None:
+    root = checked_out(tmp_path, 0o022)
+    old = root / stage(RECIPE, "111111111111", root)
+    made = old.stat()
+    assert root / stage(RECIPE, "111111111111", root) == old
+    assert old.stat() == made
+    os.utime(old, (0, 0))
+    new = root / stage(RECIPE, "222222222222", root)
+    assert [path.name for path in new.parent.iterdir()] == [new.name]
+
+
+def image_of(stack: str, **changes: dict[str, Any]) -> dict[str, Any]:
+    return record(stack, changed(stack, **changes)).one("Image", "trainer").inputs
+
+
+@pytest.mark.parametrize("stack", ["gcp-a100", "aws-g4dn"])
+def test_an_image_gets_its_own_files_and_no_others(stack: str) -> None:
+    inputs = image_of(stack)
+    context = ROOT / inputs["context"]["location"]
+    assert sorted(path.name for path in context.iterdir()) == ["LICENSE", "pyproject.toml", "requirements", "trainer"]
+    assert inputs["dockerfile"]["location"] == f"{inputs['context']['location']}/trainer/Dockerfile"
+
+
+def test_layers_are_zstd_where_everything_reads_it_and_gzip_where_nobody_knows() -> None:
+    facts = yaml.safe_load((ROOT / "infra" / "image.yaml").read_text())
+    for stack, kind in (("gcp-c3", "gke"), ("aws-g4dn", "eks")):
+        inputs = image_of(stack)
+        wanted = f"compression={facts[kind]['compression']}"
+        assert wanted in inputs["exports"][0]["raw"].split(",")
+        assert wanted in inputs["cacheTo"][0]["raw"].split(",")
+    assert {kind: fact["compression"] for kind, fact in facts.items()} == {
+        "existing": "zstd",
+        "eks": "zstd",
+        "gke": "gzip",
+    }
+    assert all(fact["source"] and fact["date"] for fact in facts.values())
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+
+
+def on_kind(**image: Any) -> dict[str, Any]:
+    values = {**stack_file_values("local"), "image": image}
+    values["cluster"] = {**values["cluster"], "context": "kind-kind"}
+    recorded: Recorded = record("local", values).one("Image", "trainer")
+    return recorded.inputs
+
+
+@pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize(
+    ("image", "plain"),
+    [
+        ({"registry": "localhost:5001", "buildx": "mine"}, True),
+        ({"registry": "k3d-images.localhost:5000", "buildx": "mine"}, True),
+        ({"registry": "10.0.0.7:5000", "insecure": True}, True),
+        ({"registry": "ghcr.io/you"}, False),
+    ],
+)
+def test_a_registry_of_plain_http_is_pushed_to_and_cached_in_as_such(image: dict[str, Any], plain: bool) -> None:
+    inputs = on_kind(**image)
+    for option in (inputs["exports"][0], inputs["cacheFrom"][0], inputs["cacheTo"][0]):
+        assert ("registry.insecure=true" in option["raw"].split(",")) == plain
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_builder_that_cannot_reach_this_machines_registry_is_refused_at_preview() -> None:
+    expected = (
+        r"image\.registry: 'localhost:5001' is this machine's.*`make use CONTEXT=kind-kind REGISTRY=localhost:5001`"
+    )
+    with pytest.raises(pulumi.RunError, match=expected):
+        on_kind(registry="localhost:5001")
+    assert on_kind(registry="localhost:5001", buildx="mine")["builder"] == {"name": "mine"}
+
+
+@pytest.mark.parametrize(
+    "registry", ["localhost:5001", "localhost", "127.0.0.1:5000/x", "127.1.2.3", "a.localhost:5000"]
+)
+def test_registries_of_this_machine(registry: str) -> None:
+    assert buildx.is_loopback(registry)
+
+
+@pytest.mark.parametrize("registry", ["ghcr.io/you", "10.0.0.7:5000", "localhost.example.org", "registry:5000"])
+def test_registries_of_others(registry: str) -> None:
+    assert not buildx.is_loopback(registry)
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs that note what they are asked for; the file they note it in."""
+    notes = tmp_path / "notes"
+    notes.touch()
+    for name, text in (("docker", 'case "$*" in *inspect*) exit 1;; esac'), ("pulumi", "")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {notes}\n{text}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return notes
+
+
+def test_make_use_makes_a_builder_on_the_hosts_network_and_the_stack_names_it(docker: Path) -> None:
+    assert buildx.main(["localhost:5001"]) == 0
+    asked = docker.read_text().splitlines()
+    assert asked[1:] == [
+        "docker buildx create --name trainyard --driver docker-container --driver-opt network=host --bootstrap",
+        "pulumi config set --stack local --path image.buildx trainyard",
+    ]
+
+
+def test_make_use_makes_no_builder_for_a_registry_that_any_builder_reaches(docker: Path) -> None:
+    assert buildx.main(["ghcr.io/you"]) == 0
+    assert docker.read_text() == ""
+
+
+def test_a_builder_whose_image_cannot_be_pulled_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = docker.parent / "bin" / "docker"
+    program.write_text('#!/bin/sh\necho "ERROR: failed to pull: i/o timeout" >&2\nexit 1\n')
+    assert buildx.main(["localhost:5001"]) == 1
+    assert capsys.readouterr().err == (
+        "error: no builder that reaches localhost:5001: ERROR: failed to pull: i/o timeout\n"
+    )
+
+
+def test_make_image_builds_the_same_context_under_the_same_tag() -> None:
+    told = subprocess.run(
+        ["make", "--dry-run", "image", "REGISTRY=ghcr.io/you"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "-m infra.image trainer" in told
+    assert '--file "$1/trainer/Dockerfile" --tag "ghcr.io/you/$2" "$1"' in told
