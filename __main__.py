@@ -30,7 +30,7 @@ except ConfigError as error:
 image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
 cluster = served(cluster, config.cluster.namespace, image)
 shared = volume(f"trainyard-{config.cluster.namespace}", cluster)
-namespace = Namespace(config.cluster.namespace, cluster, depends_on=[shared] if shared else [])
+namespace = Namespace(config.cluster.namespace, cluster, config.training, depends_on=[shared] if shared else [])
 workspace = Workspace(cluster, namespace, image, claim(cluster, namespace, bound_to=shared))
 secret = tokens(config.secrets, cluster, namespace)
 

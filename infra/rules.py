@@ -24,6 +24,7 @@ from infra.sections import (
     ImageConfig,
     NodesConfig,
     RendezvousConfig,
+    SecretsConfig,
     StorageConfig,
     TrainingConfig,
     WorkersConfig,
@@ -134,6 +135,15 @@ def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
             yield f"training.settings.{key}: the trainer has no such setting; {hint}"
 
 
+def _exporters(training: TrainingConfig, secrets: SecretsConfig) -> Iterator[str]:
+    """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
+    if training.settings.get("metrics.wandb_project") and not secrets.wandb_api_key:
+        yield (
+            "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with "
+            "`pulumi config set --secret --path secrets.wandbApiKey KEY`, or remove the project"
+        )
+
+
 #: The kinds of storage of each kind of cluster; the first is its default where the stack makes the cluster.
 STORAGE = {"existing": ("hostPath", "storageClass"), "gke": ("nfs", "filestore"), "eks": ("efs",)}
 
@@ -234,6 +244,7 @@ RULES = (
     _precision_of_machine,
     _engine,
     _trainer_settings,
+    _exporters,
     _storage_kind,
     _image_source,
     _batch_arithmetic,

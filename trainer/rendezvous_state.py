@@ -1,8 +1,8 @@
 """The rendezvous state as JSON: what any pod may have written is read without running it.
 
 torch keeps the state as a pickle, and unpickling what a stranger wrote is running the stranger's code. A state that
-does not fit here is refused, however it got into the store: a pickle of our own older versions, too, whose pods end
-when the update of the stack replaces their Job.
+does not fit here is refused, however it got into the store. Versions of the trainer do not meet in one state: another
+image is another Job, and the Job's UID is the id of its rendezvous.
 """
 
 import json

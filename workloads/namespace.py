@@ -6,6 +6,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
+from infra.config import TrainingConfig
 from workloads.pod import ETCD_PORT, STORE_PORT, component, labels
 
 #: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
@@ -22,7 +23,7 @@ class Namespace(pulumi.ComponentResource):
     """What `deleted_with` of every namespaced object points at: deleting that deletes the objects, one by one is not
     needed."""
 
-    def __init__(self, name: str, cluster: Cluster, depends_on: list[pulumi.Resource]):
+    def __init__(self, name: str, cluster: Cluster, training: TrainingConfig, depends_on: list[pulumi.Resource]):
         """`name` is the namespace's name; `depends_on` must outlive it, such as the volume that its claim binds."""
         super().__init__("trainyard:workloads:Namespace", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         enforced = {
@@ -42,7 +43,7 @@ class Namespace(pulumi.ComponentResource):
         )
         self.name = self.resource.metadata.name.apply(str)
         self.lifetime = cluster.resource or self.resource
-        for policy_name, spec in _policies().items():
+        for policy_name, spec in _policies(training).items():
             k8s.networking.v1.NetworkPolicy(
                 policy_name,
                 metadata=k8s.meta.v1.ObjectMetaArgs(
@@ -54,8 +55,9 @@ class Namespace(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
 
-def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
-    """Deny all, then allow: DNS for all; trainers among themselves and to etcd; the dataset Job out to the web.
+def _policies(training: TrainingConfig) -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
+    """Deny all, then allow: DNS for all; trainers among themselves, to etcd and as far as their figures go; the dataset
+    Job out to the web.
 
     They hold where the network plug-in enforces them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico,
     Cilium, the local node with `up --policies`). Storage is mounted by the node, and port-forward enters through the
@@ -71,6 +73,13 @@ def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
     to_etcd = net.NetworkPolicyEgressRuleArgs(to=[net.NetworkPolicyPeerArgs(pod_selector=etcd)], ports=client)
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     peers = [net.NetworkPolicyPeerArgs(pod_selector=trainer)]
+    egress, ingress = [net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd], [_from(peers)]
+    if training.settings.get("metrics.wandb_project"):
+        # Denied, wandb waits a minute at each start of a worker and is left out. No policy can name its server.
+        egress.append(net.NetworkPolicyEgressRuleArgs(ports=[net.NetworkPolicyPortArgs(port=443, protocol="TCP")]))
+    if scraped := training.settings.get("metrics.prometheus_port"):
+        # Whoever scrapes runs in a namespace of its own, or on the node.
+        ingress.append(_from(None, [net.NetworkPolicyPortArgs(port=int(scraped), protocol="TCP")]))
     return {
         "default-deny": net.NetworkPolicySpecArgs(pod_selector=everyone, policy_types=["Ingress", "Egress"]),
         "allow-dns": net.NetworkPolicySpecArgs(
@@ -79,19 +88,26 @@ def _policies() -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
         "trainers": net.NetworkPolicySpecArgs(
             pod_selector=trainer,
             policy_types=["Ingress", "Egress"],
-            ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers)],
-            egress=[net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd],
+            ingress=ingress,
+            egress=egress,
         ),
         # Whoever writes there can end the training, though not run code in it (trainer/rendezvous_state.py).
         "rendezvous": net.NetworkPolicySpecArgs(
             pod_selector=etcd,
             policy_types=["Ingress"],
-            ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers, ports=client)],
+            ingress=[_from(peers, client)],
         ),
         "dataset": net.NetworkPolicySpecArgs(
             pod_selector=dataset, policy_types=["Egress"], egress=[net.NetworkPolicyEgressRuleArgs(ports=web)]
         ),
     }
+
+
+def _from(
+    peers: list[k8s.networking.v1.NetworkPolicyPeerArgs] | None,
+    ports: list[k8s.networking.v1.NetworkPolicyPortArgs] | None = None,
+) -> k8s.networking.v1.NetworkPolicyIngressRuleArgs:
+    return k8s.networking.v1.NetworkPolicyIngressRuleArgs(from_=peers, ports=ports)
 
 
 def _selector(name: str) -> k8s.meta.v1.LabelSelectorArgs:

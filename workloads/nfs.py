@@ -12,6 +12,7 @@ import pulumi_kubernetes as k8s
 from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
 from infra.image import ContainerImage
 from workloads.pod import STAYS, TRAINER_ID, component, environment, labels, resources
+from workloads.priority import STORAGE, priority_class
 
 NAME = "nfs-server"
 PORT = 2049
@@ -54,6 +55,17 @@ class NfsServer(pulumi.ComponentResource):
             opts=opts,
         )
         metadata = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=space.metadata.name, labels=labels(NAME))
+        priority = priority_class(NAME, STORAGE, True, cluster, namespace, self)
+        k8s.policy.v1.PodDisruptionBudget(
+            name,
+            metadata=metadata,
+            # No drain takes it: while it moves, which takes its disk a minute or two, every worker stands still. An
+            # upgrade of GKE's nodes waits an hour for it at most, the deletion of a node pool not at all.
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(
+                max_unavailable=0, selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME))
+            ),
+            opts=opts,
+        )
         server = k8s.apps.v1.Deployment(
             name,
             metadata=metadata,
@@ -71,7 +83,7 @@ class NfsServer(pulumi.ComponentResource):
                             **STAYS,
                         },
                     ),
-                    spec=_pod(image.reference, claim.metadata.name, settings.metadata.name),
+                    spec=_pod(image.reference, claim.metadata.name, settings.metadata.name, priority),
                 ),
             ),
             opts=opts,
@@ -179,7 +191,9 @@ LOG {{
 """
 
 
-def _pod(image: pulumi.Output[str], claim: pulumi.Input[str], settings: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
+def _pod(
+    image: pulumi.Output[str], claim: pulumi.Input[str], settings: pulumi.Input[str], priority: pulumi.Input[str]
+) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
     listening = core.TCPSocketActionArgs(port=PORT)
     container = core.ContainerArgs(
@@ -224,6 +238,7 @@ def _pod(image: pulumi.Output[str], claim: pulumi.Input[str], settings: pulumi.I
             core.VolumeArgs(name="settings", config_map=core.ConfigMapVolumeSourceArgs(name=settings)),
             core.VolumeArgs(name="run", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory", size_limit="64Mi")),
         ],
+        priority_class_name=priority,
         automount_service_account_token=False,
         enable_service_links=False,
         termination_grace_period_seconds=30,

@@ -71,7 +71,7 @@ class Rendezvous(pulumi.ComponentResource):
     def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
         super().__init__("trainyard:workloads:Rendezvous", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
-        priority = priority_class("rendezvous", RENDEZVOUS, True, workspace.cluster, namespace, self)
+        priority = priority_class("rendezvous", RENDEZVOUS, True, workspace.cluster, namespace.name, self)
         server: pulumi.Output[str] | None = None
         if config.backend == "c10d":
             self.backend, port, pod = "c10d", STORE_PORT, _store_pod(workspace.image.reference, priority)
@@ -100,7 +100,13 @@ class Rendezvous(pulumi.ComponentResource):
         )
         service = k8s.core.v1.Service(
             name,
-            metadata=metadata,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=name,
+                namespace=namespace.name,
+                labels=labels("rendezvous"),
+                # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
+                annotations={"pulumi.com/skipAwait": "true"},
+            ),
             spec=k8s.core.v1.ServiceSpecArgs(
                 selector=component("rendezvous"),
                 ports=[k8s.core.v1.ServicePortArgs(name="client", port=port, target_port=port)],

@@ -70,7 +70,7 @@ class Training(pulumi.ComponentResource):
             name_of_job = f"train-{self.run_name[:26]}-{digest}"
         self.job_name = job_of(name_of_job) if training.runtime == "trainjob" else name_of_job
         self._service(namespace)
-        priority = priority_class("training", TRAINING, False, cluster, namespace, self)
+        priority = priority_class("training", TRAINING, False, cluster, namespace.name, self)
         container = CONTAINERS[training.runtime]
         launch = launch_command(workers, cluster.workers, elastic, rendezvous)
         pod = trainer_pod_spec(

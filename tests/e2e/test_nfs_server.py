@@ -118,7 +118,8 @@ def pod(image: str, settings: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "server"},
-        "spec": {**spec, "containers": [container], "volumes": volumes},
+        # The priority class is the stack's own, and here is no stack.
+        "spec": {**spec, "containers": [container], "volumes": volumes, "priorityClassName": ""},
     }
 
 

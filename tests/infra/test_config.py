@@ -77,6 +77,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
+        (
+            {"training": {"settings": {"metrics.wandb_project": "gpt2"}}},
+            "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with",
+        ),
         ({"training": {"model": "gpt5"}}, "training.model: 'gpt5' is not known; allowed: tiny, micro"),
         (
             {"training": {"model": "micro", "sequenceLength": 512, "microBatch": 8}},

@@ -73,6 +73,20 @@ def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_th
         assert pod["priorityClassName"] == expected["metadata"]["name"]
 
 
+def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
+    made = record("gcp-a100", stack_file_values("gcp-a100"))
+    pod = made.one("Deployment", "nfs-server").inputs["spec"]["template"]
+    classes = {item.inputs["metadata"]["name"]: item.inputs for item in made.all("kubernetes:scheduling")}
+    server = classes.pop(pod["spec"]["priorityClassName"])
+    assert classes
+    assert all(server["value"] > other["value"] for other in classes.values())
+    assert server["preemptionPolicy"] == "PreemptLowerPriority"
+    budget = made.one("PodDisruptionBudget", "nfs-server").inputs
+    assert budget["spec"]["maxUnavailable"] == 0
+    assert budget["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert budget["metadata"]["namespace"] == made.one("Deployment", "nfs-server").inputs["metadata"]["namespace"]
+
+
 def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever() -> None:
     (budget,) = [item for item in stack(workers={"count": 4, "min": 2}).resources if item.kind == "PodDisruptionBudget"]
     assert budget.inputs["spec"]["minAvailable"] == 2

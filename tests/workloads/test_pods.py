@@ -53,6 +53,28 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     assert sorted(leaving) == ["allow-dns", "dataset"]
 
 
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_trainers_reach_as_far_as_their_figures_go_and_no_farther() -> None:
+    """Dataplane V2 and others enforce it: wandb then waits a minute at each start, and is left out."""
+
+    def policy(**settings: Any) -> dict[str, Any]:
+        changes = {"training": {"settings": {f"metrics.{key}": value for key, value in settings.items()}}}
+        secrets = {"secrets": {"wandbApiKey": "key"}} if "wandb_project" in settings else {}
+        values = stack_file_values("local") | secrets
+        made = record("local", values | {"training": {**values["training"], **changes["training"]}})
+        return made.one("NetworkPolicy", "trainers").inputs["spec"]
+
+    plain, wandb, prometheus = policy(), policy(wandb_project="gpt2"), policy(prometheus_port=9500)
+    assert [rule for rule in wandb["egress"] if rule not in plain["egress"]] == [
+        {"ports": [{"port": 443, "protocol": "TCP"}]}
+    ]
+    assert wandb["ingress"] == plain["ingress"]
+    assert [rule for rule in prometheus["ingress"] if rule not in plain["ingress"]] == [
+        {"ports": [{"port": 9500, "protocol": "TCP"}]}
+    ]
+    assert prometheus["egress"] == plain["egress"]
+
+
 def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
     job = local_stack.one("Job", "training").inputs
     spec = job["spec"]
