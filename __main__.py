@@ -5,7 +5,7 @@ import pulumi
 from infra.config import ConfigError, parse
 from infra.image import TRAINER, ContainerImage
 from infra.platform import cluster_for
-from infra.settings import stack_values
+from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
 from workloads.gpu_check import checked
 from workloads.namespace import Namespace
@@ -22,6 +22,8 @@ from workloads.workspace import Workspace
 stack = pulumi.get_stack()
 try:
     config = parse(stack_values(), stack)
+    if __name__ == "__main__":  # under Pulumi; a recording (infra/recording.py) builds nothing
+        refuse_placeholders(config, stack)
     cluster = cluster_for(config, stack)
 except ConfigError as error:
     # One line a problem, no traceback, and nothing has been changed.

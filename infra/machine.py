@@ -8,7 +8,7 @@ from typing import Literal
 #: What the cluster's own pods on a worker node ask for, (CPU, GiB), on top of what the kubelet reserves. GKE: node
 #: agent, fluent-bit, metrics and Prometheus collectors, CSI drivers, metadata server, device plugin, DCGM exporter;
 #: higher than their requests as of 1.34, because each release adds one. EKS: aws-node with its policy agent,
-#: kube-proxy, pod identity agent, EFS driver, and ours: device plugin and DCGM exporter.
+#: kube-proxy, pod identity agent, node monitoring agent, EFS driver, and ours: device plugin and DCGM exporter.
 DAEMONS = {"gcp": (0.75, 1.5), "aws": (0.6, 1.0)}
 
 

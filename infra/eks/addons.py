@@ -1,10 +1,11 @@
 """EKS' add-ons, in the order in which they and the nodes need each other.
 
-    network plug-in, kube-proxy, pod identity agent  ->  nodes  ->  CoreDNS, EFS driver
+    network plug-in, kube-proxy, pod identity agent, node monitoring agent  ->  nodes  ->  CoreDNS, EFS driver
 
-The first three are DaemonSets without which no node gets ready; the others are Deployments, which are never ready
-without a node. Backwards it is as right: the network plug-in lives longer than the nodes, and gives their network
-interfaces back.
+The first are DaemonSets: without three of them no node gets ready, and without the last EKS' node repair sees no fault
+of an accelerator (docs.aws.amazon.com/eks/latest/userguide/node-health.html). The others are Deployments, which are
+never ready without a node. Backwards it is as right: the network plug-in lives longer than the nodes, and gives their
+network interfaces back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.cluster import NVIDIA_GPU
 from infra.eks.identity import PODS, Identity, identity
 from infra.eks.scope import Scope
 from infra.scope import LONG
@@ -32,7 +34,16 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
         # The policies of workloads/namespace.py are enforced by its agent, which is off by default.
         values={"enableNetworkPolicy": "true"},
     )
-    return [agent, network, _addon("kube-proxy", scope, cluster, [])]
+    monitor = _addon(
+        "eks-node-monitoring-agent",
+        scope,
+        cluster,
+        [],
+        # Its part that asks NVIDIA's DCGM tolerates no taint by itself (values.yaml of its chart, 1.7.0), and a node
+        # with accelerators that it does not run on counts as broken.
+        values={"dcgmAgent": {"tolerations": [{"key": NVIDIA_GPU, "operator": "Exists"}]}},
+    )
+    return [agent, network, _addon("kube-proxy", scope, cluster, []), monitor]
 
 
 def after_nodes(scope: Scope, cluster: aws.eks.Cluster, nodes: list[pulumi.Resource]) -> list[pulumi.Resource]:

@@ -60,6 +60,10 @@ def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
     if nodes.consumption == "spot":
         notes.append("Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.py).")
+    assert config.eks is not None
+    if config.eks.logs:
+        kinds = ", ".join(config.eks.logs)
+        notes.append(f"CloudWatch bills {prices.LOGS_GB:.2f} USD for each GB of the control plane's logs ({kinds}).")
     if nodes.alternatives:
         notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
     if config.storage.throughput == "elastic":

@@ -23,7 +23,7 @@ import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.eks.machines import REGIONS
-from infra.eks.scope import Scope
+from infra.eks.scope import ADDRESS, PART, Scope
 from infra.scope import NETWORK
 
 ANYWHERE = "0.0.0.0/0"
@@ -52,7 +52,7 @@ def build(config: StackConfig, scope: Scope) -> Network:
         # The file system's mount targets have names.
         enable_dns_hostnames=True,
         tags=scope.named(),
-        opts=scope.options(timeouts=NETWORK),
+        opts=scope.options(),
     )
     # What nobody chose a security group for is let in nowhere.
     aws.ec2.DefaultSecurityGroup("default", vpc_id=vpc.id, tags=scope.named("unused"), opts=scope.options())
@@ -103,7 +103,7 @@ def _nat(
     subnet = _subnet("nat", scope, vpc, REGIONS[scope.region].home[0], block)
     # An internet gateway cannot be detached while an address of its network is in use.
     address = aws.ec2.Eip(
-        "nat", domain="vpc", tags=scope.named("nat"), opts=scope.options(depends_on=[gateway], timeouts=NETWORK)
+        "nat", domain="vpc", tags=scope.named("nat"), opts=scope.options(depends_on=[gateway], timeouts=ADDRESS)
     )
     nat = aws.ec2.NatGateway(
         "nat",
@@ -125,7 +125,7 @@ def _subnet(
         cidr_block=str(block),
         map_public_ip_on_launch=public,
         tags=scope.named(name),
-        opts=scope.options(timeouts=NETWORK),
+        opts=scope.options(timeouts=PART),
     )
 
 

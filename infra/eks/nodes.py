@@ -38,7 +38,8 @@ TAINT = "present"
 #: Label by which the autoscaler knows that a node has accelerators that its device plugin has not announced yet.
 ACCELERATOR = "k8s.amazonaws.com/accelerator"
 #: What a pod gets to save and leave: the notice of a Spot machine comes 120 s before its end, and EKS needs some of it
-#: until it evicts. A node that is drained for another reason gives as much.
+#: until it evicts. A node that is drained for another reason gives as much, and at a shutdown that nobody announced the
+#: image's kubelet gives 120 s.
 GRACE = 90
 #: The container runtime puts the driver's libraries into containers that say what they use.
 DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}

@@ -21,6 +21,9 @@ SOURCE = "AWS Price List"
 EKS_CLUSTER = 0.10
 #: A public IPv4 address, per hour, in use or not (aws.amazon.com/vpc/pricing).
 PUBLIC_ADDRESS = 0.005
+#: A GB of logs that CloudWatch takes in, in us-east-1 and us-east-2; 0.50 to 0.90 elsewhere
+#: (aws.amazon.com/cloudwatch/pricing).
+LOGS_GB = 0.50
 #: GB-month of stored images (aws.amazon.com/ecr/pricing).
 REGISTRY_GIB = 0.10
 #: A KMS key, per month; one that waits for its deletion is free (aws.amazon.com/kms/pricing).

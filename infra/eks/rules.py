@@ -23,6 +23,8 @@ LARGEST, SMALLEST = 16, 20
 #: Ranges of the API's allow-list: fewer fixed digits than this let half of the internet in.
 WIDEST = 8
 MOST_CIDRS = 40
+#: Addresses of documents (RFC 5737, TEST-NET-3): the shipped stack file has one, so that it can be previewed as it is.
+NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 
 
 def _name(cluster: ClusterConfig) -> Iterator[str]:
@@ -68,11 +70,21 @@ def _endpoint(eks: EksConfig | None) -> Iterator[str]:
         network = ipaddress.IPv4Network(text)
         if network.prefixlen < WIDEST:
             yield f"eks.apiAllowedCidrs: {text} lets in far more than your network; allowed: /{WIDEST} to /32"
-        elif network.is_private and not network.overlaps(ipaddress.IPv4Network("203.0.113.0/24")):
+        elif network.is_private and not network.overlaps(NOBODY):
             yield (
                 f"eks.apiAllowedCidrs: {text} is a private range, which no request from outside comes from; give the "
                 "public address (`curl https://checkip.amazonaws.com`)"
             )
+
+
+def placeholders(eks: EksConfig | None) -> list[str]:
+    """What a preview may have and an account must not: a control plane would be built that nobody reaches."""
+    found = [text for text in (eks.api_allowed_cidrs if eks else ()) if ipaddress.IPv4Network(text).overlaps(NOBODY)]
+    return [
+        f"eks.apiAllowedCidrs: {text} is an address of documents, which nobody has; give this machine's public one "
+        "(`curl https://checkip.amazonaws.com`)"
+        for text in found
+    ]
 
 
 def _network(eks: EksConfig | None) -> Iterator[str]:

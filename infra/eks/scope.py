@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.owner import marks
 from infra.scope import Scope as Common
+
+#: Of what the provider gives no time for a change: subnets, security groups, mount targets. It has no times at all for
+#: networks and file systems, and for an address only those of a change and of its end (hashicorp/terraform-provider-aws
+#: 5.100.0, by its schemas).
+PART = pulumi.CustomTimeouts(create="20m", delete="30m")
+MOUNT = pulumi.CustomTimeouts(create="60m", delete="60m")
+ADDRESS = pulumi.CustomTimeouts(delete="30m")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ import pulumi_kubernetes as k8s
 from infra.cluster import SharedStorage, static_volume
 from infra.config import StackConfig
 from infra.eks.network import Network
-from infra.eks.scope import Scope
-from infra.scope import LONG, NETWORK
+from infra.eks.scope import MOUNT, PART, Scope
 
 NFS = 2049
 #: uid and gid of the trainer in its image; workloads/pod.py has it for pods.
@@ -43,7 +42,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         description="NFS from the nodes of the cluster",
         vpc_id=network.vpc.id,
         tags=scope.named("storage"),
-        opts=scope.options(timeouts=NETWORK),
+        opts=scope.options(timeouts=PART),
     )
     # One in each zone, in the subnet of the nodes: a node finds the one of its own zone by name.
     targets = [
@@ -52,7 +51,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
             file_system_id=system,
             subnet_id=subnet.id,
             security_groups=[group.id],
-            opts=scope.options(timeouts=LONG),
+            opts=scope.options(timeouts=MOUNT),
         )
         for zone, subnet in network.subnets.items()
     ]
@@ -72,15 +71,14 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
     )
     mounted: list[pulumi.Resource] = [*targets, point]
     if made is not None:
-        mounted.append(_policy(scope, made, point))
+        mounted.append(_policy(scope, made))
     source = k8s.core.v1.CSIPersistentVolumeSourceArgs(
         driver="efs.csi.aws.com", volume_handle=pulumi.Output.concat(system, "::", point.id)
     )
     shared = static_volume(
         config.storage.size_gib,
+        # Encrypted on the way: the driver's tunnel, which is always on (its mount option `tls` is deprecated).
         csi=source,
-        # Encrypted on the way: the driver's own tunnel.
-        mount_options=["tls"],
         address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),
     )
     return Storage(shared, group, mounted)
@@ -94,32 +92,37 @@ def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
         performance_mode="generalPurpose",
         throughput_mode=config.storage.throughput,
         tags=scope.named("data"),
-        opts=scope.options(timeouts=LONG, retain_on_delete=config.storage.retain),
+        opts=scope.options(retain_on_delete=config.storage.retain),
     )
 
 
-def _policy(scope: Scope, system: aws.efs.FileSystem, point: aws.efs.AccessPoint) -> aws.efs.FileSystemPolicy:
-    """In by the access point and encrypted, or not at all; not as root."""
+def _policy(scope: Scope, system: aws.efs.FileSystem) -> aws.efs.FileSystemPolicy:
+    """In through a mount target and encrypted, or not at all; not as root.
 
-    def document(parts: list[str]) -> str:
-        file_system, access_point = parts
+    Of who mounts without `iam` EFS knows no more than that: its documents use the condition AccessPointArn for roles
+    alone (docs.aws.amazon.com/efs/latest/ug/access-points-iam-policy.html), and the driver's add-on gives its nodes'
+    part no role (aws-efs-csi-driver issue 1759). That only the cluster's nodes reach a target is the security group's
+    business (let_in), and who writes is the access point's.
+    """
+
+    def document(file_system: str) -> str:
+        everybody = {"Principal": {"AWS": "*"}, "Resource": file_system}
         allow = {
+            **everybody,
             "Effect": "Allow",
-            "Principal": {"AWS": "*"},
             "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
-            "Resource": file_system,
-            "Condition": {
-                "Bool": {"elasticfilesystem:AccessedViaMountTarget": "true", "aws:SecureTransport": "true"},
-                "StringEquals": {"elasticfilesystem:AccessPointArn": access_point},
-            },
+            "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}},
         }
-        return json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+        deny = {
+            **everybody,
+            "Effect": "Deny",
+            "Action": "*",
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }
+        return json.dumps({"Version": "2012-10-17", "Statement": [allow, deny]})
 
     return aws.efs.FileSystemPolicy(
-        "data",
-        file_system_id=system.id,
-        policy=pulumi.Output.all(system.arn, point.arn).apply(document),
-        opts=scope.options(),
+        "data", file_system_id=system.id, policy=system.arn.apply(document), opts=scope.options()
     )
 
 

@@ -13,12 +13,8 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.scope import Scope
 from infra.machine import Machine
-from infra.sections import NodesConfig
 
 ROOT_DEVICE = "/dev/xvda"
-#: Of a machine that shuts down without having been drained, seconds for its pods, and the last of them for its own: an
-#: eviction that a disruption budget holds up still becomes a SIGTERM.
-SHUTDOWN, SHUTDOWN_OWN = 45, 10
 
 
 def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> aws.ec2.LaunchTemplate:
@@ -59,7 +55,9 @@ def for_workers(config: StackConfig, machine: Machine, group: pulumi.Output[str]
     nodes, eks = config.nodes, config.eks
     assert nodes is not None
     assert eks is not None
-    options: dict[str, Any] = {"user_data": _node_configuration(nodes, machine)}
+    options: dict[str, Any] = {}
+    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
+        options["user_data"] = _on_local_disks()
     if nodes.efa:
         options["network_interfaces"] = [
             aws.ec2.LaunchTemplateNetworkInterfaceArgs(
@@ -74,19 +72,13 @@ def for_workers(config: StackConfig, machine: Machine, group: pulumi.Output[str]
     return options
 
 
-def _node_configuration(nodes: NodesConfig, machine: Machine) -> str:
-    """What the machines tell their kubelets (awslabs/amazon-eks-ami, nodeadm); EKS adds the rest."""
-    spec: dict[str, Any] = {
-        "kubelet": {
-            "config": {
-                "shutdownGracePeriod": f"{SHUTDOWN}s",
-                "shutdownGracePeriodCriticalPods": f"{SHUTDOWN_OWN}s",
-            }
-        }
-    }
-    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
-        # The machine's own NVMe disks hold images, logs and the pods' scratch.
-        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+def _on_local_disks() -> str:
+    """Images, logs and the pods' scratch are on the machine's own NVMe disks (awslabs/amazon-eks-ami, nodeadm).
+
+    The kubelet's times for a shutdown are the image's: 150 s, the last 30 of them for the node's own pods, from
+    Kubernetes 1.34 on (nodeadm/internal/kubelet/config.go, pull request 2390); a trainer has its whole grace period.
+    """
+    spec = {"instance": {"localStorage": {"strategy": "RAID0"}}}
     wanted = json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
     lines = [
         "MIME-Version: 1.0",

@@ -17,6 +17,16 @@ from tests.infra.recorded import changed, earlier, recorded
 
 STACK = "aws-g4dn"
 BEFORE_NODES = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")
+#: What the provider lets a program wait for, where that is not creation, change and deletion: by its schemas
+#: (hashicorp/terraform-provider-aws 5.100.0). It ignores a time that it does not have.
+TIMES = {
+    "Vpc": set(),
+    "FileSystem": set(),
+    "Subnet": {"create", "delete"},
+    "SecurityGroup": {"create", "delete"},
+    "MountTarget": {"create", "delete"},
+    "Eip": {"read", "update", "delete"},
+}
 AFTER_NODES = ("coredns", "aws-efs-csi-driver")
 
 
@@ -108,8 +118,11 @@ def test_t3_whoever_names_the_clusters_security_group_goes_before_it(stack: Reco
 def test_t3_network_parts_have_time_to_go(stack: Recording) -> None:
     """Or a destroy gives up while AWS still takes interfaces away."""
     for item in stack.all("aws:ec2/"):
-        if item.kind in ("Vpc", "Subnet", "InternetGateway", "SecurityGroup", "NatGateway"):
+        assert item.timeouts.keys() <= TIMES.get(item.kind, {"create", "update", "delete"}), item.kind
+        if item.kind in ("Subnet", "InternetGateway", "SecurityGroup", "NatGateway"):
             assert item.timeouts["delete"] == "30m", f"{item.kind} {item.name}"
+    for item in of(stack, "FileSystem") + of(stack, "MountTarget"):
+        assert item.timeouts.keys() <= TIMES[item.kind]
     for item in (cluster(stack), *groups(stack)):
         assert (item.timeouts["create"], item.timeouts["delete"]) == ("60m", "60m")
 

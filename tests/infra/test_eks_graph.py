@@ -164,13 +164,17 @@ def test_the_file_system_is_encrypted_entered_by_one_door_and_by_the_trainer() -
         "ownerGid": TRAINER_ID,
         "permissions": "0750",
     }
-    (allow,) = json.loads(found.one("FileSystemPolicy").inputs["policy"])["Statement"]
-    assert "elasticfilesystem:ClientRootAccess" not in allow["Action"]
-    assert allow["Condition"]["Bool"]["aws:SecureTransport"] == "true"
+    allow, deny = json.loads(found.one("FileSystemPolicy").inputs["policy"])["Statement"]
+    assert allow["Action"] == ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"], "and not as root"
+    assert allow["Condition"] == {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}, (
+        "of a client without a role EFS is sure to know no more"
+    )
+    assert (deny["Effect"], deny["Action"]) == ("Deny", "*")
+    assert deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     volume = found.one("PersistentVolume").inputs["spec"]
     assert volume["csi"]["volumeHandle"].startswith("fs-")
     assert "::fsap-" in volume["csi"]["volumeHandle"]
-    assert volume["mountOptions"] == ["tls"]
+    assert "mountOptions" not in volume, "the driver's tunnel is always on"
 
 
 def test_the_image_is_built_beside_the_cluster_and_the_same_content_can_be_pushed_again() -> None:
@@ -215,6 +219,22 @@ def test_the_add_ons_that_need_rights_have_a_role_of_their_own() -> None:
         (association,) = stack().one("Addon", name).inputs["podIdentityAssociations"]
         assert association["serviceAccount"] == account
     assert json.loads(stack().one("Addon", "vpc-cni").inputs["configurationValues"]) == {"enableNetworkPolicy": "true"}
+
+
+def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> None:
+    found = stack()
+    agent = found.one("Addon", "eks-node-monitoring-agent")
+    (toleration,) = json.loads(agent.inputs["configurationValues"])["dcgmAgent"]["tolerations"]
+    for group in (item for item in found.resources if item.kind == "NodeGroup"):
+        assert group.inputs["nodeRepairConfig"] == {"enabled": True}
+        assert agent.urn in earlier(found, group)
+        for taint in group.inputs.get("taints", []):
+            assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")
+
+
+def test_what_the_control_plane_logs_is_what_is_asked_for() -> None:
+    assert stack().one("Cluster").inputs["enabledClusterLogTypes"] == ["api", "authenticator"]
+    assert stack(eks={"logs": ["audit"]}).one("Cluster").inputs["enabledClusterLogTypes"] == ["audit"]
 
 
 def test_the_outputs_are_what_a_person_needs_next() -> None:

@@ -29,7 +29,15 @@ from moto.eks.responses import EKSResponse
 from moto.server import ThreadedMotoServer
 
 #: Add-ons that EKS offers, as far as a training cluster uses them.
-ADDONS = ("vpc-cni", "kube-proxy", "coredns", "eks-pod-identity-agent", "aws-efs-csi-driver", "aws-ebs-csi-driver")
+ADDONS = (
+    "vpc-cni",
+    "kube-proxy",
+    "coredns",
+    "eks-pod-identity-agent",
+    "eks-node-monitoring-agent",
+    "aws-efs-csi-driver",
+    "aws-ebs-csi-driver",
+)
 
 
 @contextmanager
