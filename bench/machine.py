@@ -4,7 +4,13 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import tempfile
 from pathlib import Path
+
+
+def results(rehearsal: bool = False) -> Path:
+    """The folder of the pages; those of a rehearsal say nothing of speed and stay out of the repository."""
+    return Path(tempfile.gettempdir()) / "trainyard-rehearsal" if rehearsal else Path(__file__).parent / "results"
 
 
 def describe(*packages: str) -> str:

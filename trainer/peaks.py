@@ -1,26 +1,24 @@
-"""The most that a device can compute, for MFU (model FLOPs utilisation)."""
+"""The most that a device can compute, for MFU (model FLOPs utilisation): peaks.yaml has figures and sources."""
+
+import functools
+from pathlib import Path
 
 import torch
+import yaml
 
-PEAKS = (
-    ("h200 nvl", 836e12),
-    ("h200", 989e12),
-    ("h100 pcie", 756e12),
-    ("h100 nvl", 835e12),
-    ("h100", 989e12),
-    ("a100", 312e12),
-    ("a10g", 70e12),
-    ("a10", 125e12),
-    ("l40s", 362e12),
-    ("l4", 121e12),
-    ("t4", 65e12),
-)
-"""Dense FLOP/s in bf16 (fp16 where there is no bf16), from NVIDIA's data sheets; the first name that matches counts."""
+
+@functools.cache
+def peaks() -> dict[str, float]:
+    """FLOP/s by a part of the device's name; the first that matches counts."""
+    rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+    return {row["name"]: float(row["flops"]) for row in rows}
+
+
+def named(device: str) -> float | None:
+    """That of the device which torch calls so, as in its data sheet."""
+    return next((value for key, value in peaks().items() if key in device.lower()), None)
 
 
 def peak(device: torch.device) -> float | None:
     """None where it is not known: CPUs (it depends on clock, cores and what else runs) and other accelerators."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device).lower()
-    return next((value for key, value in PEAKS if key in name), None)
+    return named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None

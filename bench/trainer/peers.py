@@ -1,14 +1,17 @@
 """What people train GPT-2 with otherwise, one mode in one process: `python -m bench.trainer.peers JSON`.
 
-loop: a plain loop over transformers' GPT2LMHeadModel, model and loss compiled as one. Trainer: transformers' Trainer
-with the same settings. Both: SDPA, no dropout, fused AdamW, clipping at 1, autocast for bf16, our trainer's batches.
-The last line is {"seconds": [of each step], "cpu": [processor seconds of each], "losses": [of each]}.
+loop: a plain loop over transformers' GPT2LMHeadModel, model and loss compiled as one. nanoGPT: its way of training
+(nano.py). Trainer: transformers' Trainer with the same settings. All: SDPA, no dropout, fused AdamW, clipping at 1,
+autocast for bf16, our trainer's batches, on an accelerator from pinned memory and fetched while it computes.
+The last line is {"seconds": [of each step], "cpu": [processor seconds of each], "losses": [of each], "waits": [seconds
+of each in which the host fetched batches], "memory": most bytes of the device, or of the process}.
 """
 
 import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -16,23 +19,36 @@ def main(arguments: list[str]) -> None:
     mode = json.loads(arguments[0])
     if mode["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    clock, losses = {"loop": loop, "Trainer": trainer}[mode["program"]](mode)
-    print(json.dumps({"seconds": clock.seconds, "cpu": clock.cpu, "losses": losses}))
+    import torch
+
+    from trainer.stopwatch import memory
+
+    clock, losses = {"loop": loop, "nanoGPT": nano, "Trainer": trainer}[mode["program"]](mode)
+    most = memory(torch.device(mode["device"]))
+    figures = {"seconds": clock.seconds, "cpu": clock.cpu, "losses": losses, "waits": clock.waits, "memory": most}
+    print(json.dumps(figures))
 
 
 class Clock:
-    """Of steps: wall and processor seconds."""
+    """Of steps: wall and processor seconds, and of the wall seconds those that the host waited for batches."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.cpu: list[float] = []
+        self.waits: list[float] = []
+        self._waited = 0.0
 
     def begin(self) -> None:
         self._began = time.perf_counter(), time.process_time()
 
+    def waited(self, seconds: float) -> None:
+        self._waited += seconds
+
     def end(self) -> None:
         self.seconds.append(time.perf_counter() - self._began[0])
         self.cpu.append(time.process_time() - self._began[1])
+        self.waits.append(self._waited)
+        self._waited = 0.0
 
 
 def batches(mode: dict[str, Any]) -> Any:
@@ -43,11 +59,8 @@ def batches(mode: dict[str, Any]) -> Any:
 
 
 def network(mode: dict[str, Any]) -> Any:
-    import torch
-
     from trainer import model
 
-    torch.set_float32_matmul_precision("high")
     return model.build(mode["preset"], 50257, 50256, seed=1337).to(mode["device"])
 
 
@@ -55,29 +68,61 @@ def loop(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     import torch
     from torch.nn import functional as F
 
-    net, data, device = network(mode), batches(mode), mode["device"]
-    adam = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
+    net = network(mode)
 
-    def token_loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def mean_loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = net(input_ids=inputs).logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    compute = torch.compile(token_loss) if mode["compiled"] else token_loss
-    clock, losses = Clock(), []
-    for step in range(mode["steps"]):
-        clock.begin()
+    return steps(mode, net, mean_loss)
+
+
+def nano(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
+    from bench.trainer.nano import Net
+
+    net = Net(mode["preset"], seed=1337).to(mode["device"])
+    return steps(mode, net, net)
+
+
+def steps(mode: dict[str, Any], net: Any, mean_loss: Callable[..., Any]) -> tuple[Clock, list[float]]:
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    data, device, clock = batches(mode), mode["device"], Clock()
+    adam = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
+    compute = torch.compile(mean_loss) if mode["compiled"] else mean_loss
+
+    def fetched() -> Iterator[list[torch.Tensor]]:
+        for step in range(mode["steps"]):
+            for number in range(data.per_step):
+                parts = [torch.from_numpy(part) for part in data.get(step, number)]
+                if device == "cuda":
+                    parts = [part.contiguous().pin_memory() for part in parts]
+                yield [part.to(device, non_blocking=True) for part in parts]
+
+    def following() -> Any:
+        began = time.perf_counter()
+        found = next(source, None)
+        clock.waited(time.perf_counter() - began)
+        return found
+
+    source, losses = fetched(), []
+    clock.begin()
+    batch = following()
+    for _ in range(mode["steps"]):
         loss = torch.zeros((), device=device)
-        for number in range(data.per_step):
-            inputs, targets = (torch.from_numpy(part).to(device) for part in data.get(step, number))
+        for _ in range(data.per_step):
             with torch.autocast(device, torch.bfloat16, enabled=mode["precision"] == "bf16"):
-                part = compute(inputs, targets) / mode["tokens_per_step"]
+                part = compute(*batch) / data.per_step
             part.backward()
+            batch = following()  # while an accelerator computes
             loss += part.detach()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         adam.step()
         adam.zero_grad(set_to_none=True)
         losses.append(loss.item())  # waits for the device
         clock.end()
+        clock.begin()
     return clock, losses
 
 
@@ -85,6 +130,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     import torch
     import transformers
 
+    torch.set_float32_matmul_precision("high")
     net, data = network(mode), batches(mode)
     clock = Clock()
 
@@ -96,18 +142,24 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
 
         def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
             batch, row = divmod(index, mode["micro_batch"])
-            inputs, _ = data.get(*divmod(batch, data.per_step))
-            ids = torch.from_numpy(inputs[row])
+            if row == 0:
+                began = time.perf_counter()
+                self.inputs, _ = data.get(*divmod(batch, data.per_step))
+                clock.waited(time.perf_counter() - began)
+            ids = torch.from_numpy(self.inputs[row])
             return {"input_ids": ids, "labels": ids}
 
     class Timing(transformers.TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """From one step's end to the next one's: the batches are fetched before a step begins."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             clock.begin()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             if mode["device"] == "cuda":
                 torch.cuda.synchronize()
             clock.end()
+            clock.begin()
 
     settings = transformers.TrainingArguments(
         output_dir=mode["scratch"],
@@ -129,7 +181,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
         report_to=[],
         disable_tqdm=True,
         dataloader_num_workers=0,
-        dataloader_pin_memory=False,
+        dataloader_pin_memory=mode["device"] == "cuda",
         train_sampling_strategy="sequential",
     )
     built = transformers.Trainer(net, settings, train_dataset=Windows(), callbacks=[Timing()])

@@ -5,10 +5,13 @@ others, limit.py the matrix products alone. Each mode is a process of its own. A
 accelerator): gradients add up over four micro-batches of one window, or one of four. A figure is the median of the
 steps after the first. `--only` measures a part; figures are kept in bench/results/ and the table has all of them.
 
-On a machine that others use as well, wall seconds say little: processor seconds, of one thread (`--threads 1`), do.
+On a machine that others use as well, wall seconds say little: processor seconds, of one thread (`--threads 1`), do. On
+an accelerator what this machine has not measured yet comes first, so a run that `--minutes` ended is completed by the
+next one. `--tiny` rehearses the accelerator's modes with a model of a minute, its pages apart from the real ones.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -18,17 +21,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.machine import describe
+from bench.machine import describe, results
 from bench.trainer import speed_table
 from trainer.launch import MALLOC
 
-RESULTS = Path(__file__).parents[1] / "results"
 PROGRAMS = ("ours", "loop", "Trainer", "limit")
 ALLOCATORS = {"kept": MALLOC, "glibc": ""}
 
@@ -41,32 +45,41 @@ class Mode:
     micro_batch: int
     allocator: str = "kept"
     """kept: freed memory stays with the process (launch.py sets it); glibc: its defaults."""
+    preset: str = "small"
 
     @property
     def name(self) -> str:
         how = "" if self.program == "limit" else ", compiled" if self.compiled else ", eager"
-        return f"{self.program}, {self.precision}{how}, {self.micro_batch}x1024, {self.allocator}"
+        size = "" if self.preset == "small" else f", {self.preset}"
+        return f"{self.program}, {self.precision}{how}, {self.micro_batch}x1024, {self.allocator}{size}"
 
 
-def modes(device: str) -> list[Mode]:
-    """All that are measured, the fast ones first. glibc's defaults for the modes that people would choose."""
-    windows = (1, 4) if device == "cpu" else (32, 64)
-    precisions = ("bf16", "fp32") if device == "cpu" else ("bf16",)
+def modes(device: str, tiny: bool) -> list[Mode]:
+    """All that are measured, in order. glibc's defaults for the modes that people would choose on a CPU."""
+    if device == "cuda" or tiny:
+        return _on_accelerator(tiny)
     found = [
         Mode(program, precision, compiled, micro_batch)
-        for precision in precisions
-        for micro_batch in windows
+        for precision in ("bf16", "fp32")
+        for micro_batch in (1, 4)
         for program in PROGRAMS
         for compiled in (True, False)
         if compiled or program != "limit"
     ]
-    if device == "cpu":
-        found += [
-            Mode(program, "bf16", True, micro_batch, "glibc")
-            for micro_batch in windows
-            for program in ("ours", "loop", "Trainer")
-        ]
-    return found
+    programs = ("ours", "loop", "Trainer")
+    return found + [Mode(program, "bf16", True, windows, "glibc") for windows in (1, 4) for program in programs]
+
+
+def _on_accelerator(tiny: bool) -> list[Mode]:
+    """What the goals compare first; then a larger model, larger micro-batches, and what the compiler brings."""
+    small, windows = ("tiny", 2) if tiny else ("small", 32)
+    five = ("limit", "ours", "nanoGPT", "loop", "Trainer")
+    first = [Mode(program, "bf16", True, windows, preset=small) for program in five]
+    eager = Mode("ours", "bf16", False, windows, preset=small)
+    if tiny:
+        return [*first, eager]
+    medium = [Mode(program, "bf16", True, windows, preset="medium") for program in ("ours", "nanoGPT", "loop")]
+    return [*first, *medium, *(Mode(program, "bf16", True, 64) for program in ("ours", "nanoGPT")), eager]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,52 +88,70 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
-    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 30")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
     parser.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
     parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
+    parser.add_argument("--tiny", action="store_true", help="rehearse an accelerator's modes with a tiny model")
+    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no mode after this, and end the one")
     options = parser.parse_args(arguments)
-    chosen = [
-        mode
-        for mode in modes(options.device)
-        if all(word in mode.name for word in options.only.replace(",", " ").split())
-    ]
+    known = modes(options.device, options.tiny)
+    words = options.only.replace(",", " ").split()
+    chosen = [mode for mode in known if all(word in mode.name for word in words)]
     if options.list or not chosen:
-        print("\n".join(mode.name for mode in chosen or modes(options.device)))
+        print("\n".join(mode.name for mode in chosen or known))
         return 0 if chosen else 2
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
-    file = RESULTS / f"{name}.json"
+    file = results(options.tiny) / f"{name}.json"
+    figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    machine = describe("torch", "transformers") + accelerator(options.device)
+    if options.device == "cuda" and not options.only:
+        chosen.sort(key=lambda mode: figures.get(mode.name, {}).get("machine") == machine)
+    deadline = time.monotonic() + 60 * options.minutes
+    left: list[str] = []
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
-        data = dataset(Path(scratch))
+        data = dataset(Path(scratch), own=options.device == "cuda" or options.tiny)
         for mode in chosen:
+            if time.monotonic() > deadline - 10:
+                left.append(mode.name)
+                continue
             try:
-                found = measure(mode, options, data, Path(scratch)) | dataclasses.asdict(mode)
+                found = measure(mode, options, data, Path(scratch), deadline) | dataclasses.asdict(mode)
+            except subprocess.TimeoutExpired:
+                left.append(mode.name)
+                continue
             except subprocess.CalledProcessError as error:
                 print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
                 continue
             print(f"{mode.name}: {found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step", flush=True)
             file.parent.mkdir(exist_ok=True)
-            figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-            figures[mode.name] = found
+            figures[mode.name] = found | {"machine": machine}
             file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
             page.write(file.with_suffix(".md"), speed_table.text(figures, options.device))
+    for line in speed_table.goals(figures, machine) if options.device == "cuda" or options.tiny else ():
+        print(f"== {line}")
+    if left:
+        print(f"== no time left for: {'; '.join(left)}. Run the stage again: these come first then")
     return 0
 
 
-def dataset(folder: Path) -> str:
-    """The sample text in GPT-2's tokens."""
+def dataset(folder: Path, own: bool = False) -> str:
+    """The sample text in GPT-2's tokens; `own`: in a tokenizer of ours, which needs no package."""
+    if own:
+        from bench.trainer import text
+
+        return text.dataset(folder / "data")
     command = [sys.executable, "-m", "trainer.prepare", "--input", "sample", "--output", str(folder / "data")]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return str(folder / "data")
 
 
-def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path) -> dict[str, Any]:
-    """Raises CalledProcessError when the mode's process fails."""
+def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
+    """Raises CalledProcessError when the mode's process fails, TimeoutExpired when it was ended at the deadline."""
     cpu = options.device == "cpu"
     settings = {
-        "preset": "small",
-        "length": 1024,
-        "tokens_per_step": 4096 if cpu else 2**19,
-        "steps": options.steps or ((3 if mode.precision == "fp32" else 4) if cpu else 30),
+        "length": 64 if options.tiny else 1024,
+        "tokens_per_step": 256 if options.tiny else 4096 if cpu else 2**19,
+        "steps": options.steps or ((3 if mode.precision == "fp32" or options.tiny else 4) if cpu else 12),
         "device": options.device,
         "data": data,
         "scratch": str(scratch / "trainer"),
@@ -132,23 +163,25 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path) -
     environment |= {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
     began = time.monotonic()
     if mode.program == "ours":
-        result = ours(settings, environment, scratch / mode.name.replace(", ", "-"))
+        result = ours(settings, environment, scratch / mode.name.replace(", ", "-"), deadline)
     else:
         module = "bench.trainer.limit" if mode.program == "limit" else "bench.trainer.peers"
         command = [sys.executable, "-m", module, json.dumps(settings)]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True, timeout=deadline - began
+        )
         result = json.loads(done.stdout.strip().splitlines()[-1])
     seconds = result["seconds"]
     if isinstance(seconds, list):
         result |= {"first_step": round(seconds[0], 2), "seconds": statistics.median(seconds[1:]), "steps": seconds[1:]}
         result["cpu"] = statistics.median(result["cpu"][1:])
+        result["waits"] = statistics.median(result["waits"][1:])
     result["tokens_per_second"] = settings["tokens_per_step"] / result["seconds"]
     result["whole_run"] = round(time.monotonic() - began, 1)
-    result["machine"] = describe("torch", "transformers") + ("" if cpu else f"; {_accelerator()}")
     return result
 
 
-def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> dict[str, Any]:
+def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadline: float) -> dict[str, Any]:
     """The steps of a real training, as its metrics tell them. Evaluations and checkpoints are not in a step's time."""
     values = {
         "model.preset": settings["preset"],
@@ -159,7 +192,7 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
         "train.tokens_per_step": settings["tokens_per_step"],
         "train.micro_batch": settings["micro_batch"],
         "train.precision": settings["precision"],
-        "train.compile": settings["compiled"],
+        "train.compile": str(settings["compiled"]).lower(),
         "optimizer.learning_rate": 1e-4,
         "optimizer.warmup_steps": 0,
         "optimizer.schedule": "constant",
@@ -174,23 +207,38 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
     }
     command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
     clock = [0.0]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as run_:
+    with (
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+        ended_at(process, deadline),
+    ):
         said = []
-        for line in run_.stdout or ():
+        for line in process.stdout or ():
             said.append(line)
             if re.match(r"step=\d+ .*\bloss=", line):
-                clock.append(processor_seconds(run_.pid))
-    if run_.returncode:
-        raise subprocess.CalledProcessError(run_.returncode, command, "".join(said), "")
+                clock.append(processor_seconds(process.pid))
+    if process.returncode and time.monotonic() > deadline:
+        raise subprocess.TimeoutExpired(command, 0)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, "".join(said), "")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps = [line for line in lines if "step_seconds" in line]
     return {
         "seconds": [line["step_seconds"] for line in steps],
         "cpu": [after - before for before, after in itertools.pairwise(clock)],
         "losses": [line["loss"] for line in steps],
+        "waits": [line["data_seconds"] for line in steps],
+        "memory": max(line["memory_bytes"] for line in steps),
     }
+
+
+@contextlib.contextmanager
+def ended_at(process: "subprocess.Popen[str]", deadline: float) -> Iterator[None]:
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    timer.start()
+    yield
+    timer.cancel()
 
 
 def processor_seconds(process: int) -> float:
@@ -199,10 +247,12 @@ def processor_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _accelerator() -> str:
+def accelerator(device: str) -> str:
+    if device == "cpu":
+        return ""
     import torch
 
-    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    return f"; {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 if __name__ == "__main__":

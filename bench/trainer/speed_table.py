@@ -2,18 +2,33 @@
 
 from typing import Any
 
-FLOPS_PER_TOKEN = 855e6
-"""GPT-2 124M at length 1024, forward and backward (PaLM, appendix B)."""
-GOAL_PEER, GOAL_LIMIT, GOAL_CUDA = 1.15, 1.25, 450_000
+from trainer.peaks import named
+from trainer.presets import PRESETS
+
+GOAL_PEER, GOAL_LIMIT = 1.15, 1.25
+GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
+"""MFU by the data sheet of one H200, bf16 at 1024 tokens. A rehearsal has none."""
+GOAL_TOKENS, GOAL_PEER_CUDA = 540_000, 1.1
+PEERS = ("loop", "nanoGPT", "Trainer")
+
+
+def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) -> float:
+    """Forward and backward, as trainer.model counts them (PaLM, arXiv 2204.02311, appendix B)."""
+    size = PRESETS[preset]
+    layer = 12 * size.width**2 + 13 * size.width
+    parameters = vocabulary * size.width + size.layers * layer + 2 * size.width
+    return 6.0 * parameters + 12.0 * size.layers * size.width * length
 
 
 def text(figures: dict[str, Any], device: str) -> str:
     machines = sorted({figure["machine"] for figure in figures.values()})
+    if device == "cuda" or any(figure["program"] == "nanoGPT" for figure in figures.values()):
+        return _accelerators_text(figures, device, machines)
     lines = [
         "# Training speed, GPT-2 124M, sequence 1024",
         "",
         f"Written by `python -m bench.trainer.speed --device {device}`. Tokens/s of whole optimizer steps of "
-        f"{'4,096' if device == 'cpu' else '524,288'} tokens: the median of the steps after the first. Compare within "
+        "4,096 tokens: the median of the steps after the first. Compare within "
         "this page only: figures of shared machines move by tens of per cent from hour to hour.",
         "",
         *[f"- {machine}" for machine in machines],
@@ -36,10 +51,89 @@ def text(figures: dict[str, Any], device: str) -> str:
             f"| {how} | {figure['tokens_per_second']:,.0f} | {figure['seconds']:.2f} | {figure['cpu']:.2f} "
             f"| {figure.get('first_step', '')} |"
         )
-    return "\n".join([*lines, "", *_verdicts(order, device), ""])
+    return "\n".join([*lines, "", *_verdicts(order), ""])
 
 
-def _verdicts(figures: list[dict[str, Any]], device: str) -> list[str]:
+def _accelerators_text(figures: dict[str, Any], device: str, machines: list[str]) -> str:
+    lines = [
+        "# Training speed on an accelerator, GPT-2 in bf16",
+        "",
+        f"Written by `python -m bench.trainer.speed --device {device}` (`make gpu STAGE=speed`). Whole optimizer steps "
+        "of 524,288 tokens in windows of 1024, clipping and AdamW included: the median of the steps after the first. "
+        "MFU counts the FLOPs of the products (PaLM, appendix B): in relation to the device's data sheet "
+        "(trainer/peaks.yaml), and to the fastest bf16 product that this machine made (4096 to 16384 wide). wait: host "
+        "seconds of a step in which batches were fetched, beside or before the device's work.",
+        "",
+        *[f"- {machine}" for machine in machines],
+        "",
+        "| model | windows | program | mode | tokens/s | s/step | MFU, data sheet | MFU, measured | GB | wait, ms "
+        "| first step, s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    order = sorted(figures.values(), key=lambda f: (f["preset"], f["micro_batch"], -_rate(f)))
+    for figure in order:
+        how = "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
+        sheet, measured = (_mfu(figure, _peak(figures, figure["machine"], kind)) for kind in ("sheet", "measured"))
+        lines.append(
+            f"| {figure['preset']} | {figure['micro_batch']} | {figure['program']} | {how} | {_rate(figure):,.0f} "
+            f"| {figure['seconds']:.3f} | {sheet} | {measured} | {figure.get('memory', 0) / 1e9:.1f} "
+            f"| {1e3 * figure.get('waits', 0):.1f} | {figure.get('first_step', '')} |"
+        )
+    for machine in machines:
+        lines += ["", f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:", ""]
+        lines += [f"- {line}" for line in goals(figures, machine)]
+    return "\n".join([*lines, ""])
+
+
+def goals(figures: dict[str, Any], machine: str) -> list[str]:
+    """What the goals ask for, from what was measured on this machine on one day."""
+    here = [figure for figure in figures.values() if figure["machine"] == machine]
+    sheet, measured = (_peak(figures, machine, kind) for kind in ("sheet", "measured"))
+    lines = [f"bf16 peak: {_tera(measured)} measured, {_tera(sheet)} by the data sheet"]
+    for preset in dict.fromkeys(figure["preset"] for figure in here):
+        group = [figure for figure in here if figure["preset"] == preset]
+        own = max((f for f in group if f["program"] == "ours"), key=_rate, default=None)
+        peer = max((f for f in group if f["program"] in PEERS), key=_rate, default=None)
+        if own is None:
+            continue
+        goal = GOALS.get(preset, 0.0)
+        said = f"{preset}: {_rate(own):,.0f} tokens/s, MFU {_mfu(own, sheet)} (measured peak: {_mfu(own, measured)})"
+        if sheet and goal:
+            reached = _rate(own) * flops_per_token(preset) / sheet >= goal
+            said += f"; goal of one H200: MFU {goal}" + (f", {GOAL_TOKENS:,} tokens/s" * (preset == "small"))
+            said += f": {'reached' if reached else 'missed'}"
+        lines.append(said)
+        if peer is not None:
+            ratio = _rate(own) / _rate(peer)
+            verdict = "reached" if ratio >= GOAL_PEER_CUDA else "missed"
+            wanted = f"; goal {GOAL_PEER_CUDA}: {verdict}" if preset == "small" else ""
+            lines.append(f"{preset}: {ratio:.2f} times the best peer ({peer['program']}, {_rate(peer):,.0f}){wanted}")
+    return lines
+
+
+def _peak(figures: dict[str, Any], machine: str, kind: str) -> float | None:
+    """FLOP/s of the device: by its data sheet, or the best product that was measured."""
+    if kind == "sheet":
+        return named(_device(machine))
+    return max((f["peak"] for f in figures.values() if f["machine"] == machine and "peak" in f), default=None)
+
+
+def _device(machine: str) -> str:
+    """The accelerator's name, which ends the line; empty for a processor."""
+    return machine.rpartition("; ")[2].partition(", CUDA")[0] if ", CUDA" in machine else ""
+
+
+def _mfu(figure: dict[str, Any], peak: float | None) -> str:
+    if peak is None:
+        return "unknown"
+    return f"{_rate(figure) * flops_per_token(figure['preset']) / peak:.3f}"
+
+
+def _tera(peak: float | None) -> str:
+    return "unknown" if peak is None else f"{peak / 1e12:.0f} TFLOP/s"
+
+
+def _verdicts(figures: list[dict[str, Any]]) -> list[str]:
     """What the goals ask for, from the figures that are there."""
     lines = ["| comparison of a step's time | wall | CPU | goal |", "|---|---|---|---|"]
     groups = {(f["precision"], f["micro_batch"], f["allocator"]) for f in figures}
@@ -53,7 +147,7 @@ def _verdicts(figures: list[dict[str, Any]], device: str) -> list[str]:
         peer = max((f for f in group if f["program"] in ("loop", "Trainer")), key=_rate, default=None)
         limit = next((f for f in group if f["program"] == "limit"), None)
         where = f"{precision}, micro-batch {micro_batch}, {allocator}"
-        goal = precision == "bf16" and allocator == "kept" and device == "cpu"
+        goal = precision == "bf16" and allocator == "kept"
         if own and peer:
             name = f"{peer['program']} {'compiled' if peer['compiled'] else 'eager'}"
             lines.append(_row(f"{where}: best peer ({name}) / ours", peer, own, GOAL_PEER if goal else ""))
@@ -61,8 +155,6 @@ def _verdicts(figures: list[dict[str, Any]], device: str) -> list[str]:
             part = {"seconds": limit["triangle"], "cpu": limit["triangle_cpu"]}
             lines.append(_row(f"{where}: ours / its matrix products", own, limit, GOAL_LIMIT if goal else ""))
             lines.append(_row(f"{where}: ours / those without attention's upper triangle", own, part, ""))
-        if own and device == "cuda":
-            lines.append(f"| {where}: ours, tokens/s | {_rate(own):,.0f} | | {GOAL_CUDA:,} |")
     return lines
 
 

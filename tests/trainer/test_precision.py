@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer.errors import UserError
-from trainer.peaks import PEAKS
+from trainer.peaks import named, peaks
 from trainer.precision import Hardware, choose, hardware
 
 T4 = Hardware("Tesla T4", (7, 5))
@@ -89,5 +89,8 @@ def test_this_machine_is_described_as_torch_sees_it() -> None:
 
 def test_a_device_name_finds_its_own_peak_first() -> None:
     """The names are searched in order: a general one must not hide a special one after it."""
-    for number, (name, _) in enumerate(PEAKS):
-        assert not any(earlier in name for earlier, _ in PEAKS[:number]), name
+    names = list(peaks())
+    for number, name in enumerate(names):
+        assert not any(earlier in name for earlier in names[:number]), name
+    assert named("NVIDIA H200") == 989e12
+    assert named("AMD Instinct MI300X") is None

@@ -1,0 +1,58 @@
+"""GPT-2 as karpathy/nanoGPT trains it, written anew: a peer of speed.py.
+
+What its default settings amount to: norms and linear layers without biases, torch's fused causal attention, one product
+for query, key and value, the vocabulary padded to 50,304 rows that the embedding shares, torch.compile over the whole
+model, bf16 autocast, all logits at once through F.cross_entropy.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainer.presets import PRESETS, Preset
+
+ROWS = 50304
+"""GPT-2's 50,257 words, up to the next multiple of 64."""
+
+
+class Layer(nn.Module):
+    def __init__(self, size: Preset) -> None:
+        super().__init__()
+        width, self.heads = size.width, size.heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.three, self.mix = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.widen, self.narrow = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        batch, length, width = hidden.shape
+        parts = self.three(self.before_attention(hidden)).chunk(3, dim=-1)
+        query, key, value = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.mix(mixed.transpose(1, 2).reshape(batch, length, width))
+        return hidden + self.narrow(F.gelu(self.widen(self.before_mlp(hidden))))
+
+
+class Net(nn.Module):
+    """net(inputs, targets) -> the mean token loss; both int64 [batch, length]."""
+
+    def __init__(self, preset: str, seed: int) -> None:
+        super().__init__()
+        size = PRESETS[preset]
+        torch.manual_seed(seed)
+        self.words, self.positions = nn.Embedding(ROWS, size.width), nn.Embedding(size.positions, size.width)
+        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        self.last = nn.LayerNorm(size.width, bias=False)
+        for name, value in self.named_parameters():
+            if value.ndim == 2:
+                into_stream = name.endswith(("mix.weight", "narrow.weight"))
+                nn.init.normal_(value, std=0.02 / (math.sqrt(2 * size.layers) if into_stream else 1))
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(inputs.shape[1], device=inputs.device)
+        hidden = self.words(inputs) + self.positions(places)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        logits = F.linear(self.last(hidden), self.words.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
