@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from trainer import deepspeed_json, rules
-from trainer.config_values import from_yaml, parse
+from trainer.config_values import Switch, from_yaml, parse
 from trainer.errors import UserError
 
 
@@ -62,8 +62,9 @@ class Train:
     """Windows in one forward pass on one worker: as many as fit its memory."""
     precision: str = "auto"
     """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
-    compile: bool = False
-    """torch.compile the model: pays on accelerators, costs half a minute at each start."""
+    compile: Switch = "auto"
+    """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
+    of a run; later workers find the compiled code in the run directory."""
     require_capability: str = ""
     """Processor flag that every node must have, such as amx_bf16: see capability.py. Empty: any processor will do."""
 
@@ -216,9 +217,9 @@ class Config:
     question_answering: QuestionAnswering = field(default_factory=QuestionAnswering)
 
 
-def keys() -> dict[str, tuple[type, Any]]:
+def keys() -> dict[str, tuple[Any, Any]]:
     """Every dotted key with its type and default."""
-    result: dict[str, tuple[type, Any]] = {}
+    result: dict[str, tuple[Any, Any]] = {}
     for section in fields(Config):
         cls = get_type_hints(Config)[section.name]
         for item in fields(cls):

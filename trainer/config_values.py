@@ -7,9 +7,12 @@ import difflib
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+
+Switch = Literal["auto", "true", "false"]
+"""A setting that is on or off, or chosen by the hardware."""
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Files for --config that are installed with the package, usable by name."""
@@ -44,7 +47,7 @@ def from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
     return flat
 
 
-def parse(values: dict[str, Any], known: dict[str, tuple[type, Any]], problems: list[str]) -> dict[str, Any]:
+def parse(values: dict[str, Any], known: dict[str, tuple[Any, Any]], problems: list[str]) -> dict[str, Any]:
     """The well-formed settings among the `known` ones (each with its type); a problem for each other one."""
     parsed: dict[str, Any] = {}
     for key, given in values.items():
@@ -57,18 +60,21 @@ def parse(values: dict[str, Any], known: dict[str, tuple[type, Any]], problems: 
         try:
             parsed[key] = _convert(given, known[key][0])
         except ValueError:
-            words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+            words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+            words[Switch] = "auto, true or false"
             problems.append(f"{key}: {given!r} is not {words[known[key][0]]}")
     return parsed
 
 
-def _convert(given: Any, kind: type) -> Any:
+def _convert(given: Any, kind: Any) -> Any:
     """`given` as `kind`. YAML reads 1e-3 as text and the command line gives text only: both end up here."""
-    if kind is bool:
+    if kind is Switch and str(given).lower() == "auto":
+        return "auto"
+    if kind in (bool, Switch):
         words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
         if str(given).lower() not in words:
             raise ValueError
-        return words[str(given).lower()]
+        return words[str(given).lower()] if kind is bool else str(words[str(given).lower()]).lower()
     if kind is str:
         if isinstance(given, dict | list) or given is None:
             raise ValueError

@@ -2,9 +2,11 @@
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,11 @@ from trainer.precision import TYPES, choose, hardware
 
 LARGEST_BYTES = 1 << 28
 """Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
+
+
+T = TypeVar("T")
+TOUCH_SECONDS = 0.2
+"""Between two votes of workers that wait for each other's long tasks."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,35 @@ def _bounded(length: int) -> int:
     if not 0 < length <= LARGEST_BYTES:
         raise ValueError(f"a worker announces {length} bytes; at most {LARGEST_BYTES} are exchanged")
     return length
+
+
+def together(world: World, task: Callable[[], T]) -> T:
+    """task() on every worker, which returns when it has returned on all of them, however unequal their times are.
+
+    For what takes minutes on one worker and seconds on another: reading a checkpoint from a slow storage, compiling.
+    Meanwhile a thread keeps the workers in touch, so no exchange meets its time-out. The task must not vote itself.
+    """
+    if world.size == 1:
+        return task()
+    done, problems = threading.Event(), list[RuntimeError]()
+
+    def keep_in_touch() -> None:
+        try:
+            while any_of(world, not done.is_set())[0]:
+                done.wait(TOUCH_SECONDS)
+        except RuntimeError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=keep_in_touch, name="together", daemon=True)
+    thread.start()
+    try:
+        result = task()
+    finally:
+        done.set()
+    thread.join()
+    for problem in problems:
+        raise problem
+    return result
 
 
 def barrier(world: World) -> None:

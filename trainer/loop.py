@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from trainer import checkpoint, distributed, engine, failures, feed, metrics, precision, resume
+from trainer import checkpoint, compiled, distributed, engine, failures, feed, metrics, precision, resume
 from trainer import config as configuration
 from trainer.checkpoint import Snapshot
 from trainer.config import Config
@@ -48,8 +48,10 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     Raises Stopped after an agreed early end, UserError and TrainingError when trying again cannot help.
     """
     name, reason = precision.choose(config.train.precision, precision.hardware(world.device))
+    compiling, why = compiled.choose(config, world.device)
     if world.first:
         metrics.event("precision", precision=name, reason=repr(reason))
+        metrics.event("compile", compile=str(compiling).lower(), reason=repr(why))
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     reporter = metrics.Reporter(
@@ -60,15 +62,18 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     try:
         found = resume.find(run, world)
         if found is not None:
-            resume.load_weights(found, work, config)
+            distributed.together(world, lambda: resume.load_weights(found, work, config))
         work.module.to(world.device)
-        if config.train.compile:
+        if compiling:
             work.module.compile()
         loop = Loop(work, config, run, world, notice, reporter, precision.TYPES[name])
         if found is not None:
-            resume.load(found, loop.engine, loop.progress, config, world.first)
+            distributed.together(world, lambda: resume.load(found, loop.engine, loop.progress, config, world.first))
             loop.step, loop.figures = found.step, dict(found.figures)
         reporter.start(loop.step, loop.figures)
+        if compiling:
+            reporter.status(state="compiling")
+            distributed.together(world, lambda: compiled.prepare(work, run, world, loop.dtype, loop.step))
         notice.listen()
         with contextlib.closing(feed.Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
             try:
@@ -245,12 +250,13 @@ class Loop:
                 f"the last checkpoint cannot be written to {path} ({error.strerror}); free some space and start the "
                 "training again: it resumes from the checkpoint before"
             ) from None
-        if self.world.first:
-            done = {"step": self.step, **self.figures, "checkpoint": str(path)}
-            done["sample"] = self.work.sample() if self.work.sample is not None else ""
-            write_json(self.folder / metrics.DONE, done | self.work.results())
-            self.reporter.status(state="done", step=self.step, eta_seconds=0)
-        distributed.barrier(self.world)
+        distributed.together(self.world, lambda: self.conclude(path) if self.world.first else None)
+
+    def conclude(self, path: Path) -> None:
+        done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+        done["sample"] = self.work.sample() if self.work.sample is not None else ""
+        write_json(self.folder / metrics.DONE, done | self.work.results())
+        self.reporter.status(state="done", step=self.step, eta_seconds=0)
 
     def written(self) -> None:
         """Return on every worker when the newest checkpoint is on the storage. Raises OSError on the first when not."""

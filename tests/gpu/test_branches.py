@@ -70,6 +70,8 @@ class Tokens:
     def __len__(self) -> int:
         return 1000
 
+    def announce(self, start: int, length: int) -> None: ...
+
     def read(self, start: int, length: int) -> np.ndarray:
         return np.zeros(length, dtype=np.uint16)
 

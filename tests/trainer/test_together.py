@@ -1,0 +1,144 @@
+"""What takes one worker minutes meets no exchange's time-out: a large checkpoint on a slow storage, compiling."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tests.trainer.conftest import Workers, losses, run_worker
+from trainer import compiled, config
+from trainer.checkpoint import Checkpoint, verify
+from trainer.distributed import World
+
+Start = Callable[..., Workers]
+Settings = Callable[..., list[str]]
+SCALE = 40
+"""Times and time-outs here are this much shorter."""
+TIMEOUT = 120 // SCALE
+XL_SECONDS = 18.7e9 / 60e6 / SCALE
+"""GPT-2 XL's checkpoint of 18.7 GB, read at 60 MB/s: 312 s."""
+
+
+def slow_machine(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """Both read a checkpoint as slowly as XL's; the second takes longer to load it and to compile as well."""
+    from trainer import checkpoint
+    from trainer.language_model import LanguageModel
+
+    sha256, load_optimizer, second = checkpoint.sha256, checkpoint.load_optimizer, environment["RANK"] == "1"
+
+    def reads(path: Path) -> str:
+        folder = next(parent for parent in path.parents if parent.name.startswith(("step-", ".step-")))
+        total = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(XL_SECONDS * path.stat().st_size / total)
+        return sha256(path)
+
+    def loads(*given: Any) -> Any:
+        time.sleep(1.5 * TIMEOUT * second)
+        return load_optimizer(*given)
+
+    def compiles(*_: Any) -> None:
+        time.sleep(1.5 * TIMEOUT * second)
+
+    checkpoint.sha256, checkpoint.load_optimizer, compiled.prepare = reads, loads, compiles
+    LanguageModel.compile = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
+    run_worker(environment, arguments, log)
+
+
+def test_a_slow_storage_and_a_slow_compiler_meet_no_time_out(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    arguments = settings(tmp_path / "run", evaluation__sample_tokens=0)
+    first = start_workers(2, [*arguments, "train.steps=4", "optimizer.schedule_steps=6"])
+    assert first.wait() == [0, 0], first.output
+    (tmp_path / "run" / "DONE").unlink()
+    slow = [*arguments, "train.steps=6", f"run.collective_timeout_seconds={TIMEOUT}", "train.compile=true"]
+    again = start_workers(2, slow, slow_machine)
+    assert again.wait(90) == [0, 0], again.output
+    assert "event=resume step=4" in again.output
+    assert "event=compile compile=true" in again.output
+    assert max(losses(tmp_path / "run")) == 6
+
+
+def test_each_worker_reads_a_part_of_a_checkpoint_and_all_of_them_everything(tmp_path: Path) -> None:
+    from trainer.files import sha256, write_json
+
+    sizes = {"optimizer": 4000, "model/weights": 2000, "config": 3, "model/config": 2}
+    (tmp_path / "model").mkdir()
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    content = {"sha256": {name: sha256(tmp_path / name) for name in sizes}, "bytes": sizes}
+    write_json(tmp_path / "manifest.json", {**content, "step": 7, "figures": {}, "state": {}})
+    for damaged, reader in (("optimizer", 0), ("model/weights", 1), ("config", 0), ("model/config", 1)):
+        before = (tmp_path / damaged).read_bytes()
+        (tmp_path / damaged).write_bytes(b"y" * sizes[damaged])
+        assert [verify(tmp_path, (rank, 2)) is None for rank in (0, 1)] == [reader == 0, reader == 1]
+        (tmp_path / damaged).write_bytes(before)
+    assert verify(tmp_path) == Checkpoint(tmp_path, 7, {}, {})
+
+
+def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    common = ["data.directory=/d", "run.directory=/r"]
+    chosen = config.load(common)
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: "/usr/bin/cc")
+    assert compiled.choose(chosen, torch.device("cpu")) == (
+        False,
+        "a CPU gains little by it and compiles for half a minute",
+    )
+    assert compiled.choose(chosen, torch.device("cuda"))[0]
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    assert "no C compiler" in compiled.choose(chosen, torch.device("cuda"))[1]
+    asked = config.load([*common, "train.compile=True"])
+    assert compiled.choose(asked, torch.device("cpu")) == (True, "asked for")
+    refused = config.load([*common, "train.compile=no"])
+    assert compiled.choose(refused, torch.device("cuda")) == (False, "asked for")
+
+
+def test_compiled_code_is_taken_from_the_run_by_who_has_its_key_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bytes] = []
+    monkeypatch.setattr(torch.compiler, "save_cache_artifacts", lambda: (b"kernels", None))
+    monkeypatch.setattr(torch.compiler, "load_cache_artifacts", lambda content: taken.append(content) or content)
+    monkeypatch.setitem(counters["inductor"], "fxgraph_cache_miss", 1)
+    cpu = torch.device("cpu")
+    monkeypatch.delenv(compiled.KEY, raising=False)
+    compiled.Cache(tmp_path, cpu).save()
+    assert not (tmp_path / compiled.FOLDER).exists(), "unsigned code is not left there"
+    monkeypatch.setenv(compiled.KEY, "of this run")
+    made = compiled.Cache(tmp_path, cpu)
+    assert made.load() == "none"
+    made.save()
+    assert compiled.Cache(tmp_path, cpu).load() == "found"
+    assert taken == [b"kernels"]
+    monkeypatch.setenv(compiled.KEY, "of another run")
+    assert compiled.Cache(tmp_path, cpu).load() == "refused"
+    monkeypatch.setenv(compiled.KEY, "of this run")
+    made.path.write_bytes(made.path.read_bytes()[:-1] + b"!")
+    assert compiled.Cache(tmp_path, cpu).load() == "refused"
+    assert taken == [b"kernels"], "nothing else was unpacked"
+
+
+def test_the_passes_that_compile_leave_nothing_behind() -> None:
+    """No gradient, no hook of an engine, training mode: the first step is the one it would have been."""
+    from tests.trainer import toy
+
+    work = toy.work()
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
+    called: list[torch.Tensor] = []
+    for value in work.net.parameters():
+        value.register_post_accumulate_grad_hook(called.append)
+    before = [value.clone() for value in work.net.parameters()]
+    batch = [torch.from_numpy(part) for part in work.batches.get(0, 0)]
+    compiled.passes(work, world, torch.float32, batch)
+    assert not called
+    assert all(value.grad is None for value in work.net.parameters())
+    assert all(torch.equal(*pair) for pair in zip(before, work.net.parameters(), strict=True))
+    assert work.module.training
