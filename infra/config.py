@@ -226,6 +226,7 @@ PATTERNS = {
     "eks.zones": "is no zone's id; give one such as use2-az1 (`aws ec2 describe-availability-zones` lists ZoneId)",
     "eks.nodeRelease": "is no release of EKS's images; give latest, or one such as 1.36.0-20261101",
     "eks.admins": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/ops",
+    "eks.viewers": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/trainyard-preview",
     "gke.noUpgradesSince": "is not a time in UTC; give one such as 2026-11-01T00:00:00Z",
 }
 

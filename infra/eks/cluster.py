@@ -3,6 +3,8 @@ hands."""
 
 from __future__ import annotations
 
+import re
+
 import pulumi
 import pulumi_aws as aws
 
@@ -17,6 +19,10 @@ from infra.scope import LONG
 #: Days in which a deleted KMS key can still be had back: the least that AWS allows. It is not billed.
 KEY_DAYS = 7
 ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+#: Get, list and watch of everything. AmazonEKSViewPolicy lacks Secrets and what is in no namespace, such as volumes and
+#: priority classes, which a refresh reads (docs.aws.amazon.com/eks/latest/userguide/access-policy-permissions.html,
+#: 2026-11-22).
+VIEWER = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSAdminViewPolicy"
 
 
 def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluster:
@@ -75,8 +81,9 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
             protect=config.cluster.deletion_protection,
         ),
     )
-    for number, arn in enumerate(eks.admins):
-        _admin(f"admin-{number}", scope, cluster, arn)
+    for kind, policy, identities in (("admin", ADMIN, eks.admins), ("viewer", VIEWER, eks.viewers)):
+        for arn in identities:
+            _admit(kind, policy, scope, cluster, arn)
     return cluster
 
 
@@ -92,7 +99,9 @@ def _key(scope: Scope) -> aws.kms.Key:
     return key
 
 
-def _admin(name: str, scope: Scope, cluster: aws.eks.Cluster, arn: str) -> None:
+def _admit(kind: str, policy: str, scope: Scope, cluster: aws.eks.Cluster, arn: str) -> None:
+    # By whom, not by place in the list: EKS takes one entry of an identity, and a shift would make a second.
+    name = "-".join([kind, *re.split("[:/]", arn.removeprefix("arn:aws:iam::"))])
     entry = aws.eks.AccessEntry(
         name, cluster_name=cluster.name, principal_arn=arn, opts=scope.options(deleted_with=cluster)
     )
@@ -100,7 +109,7 @@ def _admin(name: str, scope: Scope, cluster: aws.eks.Cluster, arn: str) -> None:
         name,
         cluster_name=cluster.name,
         principal_arn=entry.principal_arn,
-        policy_arn=ADMIN,
+        policy_arn=policy,
         access_scope=aws.eks.AccessPolicyAssociationAccessScopeArgs(type="cluster"),
         opts=scope.options(deleted_with=cluster),
     )

@@ -48,8 +48,11 @@ def _place(eks: EksConfig | None) -> Iterator[str]:
             yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}; allowed: {', '.join(known)}"
     if twice := sorted({zone for zone in eks.zones if eks.zones.count(zone) > 1}):
         yield f"eks.zones: {', '.join(twice)} is named twice; allowed: each once"
-    if twice := sorted({arn for arn in eks.admins if eks.admins.count(arn) > 1}):
-        yield f"eks.admins: {', '.join(twice)} is named twice; allowed: each once"
+    for key, identities in (("admins", eks.admins), ("viewers", eks.viewers)):
+        if twice := sorted({arn for arn in identities if identities.count(arn) > 1}):
+            yield f"eks.{key}: {', '.join(twice)} is named twice; allowed: each once"
+    if both := sorted({*eks.admins} & {*eks.viewers}):
+        yield f"eks.viewers: {', '.join(both)} is in eks.admins as well, which may view; allowed: in one of them"
     if eks.node_release != "latest" and not eks.node_release.startswith(f"{eks.version}."):
         yield f"eks.nodeRelease: {eks.node_release} is not for Kubernetes {eks.version}; allowed: latest, or one of it"
     if len(eks.zones) > MOST_ZONES:

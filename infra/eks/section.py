@@ -20,6 +20,9 @@ def _network(text: str) -> str:
 Cidr = Annotated[str, AfterValidator(_network)]
 
 
+Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/\S+$")]
+
+
 class EksConfig(Section):
     region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
     """Region of everything."""
@@ -30,8 +33,11 @@ class EksConfig(Section):
     api_allowed_cidrs: tuple[Cidr, ...] = ()
     """IPv4 ranges that may reach the cluster's API, such as the address of this machine with /32. Needed: nothing else
     gets in, and the one that runs Pulumi has to."""
-    admins: tuple[Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/\S+$")], ...] = ()
+    admins: tuple[Identity, ...] = ()
     """IAM roles and users that administer the cluster, beside the one that creates it."""
+    viewers: tuple[Identity, ...] = ()
+    """IAM roles and users that may read every object of the cluster, Secrets too, and change nothing: who previews with
+    a refresh, such as the workflows' role (docs/previews.md), needs that."""
     public_nodes: bool = False
     """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
     version: Literal["1.35", "1.36"] = "1.36"

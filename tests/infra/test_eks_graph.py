@@ -83,6 +83,22 @@ def test_the_api_is_reached_by_its_allow_list_and_by_iam_alone() -> None:
     assert policy["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
 
 
+def test_who_previews_may_read_every_object_and_change_none() -> None:
+    first, second = "arn:aws:iam::123456789012:role/ci", "arn:aws:iam::123456789012:user/ci"
+    found = stack(eks={"viewers": [first, second]})
+    policies = {item.name: item.inputs for item in found.resources if item.kind == "AccessPolicyAssociation"}
+    assert {name: policy["principalArn"] for name, policy in policies.items()} == {
+        "viewer-123456789012-role-ci": first,
+        "viewer-123456789012-user-ci": second,
+    }
+    for policy in policies.values():
+        # A refresh reads Secrets, and what is in no namespace.
+        assert policy["policyArn"].endswith("cluster-access-policy/AmazonEKSAdminViewPolicy")
+        assert policy["accessScope"] == {"type": "cluster"}
+    shifted = stack(eks={"viewers": [second]})
+    assert shifted.one("AccessEntry").name == "viewer-123456789012-user-ci", "one that goes moves no other"
+
+
 def test_secrets_are_encrypted_with_a_key_of_the_stack_unless_refused() -> None:
     key = stack().one("Key").inputs
     assert key["enableKeyRotation"] is True

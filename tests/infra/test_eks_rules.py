@@ -87,6 +87,15 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
             "eks.apiAllowedCidrs: 41 ranges; EKS takes at most 40",
         ),
         ({"eks": {"admins": ["ops"]}}, "eks.admins.0: 'ops' is not an IAM role or user; give its ARN"),
+        ({"eks": {"viewers": ["ci"]}}, "eks.viewers.0: 'ci' is not an IAM role or user; give its ARN"),
+        (
+            {"eks": {"viewers": ["arn:aws:iam::123456789012:role/ci"] * 2}},
+            "eks.viewers: arn:aws:iam::123456789012:role/ci is named twice; allowed: each once",
+        ),
+        (
+            {"eks": {key: ["arn:aws:iam::123456789012:role/ci"] for key in ("admins", "viewers")}},
+            "eks.viewers: arn:aws:iam::123456789012:role/ci is in eks.admins as well",
+        ),
         # Network.
         ({"eks": {"vpcCidr": "8.8.0.0/16"}}, "eks.vpcCidr: 8.8.0.0/16 is public; allowed: a range inside 10.0.0.0/8"),
         ({"eks": {"vpcCidr": "10.0.0.0/24"}}, "eks.vpcCidr: 10.0.0.0/24 is a /24; allowed: /16 to /20"),
