@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from infra.eks.machines import MACHINES as EC2_MACHINES
 from infra.machine import Machine
+from infra.needs import load
 
 #: Longest sequence of each preset of GPT-2, tokens. The presets are those of trainer/presets.py, which the program that
 #: builds clusters does not import; tests/infra/test_catalog.py holds the two together.
 POSITIONS = {"tiny": 128, "micro": 256, "distil": 1024, "small": 1024, "medium": 1024, "large": 1024, "xl": 1024}
 
-#: When the tables below were checked against cloud.google.com/compute/docs (accelerator-optimized-machines,
-#: general-purpose-machines, gpus/gpu-regions-zones) and the zones of SkyPilot's catalog v8.
-DATE = "2026-11-21"
+_ZONES = load(Path(__file__).parent / "gke" / "zones.yaml")
+#: When the zones were checked; the other tables below are of the same day: cloud.google.com/compute/docs
+#: (accelerator-optimized-machines, general-purpose-machines).
+DATE = str(_ZONES["date"])
 
 
-def _zones(listed: str) -> frozenset[str]:
-    """`us-central1:abc europe-west4:ab` as the names of zones."""
-    return frozenset(
-        f"{region}-{letter}" for region, letters in (part.split(":") for part in listed.split()) for letter in letters
-    )
+def _zones(family: str) -> frozenset[str]:
+    return frozenset(f"{region}-{letter}" for region, letters in _ZONES["zones"][family].items() for letter in letters)
 
 
-_A2 = _zones(
-    "us-central1:abcf us-east1:b us-west1:b us-west3:b us-west4:b europe-west4:ab me-west1:ac asia-northeast1:ac "
-    "asia-northeast3:ab asia-southeast1:abc"
-)
-_A2_MEGA = _zones("us-central1:abcf europe-west4:ab asia-southeast1:ac")
-_A2_ULTRA = _zones("us-central1:ac us-east4:c us-east5:ab europe-west4:a asia-southeast1:c")
-_A3 = _zones(
-    "us-central1:abc us-east4:abc us-east5:a us-west1:ab us-west4:a europe-west1:bc europe-west4:bc "
-    "asia-northeast1:b asia-southeast1:bc"
-)
-_C3 = _zones(
-    "us-central1:abcf us-east1:bcd us-east4:abc us-east5:abc us-south1:abc us-west1:abc us-west2:abc us-west3:abc "
-    "us-west4:ac northamerica-northeast1:abc southamerica-east1:ab europe-north1:b europe-west1:bcd europe-west2:abc "
-    "europe-west3:abc europe-west4:abc europe-west9:abc me-central2:ac me-west1:abc asia-northeast1:bc asia-south1:bc "
-    "asia-south2:c asia-southeast1:abc australia-southeast1:ab australia-southeast2:b"
-)
 #: sm80 and newer; sm75 (T4) has no bf16 units.
 _AMPERE = ("fp32", "fp16", "bf16")
 _A100_40, _A100_80, _H100 = "nvidia-tesla-a100", "nvidia-a100-80gb", "nvidia-h100-80gb"
@@ -55,7 +39,7 @@ _MACHINES = (
             accelerators=count,
             precisions=_AMPERE,
             local_ssds=(0, *(disks for disks in (1, 2, 4, 8) if disks >= count)),
-            zones=_A2,
+            zones=_zones("a2-highgpu"),
             threads_selectable=False,
         )
         for count in (1, 2, 4, 8)
@@ -69,7 +53,7 @@ _MACHINES = (
         accelerators=16,
         precisions=_AMPERE,
         local_ssds=(0, 8),
-        zones=_A2_MEGA,
+        zones=_zones("a2-megagpu"),
         threads_selectable=False,
     ),
     *(
@@ -83,7 +67,7 @@ _MACHINES = (
             precisions=_AMPERE,
             local_ssds=(count,),
             bundled_ssds=count,
-            zones=_A2_ULTRA,
+            zones=_zones("a2-ultragpu"),
             threads_selectable=False,
         )
         for count in (1, 2, 4, 8)
@@ -100,7 +84,7 @@ _MACHINES = (
             local_ssds=(2 * count,),
             bundled_ssds=2 * count,
             boot_disks=("pd-balanced", "pd-ssd", "hyperdisk-balanced"),
-            zones=_A3,
+            zones=_zones("a3-highgpu"),
             threads_selectable=False,
         )
         for count in (1, 2, 4, 8)
@@ -117,6 +101,7 @@ _MACHINES = (
             precisions=_AMPERE,
             local_ssds=(0, count),
             boot_disks=("pd-balanced", "pd-ssd"),
+            zones=_zones("g2-standard"),
             threads_selectable=False,
         )
         for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (24, 2), (48, 4), (96, 8))
@@ -144,7 +129,7 @@ _MACHINES = (
             memory_gib=ratio * cpus,
             precisions=("fp32", "bf16"),
             boot_disks=("pd-balanced", "pd-ssd", "hyperdisk-balanced"),
-            zones=_C3,
+            zones=_zones("c3"),
             capability="amx_bf16",
         )
         for memory, ratio in (("highcpu", 2), ("standard", 4), ("highmem", 8))

@@ -194,3 +194,13 @@ _TABLE: dict[str, Callable[[str, Inputs, str], Made]] = {
     "gcp:artifactregistry/repository:Repository": _repository,
     "docker-build:index:Image": _docker_image,
 }
+
+#: Functions that the program calls, and what they answer; AWS's are in computed_aws.py.
+ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
+    "gcp:organizations/getProject:getProject": lambda given, _: {
+        "id": f"projects/{given['projectId']}",
+        "projectId": given["projectId"],
+        "number": str(_number(given["projectId"])),
+    },
+    **computed_aws.ANSWERS,
+}

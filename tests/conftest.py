@@ -10,7 +10,7 @@ import yaml
 
 from infra.recording import Recording, record
 
-pytest_plugins = ["tests.fixtures_cluster"]
+pytest_plugins = ["tests.fixtures_cluster", "tests.fixtures_google"]
 
 OFFER = {
     "registry": "registry.test:5000",

@@ -6,45 +6,25 @@ said, and the rest goes on.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from infra.catalog import MACHINES
 from infra.config import StackConfig
-from infra.doctor import everywhere, images
+from infra.doctor import everywhere, gcp_login, images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.google import LOGIN, Google, NoAnswer, connect
 from infra.gke.cost import SYSTEM_DISK_GIB
-from infra.gke.services import needed
+from infra.gke.rules import FLEX_HOURS
+from infra.gke.scope import region_of
+from infra.gke.services import apis, used
 from infra.machine import Machine
+from infra.needs import features
 from infra.owner import is_marked
 from infra.sections import GkeConfig, NodesConfig
 
-#: A right that `pulumi up` uses of each API -> the role that has it.
-PERMISSIONS = {
-    "serviceusage.services.enable": "roles/serviceusage.serviceUsageAdmin",
-    "compute.networks.create": "roles/compute.networkAdmin",
-    "compute.disks.create": "roles/compute.storageAdmin",
-    "container.clusters.create": "roles/container.admin",
-    "container.clusters.connect": "roles/container.admin",
-    "iam.serviceAccounts.create": "roles/iam.serviceAccountAdmin",
-    "iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser",
-    "resourcemanager.projects.setIamPolicy": "roles/resourcemanager.projectIamAdmin",
-    "artifactregistry.repositories.create": "roles/artifactregistry.admin",
-}
-#: GKE's accelerator names -> the end of their quota's name.
-GPU_QUOTAS = {
-    "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
-    "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
-    "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
-    "nvidia-l4": "NVIDIA_L4_GPUS",
-    "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
-}
 #: Series whose CPUs have a quota of their own; the others share CPUS.
 CPU_QUOTAS = {"a2": "A2_CPUS", "a3": "A3_CPUS", "c3": "C3_CPUS", "g2": None, "e2": "CPUS", "n1": "CPUS"}
-#: Consumption modes that take from the quota of preemptible machines.
-PREEMPTIBLE = ("spot", "flex_start", "queued")
 #: What stands in a stack file until somebody writes his own.
 PLACEHOLDER = "your-project"
 
@@ -53,13 +33,8 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     """All of them, those that need no cloud first."""
     assert config.gke is not None
     assert config.nodes is not None
-    yield from _plugin()
     yield from everywhere.kubectl("gcloud components install kubectl")
-    region = config.gke.zone.rsplit("-", 1)[0]
     yield from images.builder(config.image)
-    if config.image.builder in (None, "buildkit"):
-        host = f"{region}-docker.pkg.dev"
-        yield from everywhere.push_credentials(host, f"gcloud auth configure-docker {host}")
     if config.gke.project == PLACEHOLDER:
         yield problem(
             "gke.project",
@@ -69,6 +44,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     try:
         google = login()
     except NoAnswer as reason:
+        yield from gcp_login.plugin(None)
         yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
             f"project {config.gke.project}",
@@ -76,23 +52,16 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         )
         return
     yield ok("credentials", google.identity)
+    yield from gcp_login.plugin(google)
+    # buildah pushes with the same logins (containers-auth.json falls back to Docker's).
+    if config.image.builder != "prebuilt":
+        yield from gcp_login.push(google, f"{region_of(config.gke.zone)}-docker.pkg.dev")
     yield from _project(google, config.gke)
-    yield from _rights(google, config.gke.project)
+    yield from _rights(google, config)
     yield from _apis(google, config)
     yield from _offered(google, config.gke, config.nodes)
     yield from _quotas(google, config)
     yield from _names(google, config, stack)
-
-
-def _plugin() -> Iterator[Finding]:
-    if shutil.which("gke-gcloud-auth-plugin"):
-        yield ok("gke-gcloud-auth-plugin", "is on PATH")
-    else:
-        yield problem(
-            "gke-gcloud-auth-plugin",
-            "is not on PATH; the cluster's credentials come from it",
-            "gcloud components install gke-gcloud-auth-plugin",
-        )
 
 
 def _unanswered(subject: str, reason: NoAnswer, project: str) -> Finding:
@@ -133,18 +102,26 @@ def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
         )
 
 
-def _rights(google: Google, project: str) -> Iterator[Finding]:
-    body = {"permissions": list(PERMISSIONS)}
+def permissions(config: StackConfig) -> dict[str, str]:
+    """What `pulumi up` has to be allowed for a configuration -> the role that allows it."""
+    return {name: role for feature in used(config).values() for name, role in feature.permissions.items()}
+
+
+def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
+    assert config.gke is not None
+    project, roles = config.gke.project, permissions(config)
     try:
-        answer = google.post("cloudresourcemanager", f"projects/{project}:testIamPermissions", body)
+        answer = google.post(
+            "cloudresourcemanager", f"projects/{project}:testIamPermissions", {"permissions": list(roles)}
+        )
     except NoAnswer as reason:
         yield _unanswered("rights", reason, project)
         return
-    missing = [name for name in PERMISSIONS if name not in answer.get("permissions", [])]
+    missing = [name for name in roles if name not in answer.get("permissions", [])]
     if not missing:
         yield ok("rights", "all that are needed")
-    for role in sorted({PERMISSIONS[name] for name in missing}):
-        lacking = ", ".join(name for name in missing if PERMISSIONS[name] == role)
+    for role in sorted({roles[name] for name in missing}):
+        lacking = ", ".join(name for name in missing if roles[name] == role)
         yield problem(
             "rights",
             f"{lacking} missing",
@@ -154,7 +131,7 @@ def _rights(google: Google, project: str) -> Iterator[Finding]:
 
 def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
     assert config.gke is not None
-    project, names = config.gke.project, needed(config)
+    project, names = config.gke.project, apis(config)
     query = [f"projects/{project}/services/{name}" for name in names]
     try:
         answer = google.get("serviceusage", f"projects/{project}/services:batchGet", names=query)
@@ -203,7 +180,7 @@ def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Fin
 def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
     assert config.gke is not None
     assert config.nodes is not None
-    project, region = config.gke.project, config.gke.zone.rsplit("-", 1)[0]
+    project, region = config.gke.project, region_of(config.gke.zone)
     machine = MACHINES[config.nodes.machine_type]
     try:
         regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
@@ -214,8 +191,10 @@ def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
     if config.nodes.consumption == "reservation":
         yield ok("quota", f"of the workers: reservation {config.nodes.reservation} has it already")
     else:
-        for metric, amount in _worker_demand(config.nodes, machine).items():
-            yield _enough(metric, amount, regional, region, project)
+        for metrics, amount in _worker_demand(config, machine):
+            # The one that has enough, else the first.
+            enough = [_enough(metric, amount, regional, region, project) for metric in metrics]
+            yield next((finding for finding in enough if finding.level == "ok"), enough[0])
         if machine.accelerators:
             yield _enough("GPUS_ALL_REGIONS", config.nodes.max * machine.accelerators, overall, "", project)
     for metric, amount in _system_demand(config).items():
@@ -230,18 +209,27 @@ def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
         )
 
 
-def _worker_demand(nodes: NodesConfig, machine: Machine) -> dict[str, float]:
-    """What the pool at full size takes of the region's quotas."""
-    first = "PREEMPTIBLE_" if nodes.consumption in PREEMPTIBLE else ""
-    demand: dict[str, float] = {}
+def _worker_demand(config: StackConfig, machine: Machine) -> list[tuple[list[str], float]]:
+    """(quotas of the region, any of which will do; what the pool at full size takes of it)."""
+    nodes, kinds = config.nodes, used(config)
+    assert nodes is not None
+    prefixes = {"PREEMPTIBLE": "PREEMPTIBLE_", "STANDARD": ""}
+    # A node that is had for a time takes either quota (limited_run_time); a Spot or flex-start one the first alone.
+    mode = next((name for name in ("spot", "flex_start", "limited_run_time") if name in kinds), None)
+    allowed = [prefixes[quota] for quota in kinds[mode].quotas] if mode else [""]
+    if mode == "limited_run_time" and (nodes.max_run_hours or 0) > FLEX_HOURS:
+        allowed = [""]
+    demand: list[tuple[list[str], float]] = []
     if machine.accelerator:
-        demand[first + GPU_QUOTAS[machine.accelerator]] = nodes.max * machine.accelerators
+        metric = features("gke")[machine.accelerator].quotas[0]
+        demand.append(([prefix + metric for prefix in allowed], nodes.max * machine.accelerators))
     cpus = CPU_QUOTAS.get(machine.family.split("-")[0])
     # Preemptible CPUs count against the same quota, unless the project has been given PREEMPTIBLE_CPUS.
     if cpus:
-        demand[cpus] = nodes.max * machine.vcpus
+        demand.append(([cpus], nodes.max * machine.vcpus))
     if nodes.local_ssds and not machine.bundled_ssds:
-        demand["PREEMPTIBLE_LOCAL_SSD_GB" if first else "LOCAL_SSD_TOTAL_GB"] = nodes.max * nodes.local_ssds * 375
+        names = {"": "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_": "PREEMPTIBLE_LOCAL_SSD_GB"}
+        demand.append(([names[prefix] for prefix in allowed], nodes.max * nodes.local_ssds * 375))
     return demand
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import requests
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-LOGIN = "gcloud auth application-default login"
+#: One login for all programs: gcloud's own, and Application Default Credentials.
+LOGIN = "gcloud auth login --update-adc"
 TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
 PATIENCE = 30  # seconds
 #: Addresses of the services; a test's server stands in for them.
@@ -21,6 +22,7 @@ SERVICES = {
     "container": "https://container.googleapis.com/v1",
     "file": "https://file.googleapis.com/v1",
     "iam": "https://iam.googleapis.com/v1",
+    "oauth2": "https://oauth2.googleapis.com",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
 }
 
@@ -61,6 +63,14 @@ class Google:
         """The answer to DELETE. Raises NoAnswer."""
         return self._ask("DELETE", service, path)
 
+    def identify(self, token: str) -> str:
+        """Whose a token is, by e-mail; "": Google does not say."""
+        try:
+            # In the body: an address may be logged on its way.
+            return str(self._ask("POST", "oauth2", "tokeninfo", data={"access_token": token}).get("email") or "")
+        except NoAnswer:
+            return ""
+
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
         url = f"{self.services[service]}/{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -78,7 +88,9 @@ class Google:
 
 
 def _reason(service: str, status: int, content: Any) -> NoAnswer:
-    error = content.get("error", {}) if isinstance(content, dict) else {}
+    error = content.get("error") if isinstance(content, dict) else None
+    # tokeninfo answers in OAuth's form, with a word.
+    error = error if isinstance(error, dict) else {}
     message = str(error.get("message") or f"HTTP {status}").splitlines()[0]
     for detail in error.get("details") or []:
         if detail.get("reason") == "SERVICE_DISABLED":

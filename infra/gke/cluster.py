@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulumi
 import pulumi_gcp as gcp
 
@@ -11,9 +13,17 @@ from infra.gke.identity import NodeIdentity
 from infra.gke.network import Network
 from infra.gke.scope import Scope
 from infra.kubeconfig import kubeconfig as written
+from infra.machine import Machine
 from infra.scope import LONG
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+#: What prints the cluster's credentials: those of the provider, not gcloud's own login, which may be somebody else's or
+#: nobody's, as in CI (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin/cred.go, read 2026-11-22).
+PLUGIN: dict[str, Any] = {
+    "command": "gke-gcloud-auth-plugin",
+    "args": ["--use_application_default_credentials"],
+    "installHint": "gcloud components install gke-gcloud-auth-plugin",
+}
 
 
 def build(
@@ -29,7 +39,8 @@ def build(
     disabled = c.ClusterAddonsConfigHttpLoadBalancingArgs(disabled=True)
     # Free; what accelerators do is worth its samples, the state of every object is not.
     components = ["SYSTEM_COMPONENTS"]
-    if MACHINES[config.nodes.machine_type].accelerators:
+    machine = MACHINES[config.nodes.machine_type]
+    if machine.accelerators:
         components.append("DCGM")
     return c.Cluster(
         "cluster",
@@ -77,8 +88,7 @@ def build(
         ),
         logging_config=c.ClusterLoggingConfigArgs(enable_components=["SYSTEM_COMPONENTS", "WORKLOADS"]),
         cost_management_config=c.ClusterCostManagementConfigArgs(enabled=True),
-        # Nodes that are not needed go after a minute or two instead of ten.
-        cluster_autoscaling=c.ClusterClusterAutoscalingArgs(enabled=False, autoscaling_profile="OPTIMIZE_UTILIZATION"),
+        cluster_autoscaling=c.ClusterClusterAutoscalingArgs(enabled=False, autoscaling_profile=_profile(machine)),
         node_pool_defaults=c.ClusterNodePoolDefaultsArgs(
             node_config_defaults=c.ClusterNodePoolDefaultsNodeConfigDefaultsArgs(
                 gcfs_config=c.ClusterNodePoolDefaultsNodeConfigDefaultsGcfsConfigArgs(enabled=True),
@@ -95,6 +105,15 @@ def build(
             protect=config.cluster.deletion_protection,
         ),
     )
+
+
+def _profile(machine: Machine) -> str:
+    """How soon a node that is not needed goes: after ten minutes, or after one or two.
+
+    A pod that was lost waits up to six minutes before its Job tries again (Kubernetes' back-off limit). A node with
+    accelerators that goes meanwhile may not be had again.
+    """
+    return "BALANCED" if machine.accelerators else "OPTIMIZE_UTILIZATION"
 
 
 def _maintenance(no_upgrades_since: str | None) -> gcp.container.ClusterMaintenancePolicyArgs:
@@ -136,5 +155,4 @@ def _dns_endpoint(config: gcp.container.outputs.ClusterControlPlaneEndpointsConf
 
 
 def _kubeconfig(context: str, endpoint: str) -> str:
-    command = {"command": "gke-gcloud-auth-plugin", "installHint": "gcloud components install gke-gcloud-auth-plugin"}
-    return written(context, {"server": f"https://{endpoint}"}, command)
+    return written(context, {"server": f"https://{endpoint}"}, PLUGIN)

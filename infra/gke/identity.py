@@ -10,12 +10,10 @@ import pulumi_gcp as gcp
 from infra.cluster import READER
 from infra.config import StackConfig
 from infra.gke.scope import Scope
+from infra.gke.services import buckets, used
 
-#: Logs, metrics and nothing else: Google's role for the nodes of a cluster. The default service account of Compute
-#: Engine, which nodes have otherwise, is an editor of the whole project.
-NODE_ROLE = "roles/container.defaultNodeServiceAccount"
-#: Annotation by which Workload Identity finds the Google account of a Kubernetes one.
-ANNOTATION = "iam.gke.io/gcp-service-account"
+#: The feature whose role is granted on the stack's repository and not on the project.
+REGISTRY_PULL = "registry_pull"
 
 
 @dataclass(frozen=True)
@@ -25,46 +23,59 @@ class NodeIdentity:
     """What nodes need before they start."""
 
 
-def node_identity(scope: Scope, after: list[pulumi.Resource]) -> NodeIdentity:
+def node_identity(config: StackConfig, scope: Scope, after: list[pulumi.Resource]) -> NodeIdentity:
+    """The account of the nodes, with the roles that the stack's features need and no more: Compute Engine's default
+    account, which nodes have otherwise, is an editor of the whole project."""
     account = gcp.serviceaccount.Account(
         "nodes",
         account_id=f"{scope.name}-nodes",
         display_name=f"Nodes of {scope.name}",
         opts=scope.options(depends_on=after),
     )
-    grant = gcp.projects.IAMMember(
-        "nodes-role", project=scope.project, role=NODE_ROLE, member=account.member, opts=scope.options()
-    )
-    return NodeIdentity(account, [account, grant])
-
-
-def bucket_reader(
-    config: StackConfig, scope: Scope, after: list[pulumi.Resource], cluster: gcp.container.Cluster
-) -> dict[str, pulumi.Input[str]] | None:
-    """Annotations of the Kubernetes service account that may read the buckets that `dataset.input` names, if any."""
-    buckets = sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("gs://")})
-    if not buckets:
-        return None
-    account = gcp.serviceaccount.Account(
-        "reader",
-        account_id=f"{scope.name}-data",
-        display_name=f"Reads the data of {scope.name}",
-        opts=scope.options(depends_on=after),
-    )
-    for bucket in buckets:
-        gcp.storage.BucketIAMMember(
-            f"reader-{bucket}",
-            bucket=bucket,
-            role="roles/storage.objectViewer",
+    needed = {name: feature.roles.get("nodes", ()) for name, feature in used(config).items()}
+    # On the repository alone (registry.py).
+    needed.pop(REGISTRY_PULL, None)
+    grants = [
+        gcp.projects.IAMMember(
+            f"nodes-{role.rsplit('.', 1)[1]}",
+            project=scope.project,
+            role=role,
             member=account.member,
-            opts=scope.options(),
+            opts=scope.options(depends_on=after),
         )
-    gcp.serviceaccount.IAMMember(
-        "reader-identity",
-        service_account_id=account.name,
-        role="roles/iam.workloadIdentityUser",
-        member=f"serviceAccount:{scope.project}.svc.id.goog[{config.cluster.namespace}/{READER}]",
-        # The project's identity pool is made with its first cluster.
-        opts=scope.options(depends_on=[cluster]),
+        for role in sorted({role for roles in needed.values() for role in roles})
+    ]
+    return NodeIdentity(account, [account, *grants])
+
+
+def grant_bucket_reader(
+    config: StackConfig, scope: Scope, after: list[pulumi.Resource], cluster: gcp.container.Cluster
+) -> bool:
+    """Let the Kubernetes account READER read the buckets that `dataset.input` names; False: it names none.
+
+    The account is a principal of its own (Workload Identity Federation for GKE): it needs no Google account that it
+    impersonates, and no annotation.
+    """
+    names = buckets(config)
+    if not names:
+        return False
+    # Known once the API that answers is enabled; the pool's principals are named by the project's number.
+    project = gcp.organizations.get_project_output(
+        project_id=scope.project, opts=pulumi.InvokeOutputOptions(parent=scope.parent, depends_on=after)
     )
-    return {ANNOTATION: account.email}
+    member = pulumi.Output.concat(
+        "principal://iam.googleapis.com/projects/",
+        project.number,
+        f"/locations/global/workloadIdentityPools/{scope.project}.svc.id.goog",
+        f"/subject/ns/{config.cluster.namespace}/sa/{READER}",
+    )
+    for name in names:
+        gcp.storage.BucketIAMMember(
+            f"reader-{name}",
+            bucket=name,
+            role="roles/storage.objectViewer",
+            member=member,
+            # The project's pool of principals is made with its first cluster.
+            opts=scope.options(depends_on=[*after, cluster]),
+        )
+    return True

@@ -63,6 +63,12 @@ def build(scope: Scope, after: list[pulumi.Resource]) -> Network:
         router=router.name,
         nat_ip_allocate_option="AUTO_ONLY",
         source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
+        # A VM has 64 ports to one destination otherwise: too few for many connections to one host of data
+        # (cloud.google.com/nat/docs/ports-and-addresses, read 2026-11-22).
+        enable_dynamic_port_allocation=True,
+        enable_endpoint_independent_mapping=False,
+        min_ports_per_vm=64,
+        max_ports_per_vm=32_768,
         log_config=gcp.compute.RouterNatLogConfigArgs(enable=True, filter="ERRORS_ONLY"),
         opts=scope.options(depends_on=[subnet], timeouts=NETWORK),
     )

@@ -110,7 +110,7 @@ def worker_pool(
                 c.NodePoolNodeConfigTaintArgs(key=key, value=value, effect="NO_SCHEDULE")
                 for key, value in _taints(machine)
             ],
-            **_common(nodes),
+            **_common(nodes, own_driver=bool(machine.accelerators) and pool.gpu_driver == "daemonset"),
         ),
         opts=_options(scope, cluster, after),
     )
@@ -158,8 +158,8 @@ def _taints(machine: Machine) -> list[tuple[str, str]]:
     return [(NVIDIA_GPU, "present")] if machine.accelerators else [(POOL, "workers")]
 
 
-def _common(nodes: NodeIdentity) -> dict[str, Any]:
-    """What every node has."""
+def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
+    """What every node has. `own_driver`: a DaemonSet of ours loads a kernel module."""
     c = gcp.container
     return {
         "image_type": "COS_CONTAINERD",
@@ -171,8 +171,8 @@ def _common(nodes: NodeIdentity) -> dict[str, Any]:
         "gcfs_config": c.NodePoolNodeConfigGcfsConfigArgs(enabled=True),
         "workload_metadata_config": c.NodePoolNodeConfigWorkloadMetadataConfigArgs(mode="GKE_METADATA"),
         "shielded_instance_config": c.NodePoolNodeConfigShieldedInstanceConfigArgs(
-            # Drivers that a DaemonSet loads are not signed by the node's image.
-            enable_secure_boot=False,
+            # A driver that a DaemonSet loads is not signed for the node's image; GKE's own is.
+            enable_secure_boot=not own_driver,
             enable_integrity_monitoring=True,
         ),
         "metadata": {"disable-legacy-endpoints": "true"},

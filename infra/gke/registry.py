@@ -11,9 +11,10 @@ import pulumi_gcp as gcp
 
 from infra.cluster import Registry
 from infra.config import StackConfig
-from infra.gke.identity import NodeIdentity
+from infra.gke.identity import REGISTRY_PULL, NodeIdentity
 from infra.gke.scope import Scope
 from infra.image import compression
+from infra.needs import features
 
 #: Newest images that stay; untagged ones, which a newer push has replaced, go after a week.
 KEPT_IMAGES, UNTAGGED_SECONDS = 10, 7 * 24 * 3600
@@ -52,12 +53,13 @@ def build(
         cleanup_policy_dry_run=False,
         opts=scope.options(depends_on=after),
     )
+    (role,) = features("gke")[REGISTRY_PULL].roles["nodes"]
     reader = gcp.artifactregistry.RepositoryIamMember(
         "images-reader",
         project=scope.project,
         location=repository.location,
         repository=repository.repository_id,
-        role="roles/artifactregistry.reader",
+        role=role,
         member=nodes.account.member,
         opts=scope.options(),
     )

@@ -1,33 +1,72 @@
-"""The APIs of the project that a stack uses. They stay enabled on destroy: others may use them by then."""
+"""The features of Google Cloud that a configuration uses, and the APIs that they need (needs.yaml).
+
+The APIs stay enabled on destroy: others may use them by then.
+"""
 
 from __future__ import annotations
 
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke.scope import Scope
+from infra.needs import Feature, features
+
+#: Of every cluster that a stack makes.
+ALWAYS = (
+    "project",
+    "project_roles",
+    "network_and_disks",
+    "accounts",
+    "cluster",
+    "nodes",
+    "logs",
+    "metrics",
+    "image_streaming",
+)
 
 
-def needed(config: StackConfig) -> list[str]:
+def used(config: StackConfig) -> dict[str, Feature]:
+    """The features of a configuration, by name."""
+    assert config.nodes is not None
+    machine = MACHINES[config.nodes.machine_type]
+    flexible = config.nodes.consumption in ("flex_start", "queued")
+    chosen = {
+        "registry": config.image.builder != "prebuilt",
+        "registry_pull": config.image.builder != "prebuilt",
+        "filestore": config.storage.kind == "filestore",
+        "bucket": bool(buckets(config)),
+        "spot": config.nodes.consumption == "spot",
+        "flex_start": flexible,
+        "limited_run_time": flexible or config.nodes.max_run_hours is not None,
+    }
+    names = [*ALWAYS, *(name for name, used in chosen.items() if used)]
+    return {name: features("gke")[name] for name in [*names, *([machine.accelerator] if machine.accelerator else [])]}
+
+
+def buckets(config: StackConfig) -> list[str]:
+    """The buckets that `dataset.input` names."""
+    return sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("gs://")})
+
+
+def apis(config: StackConfig) -> list[str]:
     """The APIs of a configuration, as `gcloud services enable` takes them."""
-    names = ["compute", "container", "iam", "logging", "monitoring", "cloudresourcemanager"]
-    if config.image.builder != "prebuilt":
-        names.append("artifactregistry")
-    if config.storage.kind == "filestore":
-        names.append("file")
-    return [f"{name}.googleapis.com" for name in sorted(names)]
+    return sorted({api for feature in used(config).values() for api in feature.apis})
 
 
 def enable(config: StackConfig, scope: Scope) -> list[pulumi.Resource]:
-    """The APIs, to depend on."""
-    return [
-        gcp.projects.Service(
-            name.removesuffix(".googleapis.com"),
-            service=name,
-            disable_on_destroy=False,
-            disable_dependent_services=False,
-            opts=scope.options(timeouts=pulumi.CustomTimeouts(create="20m")),
-        )
-        for name in needed(config)
-    ]
+    """The APIs, to depend on. Those by which the provider reads any of them come first."""
+    first = features("gke")["project"].apis
+    made = [_service(name, scope, []) for name in first]
+    return [*made, *(_service(name, scope, made) for name in apis(config) if name not in first)]
+
+
+def _service(name: str, scope: Scope, after: list[pulumi.Resource]) -> pulumi.Resource:
+    return gcp.projects.Service(
+        name.removesuffix(".googleapis.com"),
+        service=name,
+        disable_on_destroy=False,
+        disable_dependent_services=False,
+        opts=scope.options(depends_on=after, timeouts=pulumi.CustomTimeouts(create="20m")),
+    )

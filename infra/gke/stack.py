@@ -33,14 +33,14 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     )
     enabled = services.enable(config, scope)
     net = network.build(scope, enabled)
-    node_identity = identity.node_identity(scope, enabled)
+    node_identity = identity.node_identity(config, scope, enabled)
     images, pull = registry.build(config, scope, node_identity, enabled)
     volume = storage.build(config, scope, net, enabled)
     control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
     # Nodes pull etcd's image from the internet.
     system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
     workers = nodes.worker_pool(config, scope, control_plane, node_identity, [system])
-    reader = identity.bucket_reader(config, scope, enabled, control_plane)
+    reads_buckets = identity.grant_bucket_reader(config, scope, enabled, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
         kubeconfig=cluster.kubeconfig(scope, control_plane),
@@ -65,7 +65,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
             f"gcloud container clusters get-credentials {scope.name} --project {scope.project} --zone {scope.zone} "
             "--dns-endpoint"
         ),
-        reader_annotations=reader,
+        reader_annotations={} if reads_buckets else None,
         resource=control_plane,
     )
 

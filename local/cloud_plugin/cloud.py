@@ -16,16 +16,10 @@ from typing import Any
 
 from local.kubernetes_plugin.errors import PluginError
 
+from .gcp import unmet
+
 #: Seconds that an operation takes, so that two in a wrong order overlap.
 DURATION = 0.05
-#: Prefix of a type -> the API that has to be enabled for it.
-APIS = {
-    "gcp:compute/": "compute.googleapis.com",
-    "gcp:container/": "container.googleapis.com",
-    "gcp:filestore/": "file.googleapis.com",
-    "gcp:artifactregistry/": "artifactregistry.googleapis.com",
-    "gcp:serviceaccount/": "iam.googleapis.com",
-}
 CLUSTER, POOL, REPOSITORY = (
     "gcp:container/cluster:Cluster",
     "gcp:container/nodePool:NodePool",
@@ -162,10 +156,8 @@ def _allow_create(thing: Thing, living: list[Thing]) -> None:
     fixed = thing.type != "gcp:projects/service:Service" and not thing.type.endswith("Patch")
     if fixed and any(other.type == thing.type and other.id == thing.id for other in living):
         raise PluginError(f"{what}: 409 already exists: {thing.id}")
-    enabled = {other.inputs.get("service") for other in living if other.type == "gcp:projects/service:Service"}
-    for prefix, api in APIS.items():
-        if thing.type.startswith(prefix) and api not in enabled:
-            raise PluginError(f"{what}: 403 {api} has not been used in this project before or it is disabled")
+    if reason := unmet(thing.type, thing.inputs, [(other.type, other.inputs) for other in living]):
+        raise PluginError(f"{what}: {reason}")
     clusters = [other for other in living if other.type in CLUSTERS]
     pools = [other for other in living if other.type in POOLS]
     if thing.type.startswith("kubernetes:") and not clusters:

@@ -2,128 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from infra.config import StackConfig, parse
 from infra.doctor import gcp, google
 from infra.doctor.__main__ import main
-from infra.doctor.finding import Finding, Level
 from infra.doctor.google import NoAnswer, connect
-from infra.gke.services import needed
-
-TOKEN = "ya29.secret-token"
-PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
-CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
-DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
-
-
-def config(**changes: dict[str, Any]) -> StackConfig:
-    values: dict[str, Any] = {
-        "cluster": {"kind": "gke"},
-        "gke": {"project": PROJECT, "zone": ZONE},
-        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
-        "storage": {"kind": "nfs", "sizeGib": 1000},
-    }
-    for section, change in changes.items():
-        values[section] = {**values.get(section, {}), **change}
-    return parse(values, "gcp-a100")
-
-
-def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
-    return {"quotas": [{"metric": name, "limit": limit, "usage": usage} for name, (limit, usage) in limits.items()]}
-
-
-class Cloud:
-    """The answers to paths: a body, or (status, body). What is not here does not exist."""
-
-    def __init__(self) -> None:
-        project = f"/cloudresourcemanager/projects/{PROJECT}"
-        zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
-        self.asked: list[str] = []
-        self.answers: dict[str, Any] = {
-            project: {"lifecycleState": "ACTIVE"},
-            f"{project}:testIamPermissions": {"permissions": list(gcp.PERMISSIONS)},
-            f"/cloudbilling/projects/{PROJECT}/billingInfo": {
-                "billingEnabled": True,
-                "billingAccountName": "accounts/1",
-            },
-            f"/serviceusage/projects/{PROJECT}/services:batchGet": {
-                "services": [{"name": f"projects/1/services/{name}", "state": "ENABLED"} for name in needed(config())]
-            },
-            f"/compute/projects/{PROJECT}/regions/{REGION}": quotas(
-                NVIDIA_A100_GPUS=(16, 0),
-                A2_CPUS=(200, 0),
-                CPUS=(72, 0),
-                SSD_TOTAL_GB=(2000, 0),
-                IN_USE_ADDRESSES=(8, 0),
-            ),
-            f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
-        }
-        for path in (
-            "machineTypes/a2-highgpu-8g",
-            "machineTypes/e2-standard-4",
-            "diskTypes/pd-balanced",
-            "acceleratorTypes/nvidia-tesla-a100",
-        ):
-            self.answers[f"{zone}/{path}"] = {"name": path}
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    made = Cloud()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.split("?")[0]
-            made.asked.append(self.path)
-            status, body = 404, {"error": {"message": f"{path} was not found"}}
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
-                status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
-            elif path in made.answers:
-                answer = made.answers[path]
-                status, body = answer if isinstance(answer, tuple) else (200, answer)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    for name in google.SERVICES:
-        monkeypatch.setitem(google.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
-    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield made
-    server.shutdown()
-    server.server_close()
-
-
-def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding]:
-    """The findings of one level, without those about this machine's programs."""
-    local = ("gke-gcloud-auth-plugin", "kubectl", "image", "push")
-    return [
-        finding
-        for finding in gcp.checks(stack_config or config(), "gcp-a100")
-        if finding.level == level and finding.subject not in local
-    ]
-
-
-def only(findings: list[Finding]) -> Finding:
-    assert len(findings) == 1, findings
-    return findings[0]
+from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
 
 
 def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> None:
@@ -144,6 +30,18 @@ def test_the_quota_of_all_regions_counts_too(cloud: Cloud) -> None:
     finding = only(found("problem"))
     assert finding.subject == "quota GPUS_ALL_REGIONS"
     assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 16" in finding.fix
+
+
+@pytest.mark.parametrize("hours", [24, 168])
+def test_a_node_that_is_had_for_a_week_at_most_takes_either_quota(cloud: Cloud, hours: int) -> None:
+    """(cloud.google.com/compute/docs/instances/limit-vm-runtime)"""
+    regional = cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"]
+    regional[0].update(limit=0)
+    stack = config(nodes={"maxRunHours": hours})
+    assert only(found("unchecked", stack)).subject == "quota PREEMPTIBLE_NVIDIA_A100_GPUS"
+    regional.append({"metric": "PREEMPTIBLE_NVIDIA_A100_GPUS", "limit": 16, "usage": 0})
+    assert found("problem", stack) == []
+    assert only(found("problem", config(nodes={"maxRunHours": 200}))).subject == "quota NVIDIA_A100_GPUS"
 
 
 @pytest.mark.parametrize("mode", ["spot", "flex_start", "queued"])
@@ -204,7 +102,7 @@ def test_a_new_project_whose_apis_are_off_is_no_problem_and_what_cannot_be_seen_
 
 def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     answer = cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]
-    answer["permissions"] = [name for name in gcp.PERMISSIONS if not name.startswith("container.")]
+    answer["permissions"] = [name for name in gcp.permissions(config()) if not name.startswith("container.")]
     finding = only(found("problem"))
     assert finding.text == "container.clusters.create, container.clusters.connect missing"
     assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
@@ -256,7 +154,7 @@ def test_without_credentials_it_says_what_it_could_not_see(monkeypatch: pytest.M
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     finding = only(found("problem"))
-    assert (finding.subject, finding.fix) == ("credentials", "gcloud auth application-default login")
+    assert (finding.subject, finding.fix) == ("credentials", "gcloud auth login --update-adc")
     assert "quota" in only(found("unchecked")).text
 
 
@@ -266,21 +164,6 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(NoAnswer, match=r"compute\.googleapis\.com does not answer"):
         connect().get("compute", "projects/x")
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with every program, each of which says a version."""
-    for name in ("pulumi", "gke-gcloud-auth-plugin", "kubectl", "docker"):
-        program = tmp_path / name
-        program.write_text("#!/bin/sh\necho v3.250.0\n")
-        program.chmod(0o755)
-    (tmp_path / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "gcloud"}}')
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://bucket")
-    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
-    return tmp_path
 
 
 def test_the_command_ends_with_1_and_never_shows_the_token(

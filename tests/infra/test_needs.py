@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from infra.needs import Trace, shown
+from infra.config import ConfigError, StackConfig, parse, section_class
+from infra.gke.services import apis, used
+from infra.needs import Trace, features, shown
+from infra.recording import Recording, record, stack_file_values, stacks
+from local.cloud_plugin.gcp import unmet
+from tests.infra.recorded import Values, changed, earlier
 
 POOL = "gcp:container/nodePool:NodePool"
+#: Sections that say what is made on Google Cloud.
+GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
+#: Keys that another key needs beside it.
+TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
+    ("nodes", "consumption", "reservation"): {"nodes": {"reservation": "mine"}},
+    ("storage", "kind", "filestore"): {"storage": {"sizeGib": 2560, "retain": False}},
+    ("image", "builder", "prebuilt"): {
+        "image": {"ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
+        "storage": {"serverImage": "ghcr.io/you/nfs@sha256:" + "b" * 64},
+    },
+}
+#: Texts that change what is needed, which no list of allowed values names.
+TEXTS = [
+    {"dataset": {"input": ["gs://mine/folder", "gs://other"]}},
+    {"nodes": {"maxRunHours": 400}},
+    {"storage": {"disk": "mine"}},
+]
+GKE = [name for name in stacks() if "gke" in stack_file_values(name)]
 
 
 @pytest.mark.parametrize(
@@ -34,3 +58,81 @@ def test_a_pool_with_image_streaming_needs_its_api_and_a_role_of_the_nodes() -> 
     feature = shown("gke", POOL, {"nodeConfig": {"gcfsConfig": {"enabled": True}}})["image_streaming"]
     assert feature.apis == ("containerfilesystem.googleapis.com",)
     assert feature.roles == {"nodes": ("roles/serviceusage.serviceUsageConsumer",)}
+
+
+def variants(stack: str) -> Iterator[tuple[str, Values]]:
+    """The stack as it is, and with each value of each key that has few of them, one at a time."""
+    yield stack, stack_file_values(stack)
+    for change in TEXTS:
+        yield f"{stack} {change}", changed(stack, **change)
+    for section in GKE_SECTIONS:
+        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
+            for value in _values(field.annotation):
+                sections = {section: {field.alias or name: value}}
+                for other, more in TOGETHER.get((section, name, value), {}).items():
+                    sections[other] = {**sections.get(other, {}), **more}
+                yield f"{stack} {sections}", changed(stack, **sections)
+
+
+def _values(annotation: Any) -> tuple[Any, ...]:
+    """The values of a key that is one of few."""
+    if annotation is bool:
+        return (True, False)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for part in get_args(annotation) for value in _values(part))
+
+
+def not_met(stack: Recording) -> list[str]:
+    """What a resource needs of Google Cloud, and does not come after."""
+    problems = []
+    for item in stack.resources:
+        if not item.custom:
+            continue
+        urns = earlier(stack, item)
+        before = [(other.type, other.inputs) for other in stack.resources if other.urn in urns]
+        if reason := unmet(item.type, item.inputs, before):
+            problems.append(f"{item.type} {item.name}: {reason}")
+    return problems
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str) -> None:
+    tried = 0
+    for title, values in variants(name):
+        try:
+            config = parse(values, name)
+        except ConfigError:
+            continue  # The rules refuse it before anything is made.
+        if config.cluster.kind != "gke":
+            continue
+        stack = record(name, values)
+        tried += 1
+        assert not_met(stack) == [], title
+        # What the program asks for is what its resources show, no less and no more.
+        seen = {feature for item in stack.resources for feature in shown("gke", item.type, item.inputs)}
+        assert seen == set(used(config)), title
+        enabled = [item.inputs["service"] for item in stack.all("gcp:projects/service:Service")]
+        assert sorted(enabled) == apis(config), title
+    assert tried > 12
+
+
+@pytest.mark.parametrize("lost", ["containerfilesystem", "nodes-serviceUsageConsumer", "images-reader"])
+def test_a_graph_without_an_api_or_a_role_is_found(lost: str) -> None:
+    """What both stacks lacked, and no test saw."""
+    whole = record("gcp-c3")
+    without = Recording([item for item in whole.resources if item.name != lost], whole.outputs)
+    problems = not_met(without)
+    assert problems
+    needed = [*features("gke")["image_streaming"].apis, "roles/serviceusage", "roles/artifactregistry.reader"]
+    assert all(any(text in problem for text in needed) for problem in problems)
+
+
+def test_a_machine_type_that_its_zone_lacks_is_refused() -> None:
+    pool = {"nodeLocations": ["us-central1-f"], "nodeConfig": {"machineType": "g2-standard-4"}}
+    account = "serviceAccount:a"
+    living: list[tuple[str, Any]] = [("", {"role": "roles/container.defaultNodeServiceAccount", "member": account})]
+    living.append(("gcp:projects/service:Service", {"service": "container.googleapis.com"}))
+    pool["nodeConfig"]["serviceAccount"] = "a"  # type: ignore[index]
+    assert unmet(POOL, pool, living) == "400 machine type g2-standard-4 does not exist in zone us-central1-f"
+    assert unmet(POOL, {**pool, "nodeLocations": ["us-central1-a"]}, living) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from infra import computed_aws, replaces
+from infra import replaces
 from local.kubernetes_plugin.errors import PluginError
 from local.kubernetes_plugin.naming import Urn
 from local.kubernetes_plugin.values import UNKNOWN, has_unknown, mark_secrets, reveal
@@ -74,9 +74,7 @@ class AwsResources(Resources):
             filters = [{"Name": each["name"], "Values": each["values"]} for each in given["filters"]]
             found = lookups.offerings(self._account, given["locationType"], filters)
             return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
-        if token not in computed_aws.ANSWERS:
-            raise PluginError(f"the function {token} is not known here")
-        return computed_aws.ANSWERS[token](given, self._account.region)
+        return super().answer(token, given)
 
 
 def _inputs(given: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,9 @@ NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetw
 POOL, DISK, VOLUME = "gcp:container/nodePool:NodePool", "gcp:compute/disk:Disk", "kubernetes:core/v1:PersistentVolume"
 
 
+ACCOUNT = "nodes@project.iam.gserviceaccount.com"
+
+
 def urn(type_: str, name: str) -> str:
     return f"urn:pulumi:s::p::{type_}::{name}"
 
@@ -31,12 +34,16 @@ class World:
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        for api in ("compute", "container", "file", "artifactregistry", "iam"):
+        for api in ("cloudresourcemanager", "serviceusage", "compute", "container", "file", "iam"):
             service = {"service": f"{api}.googleapis.com", "disableOnDestroy": False}
             self.make("gcp:projects/service:Service", api, **service)
+        role = {"role": "roles/container.defaultNodeServiceAccount", "member": f"serviceAccount:{ACCOUNT}"}
+        self.make("gcp:projects/iAMMember:IAMMember", "nodes", **role)
 
     def make(self, type_: str, logical_name: str, **inputs: Any) -> Thing:
-        given = inputs if "metadata" in inputs or "service" in inputs else {"name": logical_name, **inputs}
+        given = inputs if {"metadata", "service", "role"} & inputs.keys() else {"name": logical_name, **inputs}
+        if type_ == POOL:
+            given["nodeConfig"] = {"serviceAccount": ACCOUNT}
         id_, outputs = computed.outputs(type_, logical_name, given, "project")
         thing = Thing(type_, logical_name, id_, given, outputs)
         self.cloud.create(urn(type_, logical_name), thing)
@@ -75,7 +82,7 @@ def test_pools_and_objects_go_with_their_cluster_and_cannot_be_reached_after_it(
         ("gone", f"{VOLUME} volume"),
     }
     world.delete(disk)
-    assert not [thing for thing in world.cloud.things().values() if "Service" not in thing.type]
+    assert not [thing for thing in world.cloud.things().values() if "gcp:projects/" not in thing.type]
     world.cloud.create(urn(CLUSTER, "c"), cluster)
     world.cloud.create(urn(VOLUME, "volume"), volume)
 

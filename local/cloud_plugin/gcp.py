@@ -1,0 +1,56 @@
+"""What has to be there before a resource is made on Google Cloud, by infra/gke/needs.yaml and zones.yaml.
+
+The cloud refuses some of it, and accepts the rest: its nodes then never come, or no pod starts on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infra.catalog import MACHINES
+from infra.needs import shown
+
+Inputs = Mapping[str, Any]
+SERVICE, CLUSTER, POOL = (
+    "gcp:projects/service:Service",
+    "gcp:container/cluster:Cluster",
+    "gcp:container/nodePool:NodePool",
+)
+
+
+def unmet(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> str:
+    """Why a resource cannot be made, or would not work, beside what exists already; "": nothing stands in its way."""
+    enabled = {other.get("service") for kind, other in living if kind == SERVICE}
+    for name, feature in shown("gke", type_, inputs).items():
+        if type_ == SERVICE and inputs.get("service") in feature.apis:
+            continue
+        for api in feature.apis:
+            if api not in enabled:
+                return f"403 {api} has not been used in this project before or it is disabled ({name})"
+        for role in feature.roles.get("nodes", ()):
+            for account in _accounts(type_, inputs, living):
+                if not _is_granted(role, account, living):
+                    return f"{feature.why}: {account} lacks {role} ({name})"
+    return _not_offered(inputs) if type_ == POOL else ""
+
+
+def _accounts(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> list[str]:
+    """The accounts of the nodes that a resource makes, or that its pods run on."""
+    if type_ in (CLUSTER, POOL):
+        return [(inputs.get("nodeConfig") or {}).get("serviceAccount") or "Compute Engine's default account"]
+    return sorted({_accounts(kind, other, living)[0] for kind, other in living if kind == POOL})
+
+
+def _is_granted(role: str, account: str, living: Sequence[tuple[str, Inputs]]) -> bool:
+    member = f"serviceAccount:{account}"
+    return any(other.get("role") == role and other.get("member") == member for _, other in living)
+
+
+def _not_offered(pool: Inputs) -> str:
+    name = (pool.get("nodeConfig") or {}).get("machineType", "")
+    machine = MACHINES.get(name)
+    for zone in pool.get("nodeLocations") or []:
+        if machine is not None and machine.zones is not None and zone not in machine.zones:
+            return f"400 machine type {name} does not exist in zone {zone}"
+    return ""

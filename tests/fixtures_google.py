@@ -1,0 +1,159 @@
+"""Google Cloud as the doctor sees it: a server that answers as Google's APIs do, and programs on PATH."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.config import StackConfig, parse
+from infra.doctor import gcp, google
+from infra.doctor.finding import Finding, Level
+from infra.gke.services import apis
+from infra.needs import features
+
+TOKEN = "ya29.secret-token"
+PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
+CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
+DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
+
+
+def config(**changes: dict[str, Any]) -> StackConfig:
+    values: dict[str, Any] = {
+        "cluster": {"kind": "gke"},
+        "gke": {"project": PROJECT, "zone": ZONE},
+        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
+        "storage": {"kind": "nfs", "sizeGib": 1000},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change}
+    return parse(values, "gcp-a100")
+
+
+def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
+    return {"quotas": [{"metric": name, "limit": limit, "usage": usage} for name, (limit, usage) in limits.items()]}
+
+
+class Cloud:
+    """The answers to paths: a body, or (status, body). What is not here does not exist."""
+
+    def __init__(self) -> None:
+        project = f"/cloudresourcemanager/projects/{PROJECT}"
+        zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
+        self.asked: list[str] = []
+        self.people = {TOKEN: "me@example.org", "other-token": "other@example.org"}
+        """Whose a token is."""
+        self.answers: dict[str, Any] = {
+            project: {"lifecycleState": "ACTIVE"},
+            f"{project}:testIamPermissions": {
+                "permissions": [right for feature in features("gke").values() for right in feature.permissions]
+            },
+            f"/cloudbilling/projects/{PROJECT}/billingInfo": {
+                "billingEnabled": True,
+                "billingAccountName": "accounts/1",
+            },
+            f"/serviceusage/projects/{PROJECT}/services:batchGet": {
+                "services": [{"name": f"projects/1/services/{name}", "state": "ENABLED"} for name in apis(config())]
+            },
+            f"/compute/projects/{PROJECT}/regions/{REGION}": quotas(
+                NVIDIA_A100_GPUS=(16, 0),
+                A2_CPUS=(200, 0),
+                CPUS=(72, 0),
+                SSD_TOTAL_GB=(2000, 0),
+                IN_USE_ADDRESSES=(8, 0),
+            ),
+            f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
+        }
+        for path in (
+            "machineTypes/a2-highgpu-8g",
+            "machineTypes/e2-standard-4",
+            "diskTypes/pd-balanced",
+            "acceleratorTypes/nvidia-tesla-a100",
+        ):
+            self.answers[f"{zone}/{path}"] = {"name": path}
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    made = Cloud()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.split("?")[0]
+            made.asked.append(self.path)
+            status, body = 404, {"error": {"message": f"{path} was not found"}}
+            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+                status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
+            elif path in made.answers:
+                answer = made.answers[path]
+                status, body = answer if isinstance(answer, tuple) else (200, answer)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def do_POST(self) -> None:
+            given = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            if self.path == "/oauth2/tokeninfo":
+                whose = made.people.get(given.removeprefix("access_token="), "")
+                made.answers[self.path] = {"email": whose} if whose else (400, {"error": "invalid_token"})
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    for name in google.SERVICES:
+        monkeypatch.setitem(google.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding]:
+    """The findings of one level, without those about this machine's programs."""
+    local = ("gke-gcloud-auth-plugin", "kubectl", "image", "push")
+    return [
+        finding
+        for finding in gcp.checks(stack_config or config(), "gcp-a100")
+        if finding.level == level and finding.subject not in local
+    ]
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def program(folder: Path, name: str, output: str, code: int = 0) -> None:
+    """A program that keeps what it was called with, and prints."""
+    text = f"#!/bin/sh\necho \"$@\" > {folder}/{name}.called\nprintf '%s' '{output}' >&{1 if code == 0 else 2}\n"
+    (folder / name).write_text(f"{text}exit {code}\n")
+    (folder / name).chmod(0o755)
+
+
+def log_in(folder: Path, plugin: str = TOKEN, docker: str = TOKEN) -> None:
+    """The two programs that hand out somebody's token."""
+    program(folder, "gke-gcloud-auth-plugin", json.dumps({"kind": "ExecCredential", "status": {"token": plugin}}))
+    program(folder, "docker-credential-gcloud", json.dumps({"Username": "oauth2accesstoken", "Secret": docker}))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with every program, each of which says a version."""
+    for name in ("pulumi", "kubectl", "docker"):
+        program(tmp_path, name, "v3.250.0")
+    log_in(tmp_path)
+    (tmp_path / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "gcloud"}}')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://bucket")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
+    return tmp_path
