@@ -199,8 +199,8 @@ def test_upgrades_come_when_they_are_wanted() -> None:
 
 def test_nodes_have_no_rights_but_their_own() -> None:
     stack = recorded("gcp-a100")
-    (role,) = [item.inputs["role"] for item in stack.all("gcp:projects/iAMMember")]
-    assert role == "roles/container.defaultNodeServiceAccount"
+    roles = {item.inputs["role"] for item in stack.all("gcp:projects/iAMMember")}
+    assert roles == {"roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"}
     account = stack.one("Account", "nodes")
     for name in ("system", "workers"):
         assert node(stack, name)["serviceAccount"].startswith(f"{account.inputs['accountId']}@")
@@ -222,10 +222,16 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     stack = record("gcp-a100", values)
     (grant,) = [item for item in stack.resources if item.type.endswith(":BucketIAMMember")]
     assert (grant.inputs["bucket"], grant.inputs["role"]) == ("my-texts", "roles/storage.objectViewer")
-    account = stack.one("ServiceAccount", "dataset").inputs["metadata"]
-    assert account["annotations"]["iam.gke.io/gcp-service-account"].startswith("trainyard-gcp-a100-data@")
-    (identity,) = [item for item in stack.all("gcp:serviceaccount/iAMMember")]
-    assert identity.inputs["member"] == "serviceAccount:your-project.svc.id.goog[trainyard/dataset]"
+    # The Kubernetes account itself: no account of Google's that it would impersonate.
+    number = grant.inputs["member"].split("/")[4]
+    assert grant.inputs["member"] == (
+        f"principal://iam.googleapis.com/projects/{number}/locations/global/workloadIdentityPools/"
+        "your-project.svc.id.goog/subject/ns/trainyard/sa/dataset"
+    )
+    assert number.isdigit()
+    assert [item.name for item in stack.all("gcp:serviceaccount/")] == ["nodes"]
+    assert stack.one("Cluster").urn in grant.dependencies, "the pool of principals is made with the first cluster"
+    assert not stack.one("ServiceAccount", "dataset").inputs["metadata"].get("annotations")
     dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
     assert dataset["serviceAccountName"] == "dataset"
     assert "serviceAccountName" not in stack.one("Job", "training").inputs["spec"]["template"]["spec"]
