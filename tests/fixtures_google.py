@@ -148,8 +148,10 @@ def log_in(folder: Path, plugin: str = TOKEN, docker: str = TOKEN) -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with every program, each of which says a version."""
-    for name in ("pulumi", "kubectl", "docker"):
+    for name in ("pulumi", "kubectl"):
         program(tmp_path, name, "v3.250.0")
+    builder = {"Name": "far", "Driver": "remote", "Current": True, "Nodes": [{"Status": "running"}]}
+    program(tmp_path, "docker", json.dumps(builder))
     log_in(tmp_path)
     (tmp_path / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "gcloud"}}')
     monkeypatch.setenv("PATH", str(tmp_path))
