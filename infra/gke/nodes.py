@@ -171,8 +171,8 @@ def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
         "gcfs_config": c.NodePoolNodeConfigGcfsConfigArgs(enabled=True),
         "workload_metadata_config": c.NodePoolNodeConfigWorkloadMetadataConfigArgs(mode="GKE_METADATA"),
         "shielded_instance_config": c.NodePoolNodeConfigShieldedInstanceConfigArgs(
-            # GKE's own driver is signed for the node's image (cos.googlesource.com/cos/tools, cos-gpu-installer); one that
-            # a DaemonSet of ours loads need not be.
+            # GKE's own driver is signed for the node's image (cos.googlesource.com/cos/tools, cos-gpu-installer); one
+            # that a DaemonSet of ours loads need not be.
             enable_secure_boot=not own_driver,
             enable_integrity_monitoring=True,
         ),
