@@ -36,8 +36,7 @@ def up(subject: Subject) -> str:
     stack, state = subject.stack, subject.state
     state.billed_from = state.billed_from or time.time()
     clock = time.monotonic()
-    if not state.notes.get("adopted"):
-        stack.init()
+    stack.init()
     stack.up()
     minutes = (time.monotonic() - clock) / 60
     outputs = stack.outputs()

@@ -31,8 +31,7 @@ def destroy(subject: Subject) -> str:
     if not stack.exists():
         state.billed_to = state.billed_from and time.time()
         raise Cannot("there is no stack, nothing was made")
-    # What was interrupted before may have left its lock.
-    stack.done(["pulumi", "cancel", "--yes", "--stack", stack.name])
+    stack.unlock()
     span = destruction(record(stack.name, stack.values)).minutes
     doubt = _tidy(subject)
     clock = time.monotonic()

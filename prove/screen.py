@@ -33,13 +33,17 @@ class Screen:
         self._live: Live | None = None
         self._step: Step | None = None
         self._clock, self._said = 0.0, ""
+        self._spinner = Spinner("dots")
 
     def __rich__(self) -> Spinner:
         """Drawn anew by the live display, four times a second."""
         assert self._step is not None
         spent = f", up to {self.state.spent():.2f} USD" if self.state.usd_per_hour and self.state.billed_from else ""
         parts = f"{self._step.title}  {minutes(time.monotonic() - self._clock)}{spent}  "
-        return Spinner("dots", Text.assemble((parts, "bold"), (self._said, "dim"), no_wrap=True, overflow="ellipsis"))
+        text = Text.assemble((parts, "bold"), (" ".join(self._said.split()), "dim"))
+        text.truncate(self.console.width - 3, overflow="ellipsis")
+        self._spinner.update(text=text)
+        return self._spinner
 
     def begin(self, step: Step) -> None:
         self._step, self._clock, self._said = step, time.monotonic(), ""
@@ -63,8 +67,8 @@ class Screen:
         self.close()
         mark, style = MARKS[result.verdict]
         self.console.print(
-            Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{WORDS[result.verdict]:<8}", style)),
-            Text(f"{minutes(result.seconds):>8}  {result.evidence}"),
+            Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{WORDS[result.verdict]:<20}", style)),
+            Text(f"{minutes(result.seconds):>7}  {result.evidence}"),
             soft_wrap=True,
         )
 

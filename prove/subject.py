@@ -111,10 +111,15 @@ class Proved(Stack):
     def init(self) -> None:
         """Make the stack; the one that the user has selected stays selected."""
         if self.exists():
+            self.unlock()
             return
         self.pulumi_done("stack", "init", "--no-select")
         # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
         (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
+
+    def unlock(self) -> None:
+        """Take away the lock of a Pulumi that was killed. Without one some backends complain."""
+        self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
 
     def tool(self, module: str, *arguments: str) -> str:
         return self.done([PYTHON, "-m", f"workloads.{module}", "--stack", self.name, *arguments])
@@ -275,7 +280,12 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         evaluation={"every": LONG, "batches": 4},
         checkpoint={"everySteps": LONG, "everyMinutes": 0.5, "keep": 2},
     )
-    changed["training"] = training
+    settings = {key: value for key, value in training.get("settings", {}).items() if key != "metrics.wandb_project"}
+    if state.notes.get("web"):
+        # An exporter with a key of nobody: its server refuses it, and has to be reached for that.
+        settings["metrics.wandb_project"] = "trainyard-prove"
+        changed["secrets"] = {"wandbApiKey": "0" * 40}
+    changed["training"] = {**training, "settings": settings}
     if not state.short:
         changed["check"] = {"megabytes": 256, "storageMegabytes": 256, **changed.get("check", {}), "enabled": True}
     return changed

@@ -37,6 +37,7 @@ RUN_BY = {
     r"make policy\b": "tests/policy/test_engine.py",
     r"python -m policy\.check": "tests/policy/test_rules.py",
     r"make doctor": "tests/infra/test_doctor.py",
+    r"make prove STACK=local SHORT=1": "tests/e2e/test_prove.py",
     r"(make cost|python -m infra\.cost)": "tests/infra/test_cost.py",
     r"make (upload|fetch|tensorboard) STACK=local": DATA,
     r"python -m workloads\.fetch --stack local": DATA,

@@ -29,7 +29,7 @@ esac
 
 @pytest.mark.parametrize("stack", stacks())
 def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
-    state = State(stack)
+    state = State(stack, notes={"web": True})
     values = overridden(stack_file_values(stack), stack, state)
     config = parse(values, f"prove-{stack}")
     assert config.training.steps == LONG
