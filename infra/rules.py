@@ -66,7 +66,12 @@ def _machine(cluster: ClusterConfig, nodes: NodesConfig | None) -> Iterator[str]
 def _only_on_aws(cluster: ClusterConfig, nodes: NodesConfig | None, storage: StorageConfig) -> Iterator[str]:
     if cluster.kind == "eks":
         return
-    for key, used in (("alternatives", nodes and nodes.alternatives), ("efa", nodes and nodes.efa)):
+    used_here = {
+        "alternatives": nodes and nodes.alternatives,
+        "efa": nodes and nodes.efa,
+        "fallback": nodes and nodes.fallback != "none",
+    }
+    for key, used in used_here.items():
         if used:
             yield f"nodes.{key}: only used with cluster.kind eks; remove it"
     if "throughput" in storage.model_fields_set:

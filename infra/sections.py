@@ -74,14 +74,18 @@ class NodesConfig(Section):
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
     infra/catalog.py and infra/eks/machines.py list them."""
     alternatives: tuple[str, ...] = Field(default=(), max_length=10)
-    """With kind eks: larger instance types with the same accelerators, taken when the first has no capacity. Pods ask
-    for what fits the first."""
+    """With kind eks: larger instance types with the same accelerators, any of which AWS may take, whatever their order.
+    Pods ask for what fits the first."""
     max: int = Field(default=2, ge=1, le=1000)
     """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
     consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
     """How the nodes are had. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at any
     time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
     together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
+    fallback: Literal["none", "on_demand"] = "none"
+    """What comes where no zone has such a Spot machine. `none`: the training waits, or goes on with the workers that it
+    has. `on_demand`, with kind eks: the same machine at its full price, beside the Spot ones; it stays until its pod
+    ends."""
     reservation: str | None = None
     """Name of the reservation that the nodes come from, with consumption reservation."""
     compact_placement: bool = False

@@ -84,6 +84,8 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
     # A Spot machine that may soon be taken back has its successor before it goes (capacity rebalancing).
     spot = nodes.consumption == "spot"
     takes = [(largest, nodes.max + 1 if spot else nodes.max, spot), (eks.system_machine_type, eks.system_nodes, False)]
+    if nodes.fallback == "on_demand":
+        takes.append((nodes.machine_type, nodes.max, False))
     wanted: Counter[Quota] = Counter()
     for machine_type, count, as_spot in takes:
         quota = quota_of(machine_type)

@@ -64,6 +64,12 @@ def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
     if config.eks.logs:
         kinds = ", ".join(config.eks.logs)
         notes.append(f"CloudWatch bills {prices.LOGS_GB:.2f} USD for each GB of the control plane's logs ({kinds}).")
+    if nodes.fallback == "on_demand":
+        each = prices.machine(config.eks.region, nodes.machine_type)
+        full = "at no known price" if each is None else f"for {nodes.max * each:.2f} USD an hour"
+        notes.append(
+            f"nodes.fallback: where there is no Spot machine, all {nodes.max} workers come on demand {full} instead."
+        )
     if nodes.alternatives:
         notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
     if config.storage.throughput == "elastic":

@@ -124,8 +124,14 @@ def system_group(groups: Groups) -> aws.eks.NodeGroup:
     )
 
 
-def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
-    """The nodes that train: none until the Job asks, so that making the groups needs neither capacity nor quota."""
+def worker_groups(groups: Groups) -> list[pulumi.Resource]:
+    """The nodes that train: none until the Job asks, so that making the groups needs neither capacity nor quota.
+
+    With a fallback each zone has a second group, of the lowest priority: pods see no difference, so that an elastic
+    training runs on both at once. The autoscaler turns to it when no Spot group delivers: it reads an Auto Scaling
+    group's failed activities, gives its request back and leaves the group alone for some minutes
+    (cluster-autoscaler, cloudprovider/aws/auto_scaling_groups.go: isNodeGroupAvailable).
+    """
     nodes = groups.config.nodes
     assert nodes is not None
     machine = MACHINES[nodes.machine_type]
@@ -133,25 +139,29 @@ def worker_groups(groups: Groups) -> list[aws.eks.NodeGroup]:
     shared = None
     if not nodes.compact_placement:
         shared = templates.launch_template("workers", groups.scope, nodes.disk_gib, **options)
-    zones = worker_zones(groups.config, groups.scope)
-    made = [
-        groups.group(
-            f"workers-{zone}",
-            [zone],
-            shared or templates.compact(f"workers-{zone}", groups.scope, nodes.disk_gib, options),
-            GPU_IMAGE,
-            range(nodes.max + 1),
-            capacity_type="SPOT" if nodes.consumption == "spot" else "ON_DEMAND",
-            # The first is what the autoscaler takes them for: the smallest.
-            instance_types=list(groups.offers[zone]),
-            labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},
-            taints=[aws.eks.NodeGroupTaintArgs(key=NVIDIA_GPU, value=TAINT, effect="NO_SCHEDULE")],
-        )
-        for zone in zones
-    ]
-    if nodes.efa:
-        for zone, group in zip(zones, made, strict=True):
-            _announce(f"efa-{zone}", groups.scope, group, EFA)
+    made: list[pulumi.Resource] = []
+    for zone in worker_zones(groups.config, groups.scope):
+        template = shared or templates.compact(f"workers-{zone}", groups.scope, nodes.disk_gib, options)
+        # The first type is what the autoscaler takes them for: the smallest. In the fallback's groups there is no
+        # other, because what stands in for a Spot machine is paid in full.
+        kinds = {"workers": ("SPOT" if nodes.consumption == "spot" else "ON_DEMAND", list(groups.offers[zone]))}
+        if nodes.fallback == "on_demand":
+            kinds["fallback"] = ("ON_DEMAND", [groups.offers[zone][0]])
+        for kind, (capacity, types) in kinds.items():
+            group = groups.group(
+                f"{kind}-{zone}",
+                [zone],
+                template,
+                GPU_IMAGE,
+                range(nodes.max + 1),
+                capacity_type=capacity,
+                instance_types=types,
+                labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},
+                taints=[aws.eks.NodeGroupTaintArgs(key=NVIDIA_GPU, value=TAINT, effect="NO_SCHEDULE")],
+            )
+            made.append(group)
+            if nodes.efa:
+                _announce(f"efa-{zone}" if kind == "workers" else f"efa-{kind}-{zone}", groups.scope, group, EFA)
     return made
 
 
@@ -207,6 +217,10 @@ def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
         },
         environment={"AWS_REGION": scope.region},
         # EKS' Auto Scaling groups are named eks-GROUP-ID.
-        priorities=tuple(f"^eks-workers-{zone}-.*" for zone in worker_zones(config, scope)),
+        priorities=tuple(
+            f"^eks-{kind}-{zone}-.*"
+            for kind in ("workers", *(["fallback"] if nodes.fallback == "on_demand" else []))
+            for zone in worker_zones(config, scope)
+        ),
         most_nodes=eks.system_nodes + nodes.max,
     )

@@ -147,6 +147,8 @@ def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
     machine = MACHINES.get(nodes.machine_type)
     if nodes.consumption not in ("on_demand", "spot"):
         yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
+    if nodes.fallback != "none" and nodes.consumption != "spot":
+        yield "nodes.fallback: only used with nodes.consumption spot; remove it, or set nodes.fallback: none"
     not_here = {
         "reservation": "only used with cluster.kind gke",
         "disk_type": "boot disks on AWS are encrypted gp3 volumes",

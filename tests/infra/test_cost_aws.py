@@ -46,6 +46,17 @@ def test_four_spot_t4s_by_hand() -> None:
     assert estimate.at_full == pytest.approx(1.5632, abs=1e-4)
 
 
+def test_the_small_stack_is_proved_for_less_than_two_dollars() -> None:
+    """Two hours at its full size; it has no NAT gateway and no key, and comes from one zone."""
+    smoke = parse(stack_file_values("aws-smoke"), "aws-smoke")
+    estimate = billed.estimate(smoke)
+    assert estimate.at_full is not None
+    assert 2 * estimate.at_full < 2
+    assert not [entry.what for entry in estimate.lines if "NAT" in entry.what or "KMS" in entry.what]
+    made = {item.name for item in record_anywhere("aws-smoke").resources if item.kind == "NodeGroup"}
+    assert made == {"system", "workers-use2-az1"}
+
+
 def test_on_demand_elsewhere() -> None:
     """eu-west-1: g4dn.xlarge 0.587; g4dn.metal 8.724 in AWS's list, 8.731 by the family's scale."""
     nodes = {"consumption": "on_demand"}
@@ -85,6 +96,7 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, 
     ("changes", "said"),
     [
         ({}, "Spot prices follow demand"),
+        ({"nodes": {"fallback": "on_demand"}}, "all 4 workers come on demand for 2.10 USD an hour instead."),
         ({}, "CloudWatch bills 0.50 USD for each GB of the control plane's logs (api, authenticator)."),
         ({"nodes": {"alternatives": ["g4dn.2xlarge"]}}, "the alternatives cost more"),
         ({"storage": {"throughput": "elastic"}}, "each GB read (0.03) and written (0.06)"),

@@ -130,6 +130,30 @@ def test_a_placement_group_is_in_one_zone() -> None:
         )
 
 
+def test_a_fallback_is_the_last_choice_and_no_other_kind_of_node_for_a_pod() -> None:
+    found = stack(nodes={"fallback": "on_demand"})
+    text = found.one("ConfigMap", "cluster-autoscaler-priorities").inputs["data"]["priorities"]
+    ranks = {json.loads(names)[0]: int(rank) for rank, names in (line.split(": ", 1) for line in text.splitlines())}
+    spot, on_demand = (
+        [rank for name, rank in ranks.items() if name.startswith(f"^eks-{kind}-")] for kind in ("workers", "fallback")
+    )
+    assert len(spot) == len(on_demand) == len(ZONES)
+    assert min(spot) > max(on_demand) > ranks[".*"]
+    for zone in ZONES:
+        group, other = (found.one("NodeGroup", f"{kind}-{zone}").inputs for kind in ("fallback", "workers"))
+        assert (group["capacityType"], group["instanceTypes"]) == ("ON_DEMAND", ["g4dn.xlarge"])
+        same = ("labels", "taints", "subnetIds", "launchTemplate", "amiType", "scalingConfig")
+        assert {key: group[key] for key in same} == {key: other[key] for key in same}, "one training runs on both"
+    assert not [item for item in stack().resources if item.name.startswith("fallback-")]
+    with_adapter = stack(
+        nodes={"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "fallback": "on_demand"}
+    )
+    assert {item.name for item in with_adapter.resources if item.kind == "Tag"} == {
+        "efa-use2-az1",
+        "efa-fallback-use2-az1",
+    }
+
+
 def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     assert "networkInterfaces" not in template(stack())
     found = stack(nodes={"machineType": "g4dn.8xlarge", "alternatives": ["g4dn.16xlarge"], "efa": True})

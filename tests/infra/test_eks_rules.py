@@ -134,6 +134,10 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ({"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: the nodes' image has the driver; remove it"),
         ({"nodes": {"reservation": "mine"}}, "nodes.reservation: only used with cluster.kind gke; remove it"),
         ({"nodes": {"maxRunHours": 24}}, "nodes.maxRunHours: AWS ends no node by its age; remove it"),
+        (
+            {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}},
+            "nodes.fallback: only used with nodes.consumption spot; remove it",
+        ),
         ({"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"),
         ({"nodes": {"max": 1}}, "nodes.max: 1 nodes for workers.count 2; allowed: 2 or more"),
         ({"workers": {"cpu": 4}}, "workers.cpu: 4 on g4dn.xlarge, which has 4 CPUs, 3.92 of them for pods"),
@@ -175,8 +179,14 @@ def test_a_smaller_network_is_allowed_and_an_ampere_trains_in_bf16() -> None:
 
 def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["nodes.alternatives", "nodes.efa"]
+        parse(
+            changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"], "fallback": "on_demand"}), "gcp-c3"
+        )
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "nodes.alternatives",
+        "nodes.efa",
+        "nodes.fallback",
+    ]
 
 
 def test_a_problem_comes_before_anything_is_declared() -> None:

@@ -36,6 +36,9 @@ def test_the_largest_alternative_counts_and_a_successor_while_a_spot_machine_goe
     assert finding.text == "79 of 79 vCPUs free in us-east-1, 80 are needed"
     on_demand = config(nodes={**alternatives, "consumption": "on_demand"})
     assert only(problems(aws_quota.checks(here, on_demand, STACK))).text.endswith("64 are needed")
+    cloud.quotas |= {"L-3819A6DF": 80, "L-DB2E81BA": 15}
+    both = config(nodes={**alternatives, "fallback": "on_demand"})
+    assert only(problems(aws_quota.checks(here, both, STACK))).text == "15 of 15 vCPUs free in us-east-1, 16 are needed"
 
 
 def start(instance_type: str, count: int, cluster: str, **options: Any) -> None:
