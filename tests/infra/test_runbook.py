@@ -91,7 +91,7 @@ def test_eight_spot_machines_need_smaller_micro_batches_as_the_runbook_says() ->
 def test_the_picture_of_aws_shows_what_nodes_wait_for() -> None:
     """Nodes stand between the add-ons that they need and those that need them."""
     picture = draw("aws-g4dn")
-    assert "r_3_x_addon --> r_4_x_nodegroup" in picture
+    assert "r_4_x_addon --> r_4_x_nodegroup" in picture
     assert "r_4_x_nodegroup --> r_addon_coredns" in picture
 
 
