@@ -50,7 +50,9 @@ class WorkerPool:
     capability: str | None = None
     """Processor flag that every node must have; the trainer looks before it begins."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What containers on these nodes need to find what the nodes provide."""
+    """What containers on these nodes need to find, and to use well, what the nodes provide."""
+    network_gbit: float | None = None
+    """Gbit/s between two of these nodes, by the cloud's data sheet; None: not known."""
     grace_seconds: int = 30
     """What a pod gets to save and leave, at most: a node that the cloud takes back may give less than others."""
     driver_installer: DriverInstaller | None = None

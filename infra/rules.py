@@ -55,6 +55,28 @@ def _worker_range(workers: WorkersConfig) -> Iterator[str]:
         yield f"workers.processes: {workers.processes} for {workers.gpus} GPUs; allowed: {workers.gpus}, one per GPU"
 
 
+#: What the pods take from Kubernetes itself, or from the stack's Secret.
+_TAKEN = ("POD_IP", "RDZV_ID", "NODE_RANK", "NODE_NAME", "NAMESPACE", "HF_TOKEN", "WANDB_API_KEY")
+#: NCCL's limits for its helper threads, and for their sockets together (NVIDIA/nccl, src/transport/net_socket.cc).
+_THREADS, _SOCKETS = 16, 64
+
+
+def _worker_environment(workers: WorkersConfig) -> Iterator[str]:
+    given = workers.environment
+    for name in given:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
+        if name in _TAKEN:
+            yield f"workers.environment.{name}: the stack's own pods have it from elsewhere; remove it"
+    threads, sockets = (given.get(name, "1") for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
+    numbers = [int(text) if text.isdecimal() else 0 for text in (threads, sockets)]
+    if not (1 <= numbers[0] <= _THREADS and numbers[1] >= 1 and numbers[0] * numbers[1] <= _SOCKETS):
+        yield (
+            f"workers.environment: NCCL_SOCKET_NTHREADS {threads} with NCCL_NSOCKS_PERTHREAD {sockets}; allowed: 1 to "
+            f"{_THREADS} threads, and {_SOCKETS} sockets over all threads"
+        )
+
+
 def _machine(cluster: ClusterConfig, nodes: NodesConfig | None) -> Iterator[str]:
     known = EC2_WORKERS if cluster.kind == "eks" else WORKER_MACHINES
     if nodes is not None and nodes.machine_type not in known:
@@ -140,9 +162,10 @@ def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
             yield f"training.settings.{key}: the trainer has no such setting; {hint}"
 
 
-def _exporters(training: TrainingConfig, secrets: SecretsConfig) -> Iterator[str]:
+def _exporters(workers: WorkersConfig, training: TrainingConfig, secrets: SecretsConfig) -> Iterator[str]:
     """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
-    if training.settings.get("metrics.wandb_project") and not secrets.wandb_api_key:
+    offline = workers.environment.get("WANDB_MODE") == "offline"
+    if training.settings.get("metrics.wandb_project") and not secrets.wandb_api_key and not offline:
         yield (
             "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with "
             "`pulumi config set --secret --path secrets.wandbApiKey KEY`, or remove the project"
@@ -243,6 +266,7 @@ RULES = (
     _rendezvous,
     _cluster_kind,
     _worker_range,
+    _worker_environment,
     _machine,
     _only_on_aws,
     _pods_fit_nodes,

@@ -129,6 +129,9 @@ class WorkersConfig(Section):
     """Memory per pod, requested and limit, GiB. Default with `nodes`: what a node can give."""
     gpus: int = Field(default=0, ge=0, le=16)
     """Accelerators (nvidia.com/gpu) per pod. Default with `nodes`: all of a node."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the workers, over the stack's own: `NCCL_DEBUG: INFO` shows what NCCL chose, `NCCL_SOCKET_NTHREADS`
+    and `NCCL_NSOCKS_PERTHREAD` change it. No secrets: they go into `secrets`."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
     """Who gives the trainer memory on the processor: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
     else glibc with the trainer's settings for it."""

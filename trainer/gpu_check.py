@@ -28,6 +28,9 @@ WAIT_SECONDS = 2400
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NVIDIA_SMI = "/usr/local/nvidia/bin/nvidia-smi"
 """Where GKE's device plugin mounts it, which is in no PATH."""
+SHARE = 0.4
+"""Of a network card's figure, what NCCL over plain TCP has to reach. A single socket, where eight or more are due, does
+not."""
 SECONDS = 2.0
 """How long the exchange is repeated, after a warm-up."""
 
@@ -39,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--node-rank", type=int, default=int(os.environ.get("NODE_RANK", "0")), help="of this node")
     parser.add_argument("--master", default="127.0.0.1:29500", help="HOST:PORT on the node of rank 0")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the exchanged tensor")
+    parser.add_argument("--network-gbit", type=float, help="what a node's network card gives; default: not known")
     parser.add_argument("--storage", type=Path, help="folder on the shared volume to write to; default: none")
     parser.add_argument("--storage-megabytes", type=int, default=1024, help="how much to write there, on each node")
     parser.add_argument("--config-map", default="", help="ConfigMap for the result, in this pod's namespace")
@@ -54,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             own["storage_megabytes_per_second"] = round(write_speed(options.storage, options.storage_megabytes), 1)
         result = exchange(options, host, port, own)
         if result is not None:
+            judge(result, options.network_gbit if options.nodes > 1 else None)
             print(json.dumps(result), flush=True)
             if options.config_map:
                 publish(options.config_map, result)
@@ -64,6 +69,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu_check: {' '.join(str(error).split())[:1000]}", file=sys.stderr)
         return EXIT_RESTART
     return 0
+
+
+def judge(result: dict[str, Any], gbit: float | None) -> None:
+    """Put beside the measured exchange what the nodes' network should give; a warning where it is less."""
+    if gbit is None:
+        return
+    # In a ring, all that an all-reduce carries between nodes goes through each node's card once: 8 Gbit/s are 1 GB/s.
+    result["link_gigabytes_per_second"] = round(gbit / 8, 3)
+    result["expected_bus_gigabytes_per_second"] = expected = round(SHARE * gbit / 8, 3)
+    measured = result["bus_gigabytes_per_second"]
+    if measured < expected:
+        result["warning"] = (
+            f"{measured:g} GB/s between nodes whose network gives {gbit / 8:g}; expected at least {expected:g}; see "
+            "which interface and how many sockets NCCL takes with NCCL_DEBUG=INFO in workers.environment"
+        )
+        print(f"gpu_check: warning: {result['warning']}", file=sys.stderr, flush=True)
 
 
 def accelerators() -> dict[str, Any]:

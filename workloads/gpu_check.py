@@ -57,6 +57,7 @@ class GpuCheck(pulumi.ComponentResource):
             *("--nodes", str(workers.count)),
             *("--processes", str(workers.processes)),
             *("--megabytes", str(check.megabytes)),
+            *(("--network-gbit", f"{gbit:g}") if (gbit := workspace.cluster.workers.network_gbit) else ()),
             *("--storage", f"{DATA}/checks"),
             *("--storage-megabytes", str(check.storage_megabytes)),
         ]

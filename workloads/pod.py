@@ -90,7 +90,7 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
         values["TRAINYARD_BIND_CORES"] = "1"
     if workers.allocator == "tcmalloc":
         values["LD_PRELOAD"] = TCMALLOC
-    return values
+    return values | workers.environment
 
 
 def trainer_volumes(claim: pulumi.Input[str]) -> list[k8s.core.v1.VolumeArgs]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -30,6 +31,7 @@ from infra.eks.machines import REGIONS
 from infra.eks.network import Network
 from infra.eks.scope import Scope
 from infra.machine import for_pods
+from infra.needs import load
 from infra.scope import LONG
 
 SYSTEM_DISK_GIB = 50
@@ -45,6 +47,7 @@ GRACE = 90
 DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 #: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
 EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
+INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 #: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
 HAS = f"{OWNER}/node-template/resources/"
 #: cluster-autoscaler is released for each minor version of Kubernetes.
@@ -196,7 +199,9 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         accelerators=machine.accelerators,
         min_nodes=0,
         max_nodes=nodes.max,
-        environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else {}),
+        environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else INTERCONNECT["nccl"]),
+        # The slowest of those that may come.
+        network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in (machine.name, *nodes.alternatives)),
         devices={EFA: "1"} if nodes.efa else {},
         device_plugin=True,
         metrics_exporter=eks.gpu_metrics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -15,6 +16,7 @@ from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
 from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
+from infra.needs import load
 from infra.scope import LONG
 from infra.sections import NodesConfig
 
@@ -22,6 +24,7 @@ from infra.sections import NodesConfig
 SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
 #: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.
 DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 #: flex_start and queued nodes are given for this time at most, hours.
 FLEX_HOURS = 7 * 24
 
@@ -138,7 +141,8 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         threads_per_core=1 if machine.accelerators else pool.threads_per_core or 2,
         whole_cores=machine.capability is not None,
         capability=machine.capability,
-        environment=DRIVER_ENVIRONMENT if machine.accelerators else {},
+        environment=DRIVER_ENVIRONMENT | INTERCONNECT["nccl"] if machine.accelerators else {},
+        network_gbit=INTERCONNECT["gbit_per_second"].get(machine.name),
         driver_installer=_DRIVER_INSTALLER if by_daemonset else None,
         queue_hours=(pool.max_run_hours or FLEX_HOURS) if pool.consumption == "queued" else None,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES
+from infra.eks import nodes as eks_nodes
+from infra.gke import nodes as gke_nodes
 from infra.machine import allocatable, for_pods
 from trainer.presets import PRESETS
 
@@ -48,3 +50,10 @@ def test_every_worker_can_be_used() -> None:
 def test_accelerators_without_bf16_units_are_known_as_such() -> None:
     assert "bf16" not in MACHINES["n1-standard-8"].precisions
     assert "bf16" in MACHINES["a2-highgpu-8g"].precisions
+
+
+def test_the_network_of_every_machine_with_accelerators_is_known() -> None:
+    """But of A3, whose cards for its accelerators a pod's interface does not reach."""
+    known = gke_nodes.INTERCONNECT["gbit_per_second"].keys() | eks_nodes.INTERCONNECT["gbit_per_second"].keys()
+    wanted = {name for name, machine in MACHINES.items() if machine.accelerators and machine.family != "a3-highgpu"}
+    assert known == wanted

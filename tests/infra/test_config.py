@@ -77,6 +77,12 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
+        ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
+        ({"workers": {"environment": {"RDZV_ID": "1"}}}, "workers.environment.RDZV_ID: the stack's own pods have it"),
+        (
+            {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
+            "workers.environment: NCCL_SOCKET_NTHREADS 16 with NCCL_NSOCKS_PERTHREAD 8; allowed: 1 to 16 threads",
+        ),
         (
             {"training": {"settings": {"metrics.wandb_project": "gpt2"}}},
             "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with",

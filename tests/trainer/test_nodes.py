@@ -102,7 +102,7 @@ def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     """Both nodes on this machine: the same program, processes and exchange as in a cluster."""
     master = f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "trainer.gpu_check", "--nodes", "2", "--megabytes", "1", "--master", master]
-    command += ["--storage", str(tmp_path / "shared"), "--storage-megabytes", "2"]
+    command += ["--storage", str(tmp_path / "shared"), "--storage-megabytes", "2", "--network-gbit", "1e9"]
     nodes = [
         subprocess.Popen(
             [*command, "--node-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -117,7 +117,23 @@ def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     assert result["bus_gigabytes_per_second"] > 0
     assert result["storage_megabytes_per_second"] > 0
     assert not second[0]
+    assert "GB/s between nodes whose network gives" in result["warning"]
+    assert f"gpu_check: warning: {result['warning']}" in first[1]
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+@pytest.mark.parametrize(("measured", "warned"), [(5.1, False), (4.9, True)])
+def test_the_exchange_between_nodes_is_held_to_their_network(
+    measured: float, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result: dict[str, float] = {"bus_gigabytes_per_second": measured}
+    gpu_check.judge(result, 100)
+    assert (result["link_gigabytes_per_second"], result["expected_bus_gigabytes_per_second"]) == (12.5, 5.0)
+    assert ("warning" in result) is warned
+    assert ("NCCL_DEBUG=INFO" in capsys.readouterr().err) is warned
+    one_node: dict[str, float] = {"bus_gigabytes_per_second": measured}
+    gpu_check.judge(one_node, None)
+    assert one_node == {"bus_gigabytes_per_second": measured}
 
 
 def test_a_node_that_never_meets_the_first_says_so(

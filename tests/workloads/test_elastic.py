@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.config import ConfigError, parse
-from infra.recording import Recording, record, stack_file_values
+from infra.recording import Recording, record, record_anywhere, stack_file_values
 from workloads.certificates import CertificateProvider, issue
 
 pytestmark = pytest.mark.usefixtures("local_kubeconfig")
@@ -71,6 +71,26 @@ def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_th
     for kind, name, expected in [("StatefulSet", "etcd", rendezvous), ("Job", "training", training)]:
         pod = made.one(kind, name).inputs["spec"]["template"]["spec"]
         assert pod["priorityClassName"] == expected["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "sockets"), [("gcp-a100", "4", "1"), ("aws-g4dn", "2", "8"), ("gcp-c3", None, None)]
+)
+def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
+    name: str, threads: str | None, sockets: str | None
+) -> None:
+    """Behind a pod's eth0 it sees no network card, and takes one socket."""
+
+    def variables(**environment: str) -> dict[str, str]:
+        values = stack_file_values(name)
+        made = record_anywhere(name, values | {"workers": {**values.get("workers", {}), "environment": environment}})
+        container = made.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+        return {each["name"]: each.get("value", "") for each in container["env"]}
+
+    own = variables()
+    assert (own.get("NCCL_SOCKET_NTHREADS"), own.get("NCCL_NSOCKS_PERTHREAD")) == (threads, sockets)
+    changed = variables(NCCL_SOCKET_NTHREADS="8", NCCL_DEBUG="INFO")
+    assert changed == own | {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
 
 
 def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
