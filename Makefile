@@ -130,6 +130,12 @@ audit: .venv/dev.stamp  ## known vulnerabilities of what is locked: a report
 
 ready: .venv/infra.stamp .venv/policy.stamp  ## the environments of the program and of the policy pack
 
+reached: .venv/infra.stamp  ## does this machine reach a stack's cluster, as a workflow's runner has to: make reached STACK=aws-g4dn
+	@$(PY) -m infra.deploy reach $(STACK)
+
+settle: .venv/infra.stamp  ## end what a cancelled workflow has begun; it leaves no locked stack
+	@$(PY) -m infra.deploy settle $(STACK)
+
 expired: .venv/infra.stamp  ## stacks whose cluster.ttlHours are over
 	@$(PY) -m infra.expiry
 

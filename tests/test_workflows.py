@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import deploy
+from infra.config import parse
+from infra.doctor import amazon
 from infra.recording import ROOT, stack_file_values, stacks
 from local import toolchain
 
@@ -62,13 +65,16 @@ def test_each_command_is_a_make_target(path: Path) -> None:
             found = re.fullmatch(
                 r'make (?:--silent )?("\$TARGET"|[a-z-]+)(?: [A-Z]+="[^"]*")*(?: >> "\$\w+")?', command
             )
+            if re.fullmatch(r'exec \.venv/bin/python -m infra\.deploy (up|destroy|drift) "\$STACK"', command):
+                continue
             assert found, command
             named = jobs(path)["check"]["strategy"]["matrix"]["target"] if "TARGET" in found[1] else [found[1]]
             assert set(named) <= targets(), command
 
 
 @pytest.mark.parametrize(
-    "target", ["lint", "test", "engine", "audit", "plan", "ready", "expired", "docker-login", "image"]
+    "target",
+    ["lint", "test", "engine", "audit", "plan", "ready", "reached", "settle", "expired", "docker-login", "image"],
 )
 def test_make_knows_how(target: str) -> None:
     """Nothing is run: make says what it would type."""
@@ -134,14 +140,95 @@ def test_the_engine_is_of_the_sdks_version() -> None:
 
 
 def test_a_comment_a_stack_without_outputs_held_to_the_policy() -> None:
-    (preview,) = [step["with"] for path, step in pulumi_steps() if path.stem == "preview"]
+    (preview,) = [step["with"] for _, step in pulumi_steps() if "command" in step["with"]]
     assert preview["comment-on-pr"]
     assert preview["edit-pr-comment"]
+    assert preview["suppress-outputs"]
+    assert preview["policyPacks"] == "policy"
     assert preview["stack-name"] == "${{ matrix.stack }}"
-    for path, step in pulumi_steps():
-        if "command" in step["with"]:
-            assert step["with"]["suppress-outputs"]
-            assert (step["with"].get("policyPacks") == "policy") == (path.stem in ("preview", "up"))
+    assert "--suppress-outputs" in deploy.QUIET
+    assert deploy.COMMANDS["up"][-2:] == ("--policy-pack", "policy")
+
+
+def deploying() -> dict[str, list[dict[str, Any]]]:
+    """Workflow -> the steps of its job that runs infra.deploy."""
+    return {
+        path.stem: job["steps"]
+        for path in WORKFLOWS
+        for job in jobs(path).values()
+        if any("infra.deploy" in step.get("run", "") for step in job["steps"])
+    }
+
+
+def test_a_job_that_is_cancelled_settles_what_it_began() -> None:
+    changing = {name: found for name, found in deploying().items() if name != "drift"}
+    assert set(changing) == {"up", "destroy", "ttl"}
+    for name, found in changing.items():
+        change, settle = found[-2:]
+        assert change["id"] == "change"
+        # GitHub's signal reaches the first process alone: a shell or make would not pass it on.
+        assert change["run"].startswith("exec ")
+        assert settle["run"] == 'make settle STACK="$STACK"'
+        assert settle["if"].startswith("cancelled() && "), name
+        assert settle["env"] == change["env"]
+        (job,) = [job for job in jobs(workflow(name)).values() if job["steps"][-1] == settle]
+        assert job["timeout-minutes"] == "${{ vars.RUNNER && 4320 || 360 }}", "the stack's own limit ends it"
+
+
+def test_credentials_last_as_long_as_a_job_may() -> None:
+    for name, found in deploying().items():
+        (ready,) = [step["with"] for step in found if step.get("uses") == "./.github/actions/ready"]
+        assert ready.get("aws-seconds", 3600) >= (3600 if name == "drift" else deploy.HOSTED_MINUTES * 60)
+
+
+def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
+    own = "${{ vars.RUNNER || 'ubuntu-24.04' }}"
+    for path in WORKFLOWS:
+        for name, job in jobs(path).items():
+            clouds = "id-token" in job.get("permissions", {})
+            assert job["runs-on"] == (own if clouds else "ubuntu-24.04"), f"{path.stem} {name}"
+
+
+def test_a_preview_says_first_whether_it_reaches_the_cluster() -> None:
+    found = jobs(workflow("preview"))["preview"]["steps"]
+    (at,) = [number for number, step in enumerate(found) if step.get("run") == 'make reached STACK="$STACK"']
+    assert "pulumi/actions" in found[at + 1]["uses"]
+
+
+@pytest.mark.parametrize("stack", CLOUD)
+def test_a_limit_follows_the_stacks_keys(stack: str) -> None:
+    values = stack_file_values(stack)
+    config = parse(values, stack)
+    limit = deploy.minutes("up", config)
+    for section, more in (("dataset", {}), ("check", {"enabled": True})):
+        minutes = getattr(config, section).timeout_minutes + 7
+        longer = {**values, section: {**values.get(section, {}), **more, "timeoutMinutes": minutes}}
+        assert deploy.minutes("up", parse(longer, stack)) >= limit + 7
+    assert deploy.minutes("destroy", config) == deploy.MINUTES["destroy"]
+
+
+def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Aws:
+        def ask(self, service: str, operation: str, **given: Any) -> dict[str, Any]:
+            return {"cluster": {"endpoint": f"https://{'0' * 32}.invalid"}}
+
+    monkeypatch.setattr(amazon, "own_address", lambda: "198.51.100.9")
+    monkeypatch.setattr(amazon, "connect", lambda region: Aws())
+    assert deploy.main(["reach", "aws-g4dn"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: eks.apiAllowedCidrs: ")
+    assert "does not let in 198.51.100.9, and the cluster is not reached from here; name a runner inside" in error
+    # A runner inside reaches the private address, whatever the list says.
+    monkeypatch.setattr(deploy, "_answers", lambda host: True)
+    assert deploy.main(["reach", "aws-g4dn"]) == 0
+    monkeypatch.setattr(deploy, "_answers", lambda host: False)
+    allowed = stack_file_values("aws-g4dn")["eks"]["apiAllowedCidrs"][0].partition("/")[0]
+    monkeypatch.setattr(amazon, "own_address", lambda: allowed)
+    assert deploy.main(["reach", "aws-g4dn"]) == 0
+    # GKE's endpoint is a name that everybody reaches and that IAM guards.
+    assert deploy.main(["reach", "gcp-c3"]) == 0
 
 
 def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
@@ -152,5 +239,9 @@ def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
 
 
 def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
-    (drift,) = [step["with"] for path, step in pulumi_steps() if path.stem == "drift"]
-    assert (drift["command"], drift["refresh"], drift["expect-no-changes"]) == ("preview", True, True)
+    """On the engine: tests/e2e/test_deploy.py."""
+    (drift,) = [step for step in deploying()["drift"] if "infra.deploy" in step.get("run", "")]
+    assert " drift " in drift["run"]
+    command, *options = deploy.COMMANDS["drift"]
+    assert command == "preview"
+    assert {"--refresh", "--expect-no-changes"} <= set(options)

@@ -1,0 +1,219 @@
+"""What a workflow does to a stack, with the real Pulumi: a job that is cancelled leaves no locked stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from local import environment, paths
+from tests.e2e import cloud_stack
+from tests.e2e.cloud_stack import CloudStack
+
+pytestmark = pytest.mark.engine
+
+#: A stack of one resource that takes longer than anybody waits.
+PROGRAM = """
+import time
+from pathlib import Path
+from pulumi.dynamic import CreateResult, Resource, ResourceProvider
+
+class Slow(ResourceProvider):
+    def create(self, props):
+        Path("begun").touch()
+        time.sleep(%s)
+        return CreateResult(id_="1", outs={})
+
+class Thing(Resource):
+    pass
+
+Thing(Slow(), "slow", {})
+"""
+#: infra.deploy with that project in place of the repository; without the policy pack, whose environment is not needed.
+DRIVER = """
+import sys
+from pathlib import Path
+from infra import deploy
+from infra.config import parse
+from infra.recording import stack_file_values
+command, folder, patience, last = sys.argv[1:]
+deploy.ROOT = Path(folder)
+deploy.COMMANDS["up"] = ("up", "--yes", "--skip-preview")
+if command == "settle":
+    sys.exit(deploy.settle("local", deploy.Run(), float(patience), float(last)))
+sys.exit(deploy.change(command, "local", parse(stack_file_values("local"), "local"), deploy.Run()))
+"""
+
+
+@dataclass
+class Project:
+    folder: Path
+    environment: dict[str, str]
+    driver: str = DRIVER
+
+    def write(self, seconds: float) -> None:
+        (self.folder / "__main__.py").write_text(PROGRAM % seconds)
+
+    def start(self, command: str, patience: float = 60, last: float = 60) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", self.driver, command, str(self.folder), str(patience), str(last)],
+            cwd=paths.ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str, patience: float = 60, last: float = 60) -> tuple[int, str]:
+        process = self.start(command, patience, last)
+        text, _ = process.communicate(timeout=120)
+        return process.returncode, text
+
+    def locks(self) -> list[Path]:
+        return list((self.folder / "state").glob(".pulumi/locks/**/*.json"))
+
+    def cancelled(self) -> None:
+        """`up` is cancelled while it makes the resource, as GitHub does it."""
+        process = self.start("up")
+        wait_for((self.folder / "begun").exists)
+        assert self.locks()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=7.5)
+        assert process.returncode == 130
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "state").mkdir()
+    options = f"{{virtualenv: {Path(sys.executable).parent.parent}}}"
+    (tmp_path / "Pulumi.yaml").write_text(f"name: slow\nruntime: {{name: python, options: {options}}}\n")
+    variables = {
+        **os.environ,
+        **environment.settings(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.path()]),
+        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE": "",
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+    }
+    return Project(tmp_path, variables)
+
+
+def test_a_job_that_ends_shows_what_pulumi_said(project: Project) -> None:
+    project.write(seconds=0)
+    code, text = project.run("up")
+    assert code == 0, text
+    assert "1 created" in text or "+ 2 created" in text
+    assert "### pulumi up local" in (project.folder / "summary").read_text()
+    assert project.locks() == []
+
+
+def test_what_was_begun_when_the_job_was_cancelled_may_end_and_is_in_the_state(project: Project) -> None:
+    project.write(seconds=5)
+    project.cancelled()
+    assert project.locks(), "the step has gone, and Pulumi goes on"
+    assert project.run("settle") == (0, "")
+    assert project.locks() == []
+    command = ["pulumi", "stack", "export", "--stack", "local"]
+    state = subprocess.run(command, cwd=project.folder, env=project.environment, capture_output=True, check=True)
+    deployment = json.loads(state.stdout)["deployment"]
+    assert [item["id"] for item in deployment["resources"] if item["urn"].endswith("::slow")] == ["1"]
+    assert not deployment.get("pending_operations")
+
+
+def test_what_does_not_end_is_left_and_the_stack_is_free(project: Project) -> None:
+    project.write(seconds=3600)
+    project.cancelled()
+    code, text = project.run("settle", patience=1)
+    assert code == 0, text
+    assert project.locks() == []
+
+
+def test_a_pulumi_that_has_to_be_killed_leaves_no_lock(project: Project) -> None:
+    project.write(seconds=3600)
+    project.cancelled()
+    code, text = project.run("settle", patience=0.1, last=0)
+    assert code == 0, text
+    assert project.locks() == []
+
+
+def test_a_lock_of_somebody_else_stays(project: Project) -> None:
+    """A person's `up` runs when the job's wants to begin, and the job is cancelled."""
+    project.write(seconds=0)
+    assert project.run("up")[0] == 0
+    lock = project.folder / "state/.pulumi/locks/organization/slow/local/1.json"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text(json.dumps({"pid": 1, "username": "me", "hostname": "laptop", "timestamp": "2026-11-22T00:00:00Z"}))
+    code, text = project.run("up")
+    assert code != 0
+    assert "the stack is currently locked by 1 lock(s)" in text
+    assert project.run("settle", patience=0.1, last=0)[0] == 0
+    assert project.locks() == [lock]
+
+
+def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
+    """On GitHub's machines that of theirs, where the stack's is longer."""
+    project.write(seconds=4)
+    project.environment["RUNNER_ENVIRONMENT"] = "github-hosted"
+    project.driver = DRIVER.replace("deploy.ROOT =", "deploy.HOSTED_MINUTES = 0.02\ndeploy.ROOT =")
+    code, text = project.run("up")
+    assert code == 1
+    assert "warning: up may take" in text
+    assert "it ends after 0.02, and the next one goes on" in text
+    assert "error: not done after 0.02 minutes; Pulumi is told to end" in text
+    assert project.locks() == []
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
+    """A stack that exists, in a cloud that is a file."""
+    made = cloud_stack.make("gcp-c3", tmp_path_factory.mktemp("drift"))
+    made.environment["RUNNER_TEMP"] = str(made.folder)
+    made.up()
+    return made
+
+
+def drift(stack: CloudStack) -> tuple[int, str]:
+    command = [sys.executable, "-c", DRIVER.replace('"local"', '"gcp-c3"'), "drift", str(stack.folder), "1", "1"]
+    done = subprocess.run(
+        command,
+        cwd=paths.ROOT,
+        env=stack.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+    )
+    return done.returncode, done.stdout
+
+
+def test_drift_sees_what_somebody_deleted_by_hand_and_makes_nothing_anew(stack: CloudStack) -> None:
+    code, text = drift(stack)
+    assert code == 0, text
+    before, file = stack.state(), stack.cloud.path
+    content = json.loads(file.read_text())
+    (nat,) = [key for key, thing in content["living"].items() if thing["type"] == "gcp:compute/routerNat:RouterNat"]
+    del content["living"][nat]
+    file.write_text(json.dumps(content))
+    code, text = drift(stack)
+    assert code != 0
+    assert "+ gcp:compute/routerNat:RouterNat: (create)" in text
+    assert "error: no changes were expected but changes were proposed" in text
+    assert stack.state() == before
+    assert nat not in json.loads(file.read_text())["living"]
