@@ -52,8 +52,8 @@ def up(subject: Subject) -> str:
     state.notes["pulumi"] = stack.done(["pulumi", "version"]).strip().splitlines()[-1]
     resources = len(stack.resources())
     return (
-        f"{resources} resources in {minutes:.1f} min; the longest chain of the graph (bench.graph) is {span:.1f} min, "
-        "of which an image that is built already, takes none, and without the waits for data and nodes"
+        f"{resources} resources in {minutes:.1f} min; by bench.graph the longest chain takes {span:.1f} min where the "
+        "image is built anew, and without the waits for data and nodes"
     )
 
 
