@@ -158,8 +158,9 @@ class StorageConfig(Section):
     disk: str | None = None
     """With nfs: name of a disk that exists already in the zone, instead of a new one; with efs: id of a file system
     (fs-...) of the region. It is never deleted."""
-    disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-ssd"
-    """With nfs: type of the disk."""
+    disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-balanced"
+    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the machine of the NFS server, an
+    e2-standard-4, reads less from either."""
     tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
     """With filestore: the service tier."""
     throughput: Literal["bursting", "elastic"] = "bursting"

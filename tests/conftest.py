@@ -42,6 +42,14 @@ def full_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_google_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is logged in to Google Cloud: what a test sees does not hang on who runs it."""
+    for name in ("GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", "/nonexistent")
+
+
 @pytest.fixture
 def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """KUBECONFIG points at a file with the context trainyard-local and its extension."""

@@ -38,10 +38,9 @@ def _workers_title(nodes: NodesConfig) -> str:
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
-    machine = MACHINES[machine_type]
-    rate = prices.vcpu(region, machine.family)
     # Switching hyperthreads off changes the number of CPUs, not the price.
-    each = machine.vcpus * (rate.spot if spot else rate.on_demand) if rate else None
+    rate = prices.of_machine(region, MACHINES[machine_type])
+    each = (rate.spot if spot else rate.on_demand) if rate else None
     return counted(what, fewest, most, each)
 
 

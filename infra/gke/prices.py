@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infra.bill import Rate
+from infra.machine import Machine
 
 DATE = "2026-08-20"
 SOURCE = "Google Cloud Billing Catalog"
@@ -41,6 +42,11 @@ class Region:
     """One vCPU with its 8 GiB."""
     a2_highgpu: Rate | None
     """One A100 40 GB with its 12 vCPU and 85 GiB; None: not offered."""
+    g2: Rate | None
+    """One vCPU of G2 with its 4 GiB, without an L4: the prices of g2-standard-4 (1 L4) and -48 (4 L4), taken apart;
+    None: not offered."""
+    l4: Rate | None
+    """One L4."""
     pd_standard: float
     """GiB-month, as are the next two."""
     pd_balanced: float
@@ -54,6 +60,8 @@ _IOWA = Region(
     c3_standard=Rate(9.677184 / 192, 3.014016 / 192),
     c3_highmem=Rate(0.529232 / 8, 0.164848 / 8),
     a2_highgpu=Rate(3.673385, 2.12081),
+    g2=Rate(0.036698004, 0.022014),
+    l4=Rate(0.560040239, 0.335900),
     pd_standard=0.04,
     pd_balanced=0.10,
     pd_ssd=0.17,
@@ -68,6 +76,8 @@ REGIONS = {
         c3_standard=Rate(9.677184 / 192, 2.602752 / 192),
         c3_highmem=Rate(0.529232 / 8, 0.142336 / 8),
         a2_highgpu=None,
+        g2=Rate(0.036577837, 0.017740),
+        l4=Rate(0.558206460, 0.270700),
         pd_standard=0.044,
         pd_balanced=0.11,
         pd_ssd=0.187,
@@ -78,6 +88,8 @@ REGIONS = {
         c3_standard=Rate(11.632944 / 192, 6.9792 / 192),
         c3_highmem=Rate(0.63618984 / 8, 0.38168 / 8),
         a2_highgpu=Rate(4.325068684, 2.594965),
+        g2=None,
+        l4=None,
         pd_standard=0.048,
         pd_balanced=0.12,
         pd_ssd=0.204,
@@ -88,6 +100,8 @@ REGIONS = {
         c3_standard=Rate(10.89941376 / 192, 4.762752 / 192),
         c3_highmem=Rate(0.59607408 / 8, 0.260496 / 8),
         a2_highgpu=Rate(3.934354926, 2.10321),
+        g2=Rate(0.041332960, 0.024802),
+        l4=Rate(0.630773300, 0.378500),
         pd_standard=0.044,
         pd_balanced=0.11,
         pd_ssd=0.187,
@@ -98,6 +112,8 @@ REGIONS = {
         c3_standard=Rate(10.65554688 / 192, 3.854592 / 192),
         c3_highmem=Rate(0.58273728 / 8, 0.210816 / 8),
         a2_highgpu=None,
+        g2=Rate(0.040408176, 0.022514),
+        l4=Rate(0.616660300, 0.343500),
         pd_standard=0.04,
         pd_balanced=0.10,
         pd_ssd=0.17,
@@ -108,6 +124,8 @@ REGIONS = {
         c3_standard=Rate(10.1610432 / 192, 5.203584 / 192),
         c3_highmem=Rate(0.5556936 / 8, 0.284592 / 8),
         a2_highgpu=Rate(3.747972, 2.24787),
+        g2=Rate(0.038571440, 0.023144),
+        l4=Rate(0.588630286, 0.353200),
         pd_standard=0.044,
         pd_balanced=0.11,
         pd_ssd=0.187,
@@ -118,6 +136,8 @@ REGIONS = {
         c3_standard=Rate(12.42744 / 192, 2.479872 / 192),
         c3_highmem=Rate(0.67963976 / 8, 0.135616 / 8),
         a2_highgpu=Rate(4.049590926, 2.429675),
+        g2=Rate(0.047127576, 0.028274),
+        l4=Rate(0.719203700, 0.431500),
         pd_standard=0.052,
         pd_balanced=0.13,
         pd_ssd=0.221,
@@ -128,6 +148,8 @@ REGIONS = {
         c3_standard=Rate(11.9387424 / 192, 6.164352 / 192),
         c3_highmem=Rate(0.65291352 / 8, 0.337136 / 8),
         a2_highgpu=Rate(4.013757926, 2.40826),
+        g2=Rate(0.045274332, 0.027168),
+        l4=Rate(0.690921600, 0.414600),
         pd_standard=0.044,
         pd_balanced=0.11,
         pd_ssd=0.187,
@@ -142,8 +164,20 @@ _E2_HIGHMEM = (0.02181159 + 8 * 0.00292353) / (0.02181159 + 4 * 0.00292353)
 _A2_VCPUS = 12
 
 
+def of_machine(region: str, machine: Machine) -> Rate | None:
+    """A machine with its memory and its accelerators, an hour; None: no price is known."""
+    each = vcpu(region, machine.family)
+    if each is None:
+        return None
+    rate = _scaled(each, machine.vcpus)
+    l4 = REGIONS[region].l4 if machine.family == "g2-standard" else None
+    # The others' accelerators are in the price of their vCPU.
+    extra = _scaled(l4, machine.accelerators) if l4 else Rate(0, 0)
+    return Rate(rate.on_demand + extra.on_demand, rate.spot + extra.spot)
+
+
 def vcpu(region: str, family: str) -> Rate | None:
-    """One vCPU of a machine family with its memory and its accelerators; None: no price is known.
+    """One vCPU of a machine family with its memory, and its accelerators but those of G2; None: no price is known.
 
     `family` is infra/catalog.py's: c3-highmem, a2-highgpu, e2-standard ...
     """
@@ -166,6 +200,8 @@ def vcpu(region: str, family: str) -> Rate | None:
                 standard.on_demand - (highmem.on_demand - standard.on_demand) / 2,
                 standard.spot - (highmem.spot - standard.spot) / 2,
             )
+        case "g2-standard":
+            return prices.g2
         case "a2-highgpu":
             return _scaled(prices.a2_highgpu, 1 / _A2_VCPUS) if prices.a2_highgpu else None
     return None

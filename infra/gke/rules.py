@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.catalog import DATE, FILESTORE_TIERS, MACHINES, SYSTEM_MACHINES, nearest
-from infra.sections import ClusterConfig, GkeConfig, ImageConfig, NodesConfig, StorageConfig
+from infra.catalog import FILESTORE_TIERS, MACHINES, SYSTEM_MACHINES, nearest
+from infra.gke import offered
+from infra.sections import ClusterConfig, GkeConfig, ImageConfig, NodesConfig, StorageConfig, WorkersConfig
 
 #: A service account's id has 30 characters at most, and ours adds "-nodes".
 NAME_LENGTH = 24
@@ -28,12 +29,23 @@ def _name(cluster: ClusterConfig) -> Iterator[str]:
 
 
 def _zone(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if gke is None or machine is None or machine.zones is None or gke.zone in machine.zones:
-        return
-    region = gke.zone.rsplit("-", 1)[0]
-    near = sorted(zone for zone in machine.zones if zone.startswith(f"{region}-")) or sorted(machine.zones)
-    yield f"gke.zone: {machine.name} is not offered in {gke.zone} (as of {DATE}); allowed: {', '.join(near)}"
+    # With credentials Google itself is asked, once the program runs (infra/gke/stack.py).
+    if gke is not None and nodes is not None and not offered.has_credentials():
+        yield from offered.by_table(gke, nodes)
+
+
+#: Machines whose network needs what GKE does not set up by itself (GPUDirect-TCPX: four more networks, an installer):
+#: with one interface and plain TCP, nodes exchange gradients at a fraction of the speed (cluster-toolkit,
+#: examples/gke-a3-highgpu, read 2026-11-22).
+ONE_NODE_ONLY = ("a3-highgpu-8g",)
+
+
+def _network(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterator[str]:
+    if nodes is not None and nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
+        yield (
+            f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would talk "
+            "through one interface and plain TCP, at a fraction of its speed; allowed: 1, or another machine type"
+        )
 
 
 def _system_pool(gke: GkeConfig | None) -> Iterator[str]:
@@ -140,6 +152,7 @@ def _registry(image: ImageConfig) -> Iterator[str]:
 RULES = (
     _name,
     _zone,
+    _network,
     _system_pool,
     _disks,
     _threads,

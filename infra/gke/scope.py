@@ -20,7 +20,7 @@ class Scope(Common):
 
 
 def provider(config: StackConfig, stack: str) -> gcp.Provider:
-    """Google Cloud with the credentials of the environment (`gcloud auth application-default login`, or CI's OIDC)."""
+    """Google Cloud with the credentials of the environment (`gcloud auth login --update-adc`, or CI's OIDC)."""
     assert config.gke is not None
     return gcp.Provider(
         "gcp",

@@ -14,14 +14,21 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
-from infra.config import StackConfig
-from infra.gke import cluster, identity, network, nodes, registry, services, storage
+from infra.config import ConfigError, StackConfig
+from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
 from infra.gke.scope import Scope, provider, region_of
 
 
 def gke_cluster(config: StackConfig, stack: str) -> Cluster:
-    """The cluster that a configuration of kind gke describes."""
+    """The cluster that a configuration of kind gke describes.
+
+    Raises:
+        ConfigError: when its zones do not have the machines.
+    """
     assert config.gke is not None
+    assert config.nodes is not None
+    if problems := offered.problems(config.gke, config.nodes):
+        raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
     component = GkeCluster(config.name, pulumi.ResourceOptions(providers={"gcp": gcp_provider}))
     scope = Scope(

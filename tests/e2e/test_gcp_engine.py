@@ -215,6 +215,34 @@ def test_a_retained_disk_stays_and_comes_back(fresh: CloudStack) -> None:
     assert existing(fresh) == {DISK}
 
 
+def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    smoke = cloud_stack.make("gcp-smoke", tmp_path_factory.mktemp("smoke"))
+    smoke.up()
+    assert smoke.preview() == {}
+    smoke.destroy()
+    assert existing(smoke) == set()
+
+
+def test_own_buckets_are_read_and_the_grant_goes_with_the_stack(fresh: CloudStack) -> None:
+    fresh.configure(dataset={"input": ["gs://my-texts/books"]})
+    fresh.up()
+    (grant,) = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":BucketIAMMember")]
+    assert "/subject/ns/trainyard/sa/dataset" in grant.inputs["member"]
+    assert fresh.preview() == {}
+    fresh.destroy()
+    assert existing(fresh) == set()
+
+
+def test_a_program_that_enables_too_little_is_refused(fresh: CloudStack) -> None:
+    """What both stacks did until the stand-in knew what image streaming needs."""
+    program = (fresh.folder / "__main__.py").read_text()
+    (fresh.folder / "__main__.py").unlink()
+    forget = "from infra.gke import services\nservices.ALWAYS = tuple(n for n in services.ALWAYS if n != {!r})\n"
+    (fresh.folder / "__main__.py").write_text(forget.format("image_streaming") + program)
+    fresh.up(fails=True)
+    assert "403 containerfilesystem.googleapis.com has not been used in this project before" in fresh.text
+
+
 def test_deletion_protection_refuses_before_anything_is_lost(fresh: CloudStack) -> None:
     """Refused by the cloud alone, the pools would be gone from the state and not from the cloud: no `up` would work."""
     fresh.configure(cluster={"deletionProtection": True})

@@ -9,7 +9,7 @@ import pytest
 from infra.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
-STACKS = ["gcp-a100", "gcp-c3"]
+STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
 
 def pool(stack: Recording, name: str = "workers") -> Recorded:
@@ -56,7 +56,7 @@ def test_an_a100_node_has_all_that_a_training_needs() -> None:
     assert (accelerator["type"], accelerator["count"]) == ("nvidia-tesla-a100", 8)
     assert accelerator["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "LATEST"}
     assert found["gvnic"] == found["gcfsConfig"] == {"enabled": True}
-    assert found["ephemeralStorageLocalSsdConfig"] == {"localSsdCount": 8}
+    assert "ephemeralStorageLocalSsdConfig" not in found, "0.66 USD an hour for what the pods hardly use"
     assert found["workloadMetadataConfig"] == {"mode": "GKE_METADATA"}
     assert found["imageType"] == "COS_CONTAINERD"
     assert found["maxRunDuration"] == "86400s"
@@ -287,8 +287,8 @@ def test_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
 
 
 def test_the_check_of_the_nodes_ends_in_an_output() -> None:
-    assert "gpuCheck" not in recorded("gcp-a100").outputs
-    stack = record("gcp-a100", changed("gcp-a100", check={"enabled": True}))
+    assert "gpuCheck" not in recorded("gcp-c3").outputs
+    stack = recorded("gcp-a100")
     assert "gpuCheck" in stack.outputs
     job = stack.one("Job", "gpu-check")
     pod = job.inputs["spec"]["template"]["spec"]
@@ -316,7 +316,7 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     assert outputs["storageAddress"].endswith(":/data")
     assert outputs["credentialsCommand"].endswith("--dns-endpoint")
     bill = outputs["costPerHour"]
-    assert bill["atRest"] < 1 < bill["atFullSize"]
+    assert bill["atRest"] < min(1, bill["atFullSize"])
     context = outputs["context"]
     for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
         assert f"--context {context} " in outputs[command]

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from infra.recording import record
+from infra.catalog import MACHINES
+from infra.machine import DAEMONS, allocatable
+from infra.recording import record, stack_file_values, stacks
 from tests.infra.recorded import changed, recorded
 
 
@@ -48,3 +50,25 @@ def test_the_apis_by_which_all_others_are_read_come_first() -> None:
     first = {services.pop("cloudresourcemanager").urn, services.pop("serviceusage").urn}
     assert services
     assert all(first <= item.dependencies for item in services.values())
+
+
+#: What GKE's own Deployments ask for, CPU and GiB: kube-dns twice, konnectivity, metrics-server, autoscalers (of 1.34,
+#: rounded up).
+OF_THE_CLUSTER = (1.0, 1.5)
+
+
+@pytest.mark.parametrize("stack", [name for name in stacks() if "gke" in stack_file_values(name)])
+def test_what_runs_at_rest_fits_one_system_node(stack: str) -> None:
+    """Or "at rest" is two nodes, and costs twice what the bill says."""
+    cpu, gib = (sum(pair) for pair in zip(OF_THE_CLUSTER, DAEMONS["gcp"], strict=True))
+    for item in recorded(stack).all("kubernetes:apps/v1:"):
+        if item.kind in ("Deployment", "StatefulSet"):
+            for container in item.inputs["spec"]["template"]["spec"]["containers"]:
+                asked = container["resources"]["requests"]
+                cpu += int(asked["cpu"].removesuffix("m")) / 1000
+                gib += int(asked["memory"].removesuffix("Mi")) / 1024
+    has_cpu, has_gib = allocatable(
+        MACHINES[recorded(stack).one("NodePool", "system").inputs["nodeConfig"]["machineType"]]
+    )
+    assert cpu <= has_cpu
+    assert gib <= has_gib

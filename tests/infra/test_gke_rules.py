@@ -61,6 +61,11 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             {"gke": {"systemMachineType": "n4-standard-4"}},
             "gke.systemMachineType: 'n4-standard-4' is not known; allowed: e2-standard-2, e2-standard-4",
         ),
+        (
+            "gcp-a100",
+            {"nodes": {"machineType": "a3-highgpu-8g"}},
+            "workers.count: 2 workers on a3-highgpu-8g, whose nodes would talk through one interface and plain TCP",
+        ),
         ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
         ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
         # Machines.
@@ -266,7 +271,7 @@ def test_compact_placement_goes_with_the_others(consumption: str) -> None:
     assert parse(changed("gcp-a100", nodes=nodes), "gcp-a100")
 
 
-@pytest.mark.parametrize("machine", ["a2-highgpu-1g", "a2-ultragpu-8g", "a3-highgpu-8g", "g2-standard-8"])
+@pytest.mark.parametrize("machine", ["a2-highgpu-1g", "a2-ultragpu-8g", "a3-highgpu-4g", "g2-standard-8"])
 def test_another_machine_is_one_key(machine: str) -> None:
     """Pods follow the machine: accelerators, processes, CPU and memory."""
     values = changed("gcp-a100", nodes={"machineType": machine, "localSsds": None})

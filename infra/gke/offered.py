@@ -1,0 +1,91 @@
+"""Whether the zones have the machine types: asked of Google where there are credentials, else read from zones.yaml.
+
+One request of compute.machineTypes a zone, while the program runs. Without credentials, without an answer within
+PATIENCE, and where no engine runs (tests, `make plan`) the dated table says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from infra.catalog import DATE, MACHINES
+from infra.sections import GkeConfig, NodesConfig
+
+ADDRESS = "https://compute.googleapis.com/compute/v1"
+#: Seconds to connect, and to answer: a preview that cannot reach Google says so by itself, a little later.
+PATIENCE = (2, 4)
+TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+def has_credentials() -> bool:
+    """Whether there are some on this machine; the metadata server, which takes seconds to be missed, is not asked."""
+    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+    found = Path(os.environ.get(FILE) or Path(folder) / "application_default_credentials.json")
+    return bool(os.environ.get(TOKEN)) or found.is_file()
+
+
+def zones_of(gke: GkeConfig, nodes: NodesConfig) -> tuple[str, ...]:
+    """The zones of the nodes that train."""
+    return (gke.zone,)
+
+
+def by_table(gke: GkeConfig, nodes: NodesConfig) -> Iterator[str]:
+    """One line for each zone that has no such machine, by zones.yaml."""
+    machine = MACHINES.get(nodes.machine_type)
+    for zone in zones_of(gke, nodes) if machine is not None and machine.zones is not None else ():
+        assert machine is not None
+        assert machine.zones is not None
+        if zone in machine.zones:
+            continue
+        region = zone.rsplit("-", 1)[0]
+        near = sorted(each for each in machine.zones if each.startswith(f"{region}-")) or sorted(machine.zones)
+        yield f"gke.zone: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
+
+
+def problems(gke: GkeConfig, nodes: NodesConfig) -> list[str]:
+    """One line for each zone that has no such machine."""
+    if not _engine_runs() or not has_credentials():
+        return list(by_table(gke, nodes))
+    answers = [_offers(gke.project, zone, nodes.machine_type) for zone in zones_of(gke, nodes)]
+    if None in answers:
+        return list(by_table(gke, nodes))
+    return [
+        f"gke.zone: Google offers no {nodes.machine_type} in {zone} to project {gke.project}; "
+        f"`gcloud compute machine-types list --filter name={nodes.machine_type}` lists the zones that have it"
+        for zone, offered in zip(zones_of(gke, nodes), answers, strict=True)
+        if not offered
+    ]
+
+
+def _engine_runs() -> bool:
+    """Whether this is a run of Pulumi, not a recording."""
+    from pulumi.runtime import mocks, settings
+
+    return not isinstance(settings.get_monitor(), mocks.MockMonitor)
+
+
+def _offers(project: str, zone: str, machine_type: str) -> bool | None:
+    """Google's answer; None: it gives none."""
+    import requests
+
+    address = f"{ADDRESS}/projects/{project}/zones/{zone}/machineTypes/{machine_type}"
+    try:
+        headers = {"Authorization": f"Bearer {_token()}"}
+        answer = requests.get(address, headers=headers, timeout=PATIENCE)
+    except Exception:  # Whatever it is that credentials and networks do, the table answers instead.
+        return None
+    return {200: True, 404: False}.get(answer.status_code)
+
+
+def _token() -> str:
+    if token := os.environ.get(TOKEN):
+        return token
+    import google.auth
+    from google.auth.transport import requests as transport
+
+    credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    credentials.refresh(partial(transport.Request(), timeout=sum(PATIENCE)))
+    return str(credentials.token)
