@@ -31,6 +31,7 @@ from .cloud import Cloud, Thing
 #: The property that the provider names by itself, with random digits, where the program does not.
 NAMED = ("compute/", "container/", "filestore/")
 DEFAULTS = "__defaults"
+JOB, CONFIG_MAP = "kubernetes:batch/v1:Job", "kubernetes:core/v1:ConfigMap"
 PROJECT = "test-project"
 
 
@@ -155,9 +156,17 @@ class Resources:
     def read(
         self, urn: Urn, object_id: str, properties: dict[str, Any], old_given: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """What exists is as it was."""
-        exists = f"{urn.text}#{object_id}" in self._cloud.things()
-        return (object_id, properties, old_given) if exists else ("", {}, {})
+        """What exists is as it was; what the pods of a Job leave behind is there once the Job is."""
+        things = self._cloud.things()
+        if f"{urn.text}#{object_id}" in things:
+            return object_id, properties, old_given
+        namespace, _, name = object_id.rpartition("/")
+        jobs = [thing.id for thing in things.values() if thing.type == JOB]
+        if urn.token == CONFIG_MAP and object_id in jobs:
+            kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+            found = {**kind, "metadata": {"name": name, "namespace": namespace}, "data": {"result": "{}"}}
+            return object_id, found, found
+        return "", {}, {}
 
     def delete(self, urn: Urn, object_id: str, properties: dict[str, Any], timeout: float) -> None:
         self._cloud.delete(urn.text, object_id)
