@@ -38,6 +38,8 @@ use: .venv/infra.stamp  ## make `make up` train on a cluster you have: make use 
 	@$(LOCAL) run -- pulumi config set --stack local --path cluster.context "$(CONTEXT)"
 	@test -z "$(REGISTRY)" || $(LOCAL) run -- pulumi config set --stack local --path image.registry "$(REGISTRY)"
 	@test -z "$(REGISTRY)" || $(LOCAL) run -- $(PY) -m infra.buildx "$(REGISTRY)"
+	@test "$(CONTEXT)" != trainyard-local || for key in registry buildx; do \
+	  $(LOCAL) run -- pulumi config rm --stack local --path image.$$key || exit 1; done
 
 follow: .venv/infra.stamp  ## come back to a training that runs
 	@$(RUN) $(FOLLOW) --stack $(STACK)

@@ -197,6 +197,17 @@ def test_a_builder_whose_image_cannot_be_pulled_is_one_line(docker: Path, capsys
     )
 
 
+def test_make_use_goes_back_to_the_registry_that_this_machines_node_offers() -> None:
+    def typed(*variables: str) -> str:
+        command = ["make", "--dry-run", "use", *variables]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert '-m infra.buildx "localhost:5001"' in typed("CONTEXT=kind-kind", "REGISTRY=localhost:5001")
+    back = typed("CONTEXT=trainyard-local")
+    assert 'test "trainyard-local" != trainyard-local || for key in registry buildx; do' in back
+    assert "pulumi config rm --stack local --path image.$key" in back
+
+
 def test_make_image_builds_the_same_context_under_the_same_tag() -> None:
     told = subprocess.run(
         ["make", "--dry-run", "image", "REGISTRY=ghcr.io/you"], cwd=ROOT, capture_output=True, text=True, check=True
