@@ -55,6 +55,18 @@ def format_path(path: Path) -> str:
     return text
 
 
+def value_at(value: Any, path: Path) -> Any:
+    """What stands there; None where nothing does."""
+    for part in path:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
 def contains(outer: Path, inner: Path) -> bool:
     """Whether `inner` is `outer` or lies below it; `*` in `outer` matches any one part."""
     return len(outer) <= len(inner) and all(have in ("*", want) for have, want in zip(outer, inner, strict=False))

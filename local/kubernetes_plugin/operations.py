@@ -119,6 +119,12 @@ def _apply(call: Call, inputs: dict[str, Any], live: dict[str, Any] | None) -> d
     raise AssertionError("unreachable: the last pause is None")
 
 
+def dry_run(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The object as it would be with these inputs, whoever owns its fields."""
+    query = {"fieldManager": call.manager, "force": "true", "dryRun": "All"}
+    return call.client.request("PATCH", inputs, inputs, content_type=APPLY, **query)
+
+
 def update(
     call: Call, inputs: dict[str, Any], old_live: dict[str, Any], ignored: list[str], old_manager: str
 ) -> dict[str, Any]:

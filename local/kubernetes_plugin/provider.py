@@ -82,10 +82,29 @@ class Provider:
         if not urn.is_patch(new.get("kind")):
             force_new = immutable.force_new_paths(new, self.settings.mutable_config_maps, self.settings.mutable_secrets)
         found = diff.detailed(old, new, ignored, force_new)
+        for path in self._dropped_zeros(urn, olds, new, found):
+            del found[path]
         replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
         if naming.annotated_true(new, naming.REPLACE_UNREADY) and self._replace_unready(urn, live):
             replaces.append(f'metadata.annotations["{naming.REPLACE_UNREADY}"]')
         return found, replaces, diff.must_delete_first(bool(replaces), new, live)
+
+    def _dropped_zeros(self, urn: Urn, olds: dict[str, Any], new: dict[str, Any], found: dict[str, str]) -> list[str]:
+        """Added values of zero that the API server does not keep, such as `globalDefault: false`: no change.
+
+        The real plugin knows them by the Go type of the kind, and drops them from the inputs of a refresh, too. A zero
+        that the server keeps (a pointer in Go, such as automountServiceAccountToken) is a change.
+        """
+        added = {text: diff.parse_path(text) for text, kind in found.items() if kind.startswith("add")}
+        zeros = {text: path for text, path in added.items() if diff.value_at(new, path) in (False, 0, "", [], {})}
+        if not zeros or has_unknown(new) or self.client.problem():
+            return []
+        manager = naming.field_manager(new, olds)
+        try:
+            kept = operations.dry_run(self._call(urn, manager, 0.0, True, new["kind"]), new)
+        except PluginError:
+            return []  # the update says what is wrong with it
+        return [text for text, path in zeros.items() if diff.value_at(kept, path) is None]
 
     def _replace_unready(self, urn: Urn, live: dict[str, Any]) -> bool:
         """Whether a Job with pulumi.com/replaceUnready has not succeeded. Other kinds get a warning."""

@@ -15,6 +15,8 @@ from local.kubernetes_plugin import operations
 from local.kubernetes_plugin.client import Client
 from local.kubernetes_plugin.engine import Engine
 from local.kubernetes_plugin.errors import ApiError, CancelledError, NoSuchKindError, PluginError
+from local.kubernetes_plugin.naming import Urn
+from local.kubernetes_plugin.provider import Provider
 from local.kubernetes_plugin.settings import Settings
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "demo"}}
@@ -131,6 +133,21 @@ def test_apply_meets_a_controller_but_not_another_manager(api: Scripted, client:
     with pytest.raises(ApiError, match="patchForce"):
         operations.update(call(api, client), CONFIG_MAP, CONFIG_MAP, [], "mine")
     assert "force=false" in api.seen[-1]
+
+
+@pytest.mark.parametrize(("kept", "change"), [({}, {}), ({"immutable": False}, {"immutable": "add"})])
+def test_a_zero_is_a_change_where_the_server_keeps_it(
+    api: Scripted, client: Client, kept: dict[str, Any], change: dict[str, str]
+) -> None:
+    """The real plugin drops them at a refresh where the server does, and previews no change of them afterwards."""
+    urn = Urn("urn:pulumi:s::p::kubernetes:core/v1:ConfigMap::a")
+    stored = {**CONFIG_MAP, "__inputs": CONFIG_MAP, "__fieldManager": "mine"}
+    api.script = [(200, {}), (200, CONFIG_MAP | kept)]
+    found, replaces, _ = Provider(api.settings(), client, Engine(None)).diff(
+        urn, stored, CONFIG_MAP | {"immutable": False}, []
+    )
+    assert (found, replaces) == (change, [])
+    assert "dryRun=All" in api.seen[-1]
 
 
 def test_a_patch_that_holds_a_required_field_says_so(api: Scripted, client: Client) -> None:
