@@ -22,6 +22,9 @@ from infra.sections import NodesConfig
 
 #: Seconds that pods of a Spot node have after its notice, all that the machine gets; system pods the last of them.
 SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
+#: Seconds for a pod on any other node. Who drains one waits for what its pods ask for, up to an hour (gcloud container
+#: node-pools delete, upgrades as well).
+GRACE = 90
 #: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.
 DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
@@ -127,7 +130,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
-        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if pool.consumption == "spot" else 30,
+        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if pool.consumption == "spot" else GRACE,
         node_selector={POOL: "workers"},
         tolerations=tuple(
             k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")

@@ -192,3 +192,11 @@ def test_workers_save_within_what_their_node_gives_them() -> None:
     values["nodes"] = {**values["nodes"], "consumption": "spot"}
     values["gke"] = {**values["gke"], "project": "p-12345"}
     assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 25
+
+
+@pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])
+def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(name: str, given: int) -> None:
+    made = record_anywhere(name)
+    pod = made.one("Job", "training").inputs["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == given
+    assert int(option(made, "--shutdown-timeout")) == given - 5
