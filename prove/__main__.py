@@ -13,6 +13,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench.graph import creation, destruction
 from infra.config import ConfigError
@@ -158,13 +159,18 @@ def _refuse_what_costs_more(options: argparse.Namespace, subject: Subject) -> No
     rate = subject.state.usd_per_hour
     if not rate:
         return
-    recorded = record(subject.stack.name, subject.stack.values)
-    minutes = creation(recorded).minutes + destruction(recorded).minutes + STEP_MINUTES
+    minutes = expected_minutes(subject.stack.name, subject.stack.values)
     if rate * minutes / 60 > options.limit_usd:
         raise Refused(
             f"--limit-usd {options.limit_usd:g}: {options.stack} costs {rate:.2f} USD an hour at full size, and a "
             f"proof takes about {minutes:.0f} min: give --limit-usd {rate * minutes / 60 * 1.2:.0f}, or a smaller stack"
         )
+
+
+def expected_minutes(stack: str, values: dict[str, Any]) -> float:
+    """How long a whole proof on a cloud takes, about."""
+    recorded = record(stack, values)
+    return creation(recorded).minutes + destruction(recorded).minutes + STEP_MINUTES
 
 
 def _what_is_there(stack: str, subject: Subject) -> str:

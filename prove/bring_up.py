@@ -43,9 +43,6 @@ def up(subject: Subject) -> str:
     if command := outputs.get("credentialsCommand"):
         stack.done(shlex.split(command))
     state.notes["gpuCheck"] = json.loads(outputs.get("gpuCheck") or "{}")
-    # It has measured. Asked again at each resize, it would wait for machines on which the training runs.
-    stack.write(check={"enabled": False})
-    state.notes["values"] = stack.values
     span = creation(record(stack.name, stack.values)).minutes
     version: Any = client.VersionApi(subject.api()).get_code()
     state.notes["kubernetes"] = version.git_version

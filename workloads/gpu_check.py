@@ -28,6 +28,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.priority import CHECK, priority_class
 from workloads.workspace import Workspace
 
 NAME = "gpu-check"
@@ -35,6 +36,8 @@ NAME = "gpu-check"
 PORT = 29500
 #: The API server's ports: of clouds, and of the local node.
 API_PORTS = (443, 6443)
+#: Fields of the Job that follow workers.count.
+SIZED = ("completions", "parallelism", "backoffLimit")
 
 
 class GpuCheck(pulumi.ComponentResource):
@@ -52,16 +55,18 @@ class GpuCheck(pulumi.ComponentResource):
     ):
         super().__init__("trainyard:workloads:GpuCheck", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
-        workers, check = config.workers, config.check
+        workers, check, gbit = config.workers, config.check, workspace.cluster.workers.network_gbit
         arguments = [
             *("--nodes", str(workers.count)),
             *("--processes", str(workers.processes)),
             *("--megabytes", str(check.megabytes)),
-            *(("--network-gbit", f"{gbit:g}") if (gbit := workspace.cluster.workers.network_gbit) else ()),
+            *(("--network-gbit", f"{gbit:g}") if gbit else ()),
             *("--storage", f"{DATA}/checks"),
             *("--storage-megabytes", str(check.storage_megabytes)),
         ]
-        what = [workspace.image.version, arguments, workers.model_dump()]
+        # Another number of workers alone is no reason to interrupt a training for another measurement.
+        same = workers.model_dump(exclude={"count"})
+        what = [workspace.image.version, check.model_dump(exclude={"timeout_minutes"}), same, gbit]
         identity = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
         job_name = f"{NAME}-{identity}"
         account = self._account(namespace, job_name, opts)
@@ -101,12 +106,14 @@ class GpuCheck(pulumi.ComponentResource):
             token=True,
             subdomain=NAME,
             restart_policy="Never",
+            priority_class_name=priority_class(NAME, CHECK, True, workspace.cluster, namespace.name, self),
             node_selector=pool.node_selector or None,
             tolerations=list(pool.tolerations) or None,
         )
         batch = k8s.batch.v1
         self.job = batch.Job(
-            name,
+            # Another measurement is another resource: a replaced one would keep the size that is ignored below.
+            job_name,
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=job_name,
                 namespace=namespace.name,
@@ -130,7 +137,12 @@ class GpuCheck(pulumi.ComponentResource):
                 ),
             ),
             opts=pulumi.ResourceOptions.merge(
-                opts, pulumi.ResourceOptions(delete_before_replace=True, depends_on=[*after, service])
+                opts,
+                pulumi.ResourceOptions(
+                    delete_before_replace=True,
+                    ignore_changes=[*(f"spec.{field}" for field in SIZED), "spec.template.spec.containers[0].args"],
+                    depends_on=[*after, service],
+                ),
             ),
         )
         # Read once the Job is done: the id is known then, and not before.

@@ -1,4 +1,4 @@
-"""Priority classes: storage above rendezvous above training, and no training at the cost of others."""
+"""Priority classes: storage, rendezvous, node check, training; and no training at the cost of others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ STORAGE = 10_000
 #: All rounds of a training go through one small pod: it may push a worker off a node, and the kubelet that runs out of
 #: memory ends workers first.
 RENDEZVOUS = 1000
+#: It takes seconds, and a training goes on after it; without nodes of its own it would wait for them in vain.
+CHECK = 500
 #: Other pods of the cluster have 0: a training waits in the queue before them, but evicts none.
 TRAINING = 100
 

@@ -65,7 +65,7 @@ def declared(stack: Recording, kind: str) -> dict[str, Any]:
 
 
 def test_the_result_is_written_where_the_stack_reads_it(kubectl: Kubectl, stack: Recording, base_image: str) -> None:
-    name = stack.one("Job", "gpu-check").inputs["metadata"]["name"]
+    name = stack.one("Role", "gpu-check").inputs["rules"][1]["resourceNames"][0]
     for kind in ("ServiceAccount", "Role"):
         kubectl("apply", "-f", "-", document=declared(stack, kind))
     binding = declared(stack, "RoleBinding")

@@ -17,7 +17,7 @@ from prove import __main__ as command
 from prove import report
 from prove.engine import Result, State
 from prove.rows import STEPS, steps
-from prove.subject import LONG, Proved, overridden
+from prove.subject import LONG, Proved, hourly, overridden
 
 PULUMI = """#!/bin/sh
 case "$1 $2" in
@@ -51,6 +51,13 @@ def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
     for key in ("model", "precision", "engine", "microBatch", "tokensPerStep"):
         assert changed["training"][key] == given["training"][key]
     assert given == stack_file_values("gcp-a100")
+
+
+@pytest.mark.parametrize("stack", [name for name in stacks() if name.endswith("-smoke")])
+def test_the_smallest_stacks_are_proved_for_two_dollars(stack: str) -> None:
+    values = overridden(stack_file_values(stack), stack, State(stack))
+    rate = hourly(parse(values, f"prove-{stack}"))
+    assert 0 < rate * command.expected_minutes(f"prove-{stack}", values) / 60 < 2
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
