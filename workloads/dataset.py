@@ -146,7 +146,7 @@ def _pod(
 
     return trainer_pod(
         container("prepare", command),
-        workspace.claim.metadata.name,
+        workspace.volume,
         init_containers=[container("fetch", fetch)] if fetch else None,
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",

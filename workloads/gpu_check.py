@@ -101,7 +101,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
         pod = trainer_pod(
             container,
-            workspace.claim.metadata.name,
+            workspace.volume,
             service_account_name=account.metadata.name,
             token=True,
             subdomain=NAME,

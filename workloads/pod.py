@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
@@ -93,6 +94,32 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
     return values | workers.environment
 
 
+@dataclass(frozen=True)
+class SharedVolume:
+    """The shared volume as a pod mounts it."""
+
+    claim: pulumi.Output[str]
+    one_node: bool
+    """Whether it can be on one node at a time only."""
+
+
+def _beside_others() -> k8s.core.v1.AffinityArgs:
+    """On the node of those that have the volume already: on another one a pod would wait for it for ever."""
+    meta = k8s.meta.v1
+    others = meta.LabelSelectorArgs(
+        match_labels={"app.kubernetes.io/name": "trainyard"},
+        match_expressions=[
+            meta.LabelSelectorRequirementArgs(
+                key="app.kubernetes.io/component", operator="NotIn", values=["rendezvous"]
+            )
+        ],
+    )
+    term = k8s.core.v1.PodAffinityTermArgs(topology_key="kubernetes.io/hostname", label_selector=others)
+    return k8s.core.v1.AffinityArgs(
+        pod_affinity=k8s.core.v1.PodAffinityArgs(required_during_scheduling_ignored_during_execution=[term])
+    )
+
+
 def trainer_volumes(claim: pulumi.Input[str]) -> list[k8s.core.v1.VolumeArgs]:
     """The shared volume, /tmp, and a /dev/shm larger than the runtime's 64 MB (it counts as the container's memory)."""
     core = k8s.core.v1
@@ -116,7 +143,7 @@ def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]
 
 def trainer_pod(
     container: k8s.core.v1.ContainerArgs,
-    claim: pulumi.Input[str],
+    volume: SharedVolume,
     token: bool = False,
     volumes: Sequence[k8s.core.v1.VolumeArgs] = (),
     **options: Any,
@@ -127,7 +154,8 @@ def trainer_pod(
     """
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
-        volumes=[*trainer_volumes(claim), *volumes],
+        volumes=[*trainer_volumes(volume.claim), *volumes],
+        affinity=_beside_others() if volume.one_node else None,
         security_context=pod_security(),
         automount_service_account_token=token,
         enable_service_links=False,

@@ -84,4 +84,4 @@ def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
         security_context=container_security(),
         volume_mounts=trainer_mounts(read_only=True),
     )
-    return trainer_pod(container, workspace.claim.metadata.name, termination_grace_period_seconds=5)
+    return trainer_pod(container, workspace.volume, termination_grace_period_seconds=5)

@@ -80,7 +80,7 @@ class Training(pulumi.ComponentResource):
             cluster.workers,
             rendezvous,
             workspace.image.reference,
-            workspace.claim.metadata.name,
+            workspace.volume,
             tokens,
             priority,
         )

@@ -15,6 +15,7 @@ from workloads.elastic import node_range, size
 from workloads.pod import (
     STAYS,
     TRAINER_ENVIRONMENT,
+    SharedVolume,
     component,
     container_security,
     environment,
@@ -114,7 +115,7 @@ def trainer_pod_spec(
     pool: WorkerPool,
     rendezvous: Rendezvous,
     image: pulumi.Output[str],
-    claim: pulumi.Input[str],
+    volume: SharedVolume,
     tokens: k8s.core.v1.Secret | None,
     priority: pulumi.Output[str],
 ) -> k8s.core.v1.PodSpecArgs:
@@ -154,7 +155,7 @@ def trainer_pod_spec(
     )
     return trainer_pod(
         container,
-        claim,
+        volume,
         volumes=[client.volume] if client else [],
         subdomain=SERVICE,
         restart_policy="Never",

@@ -42,7 +42,7 @@ def volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
     )
     pod = trainer_pod(
         container,
-        workspace.claim.metadata.name,
+        workspace.volume,
         service_account_name=READER if cluster.reader_annotations is not None else None,
         restart_policy="Never",
         active_deadline_seconds=DEADLINE_SECONDS,

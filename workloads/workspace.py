@@ -10,6 +10,7 @@ import pulumi_kubernetes as k8s
 from infra.cluster import Cluster
 from infra.image import ContainerImage
 from workloads.namespace import Namespace
+from workloads.pod import SharedVolume
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class Workspace:
     """The trainer's."""
     claim: k8s.core.v1.PersistentVolumeClaim
     """The shared volume."""
+
+    @property
+    def volume(self) -> SharedVolume:
+        return SharedVolume(self.claim.metadata.name.apply(str), self.cluster.storage.access_mode == "ReadWriteOnce")
 
     def component(self) -> pulumi.ResourceOptions:
         """For a component of workloads: its objects are made by the cluster's provider."""

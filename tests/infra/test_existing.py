@@ -62,6 +62,39 @@ def test_another_context_uses_its_default_class_and_buildkit() -> None:
 
 
 @pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("class_name", [None, "shared"])
+def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: str | None) -> None:
+    """On any other node of the cluster a pod would wait for the volume for ever, and the training with it."""
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "registry.example:5000"},
+            check={"enabled": True},
+            **({"storage": {"kind": "storageClass", "className": class_name}} if class_name else {}),
+        ),
+    )
+    templates = [
+        item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template") for item in stack.resources
+    ]
+    templates = [template for template in templates if template and "containers" in template.get("spec", {})]
+    on_it = [one for one in templates if any("persistentVolumeClaim" in volume for volume in one["spec"]["volumes"])]
+    assert len(on_it) == len(templates) - 1, "all but the rendezvous"
+    for template in templates:
+        found = template["spec"].get("affinity")
+        assert bool(found) == (template in on_it and class_name is None)
+        if found:
+            [term] = found["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert term["topologyKey"] == "kubernetes.io/hostname"
+            # The first of them matches itself: without that it would never be scheduled.
+            chosen, given = term["labelSelector"], template["metadata"]["labels"]
+            assert chosen["matchLabels"].items() <= given.items()
+            [without] = chosen["matchExpressions"]
+            assert without["operator"] == "NotIn"
+            assert given[without["key"]] not in without["values"]
+
+
+@pytest.mark.usefixtures("kind")
 def test_a_named_class_is_shared_by_many_nodes() -> None:
     storage = {"kind": "storageClass", "className": "fast-nfs"}
     stack = record(
