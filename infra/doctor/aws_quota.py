@@ -5,7 +5,6 @@ EC2 counts vCPUs by class of machine, apart for on-demand and Spot; a new accoun
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
 from infra.eks.machines import REGIONS
+from infra.needs import shown
 from infra.owner import is_marked
 
 
@@ -28,41 +28,33 @@ class Quota:
     code: str
 
 
-@dataclass(frozen=True)
-class VcpuQuota:
-    """The limits on a class of machines, vCPUs."""
-
-    on_demand: Quota
-    spot: Quota
-
-
-#: First letters of a machine's family -> its class.
-VCPUS = {
-    "(g|vt)": VcpuQuota(
-        Quota("Running On-Demand G and VT instances", "ec2", "L-DB2E81BA"),
-        Quota("All G and VT Spot Instance Requests", "ec2", "L-3819A6DF"),
-    ),
-    "p": VcpuQuota(
-        Quota("Running On-Demand P instances", "ec2", "L-417A185B"),
-        Quota("All P Spot Instance Requests", "ec2", "L-7212CCBC"),
-    ),
-    "[acdhimrtz]": VcpuQuota(
-        Quota("Running On-Demand Standard instances", "ec2", "L-1216C47A"),
-        Quota("All Standard Spot Instance Requests", "ec2", "L-34B43A08"),
-    ),
-}
 VPCS = Quota("VPCs", "vpc", "L-F678F1CE")
 ADDRESSES = Quota("Elastic IPs", "ec2", "L-0263D0A3")
 NATS = Quota("NAT gateways in a zone", "vpc", "L-FE5A380F")
 CLUSTERS = Quota("EKS clusters", "eks", "L-1194D53C")
+#: The limits that infra/eks/needs.yaml names, by its names.
+QUOTAS = {
+    f"{quota.service}/{quota.code}": quota
+    for quota in (
+        VPCS,
+        ADDRESSES,
+        NATS,
+        CLUSTERS,
+        Quota("Running On-Demand G and VT instances", "ec2", "L-DB2E81BA"),
+        Quota("All G and VT Spot Instance Requests", "ec2", "L-3819A6DF"),
+        Quota("Running On-Demand P instances", "ec2", "L-417A185B"),
+        Quota("All P Spot Instance Requests", "ec2", "L-7212CCBC"),
+        Quota("Running On-Demand Standard instances", "ec2", "L-1216C47A"),
+        Quota("All Standard Spot Instance Requests", "ec2", "L-34B43A08"),
+    )
+}
 
 
-def quota_of(machine_type: str) -> VcpuQuota | None:
-    """The limits that a machine type falls under; None: a class of its own that is not known here."""
-    for letters, quota in VCPUS.items():
-        if re.match(rf"{letters}[0-9]", machine_type):
-            return quota
-    return None
+def quota_of(machine_type: str, *, spot: bool) -> Quota | None:
+    """The limit on vCPUs that a machine falls under; None: a class of its own that is not known here."""
+    group = {"capacityType": "SPOT" if spot else "ON_DEMAND", "instanceTypes": [machine_type]}
+    names = [name for each in shown("eks", "aws:eks/nodeGroup:NodeGroup", group).values() for name in each.quotas]
+    return QUOTAS[names[0]] if names else None
 
 
 def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
@@ -88,11 +80,11 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
         takes.append((nodes.machine_type, nodes.max, False))
     wanted: Counter[Quota] = Counter()
     for machine_type, count, as_spot in takes:
-        quota = quota_of(machine_type)
+        quota = quota_of(machine_type, spot=as_spot)
         if quota is None:
             yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
         else:
-            wanted[quota.spot if as_spot else quota.on_demand] += count * MACHINES[machine_type].vcpus
+            wanted[quota] += count * MACHINES[machine_type].vcpus
     try:
         used = _running(amazon, config.name)
     except NoAnswer as reason:
@@ -119,8 +111,8 @@ def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
     vcpus = {item["InstanceType"]: item["VCpuInfo"]["DefaultVCpus"] for item in answer}
     used: Counter[Quota] = Counter()
     for machine_type, spot in others:
-        if quota := quota_of(machine_type):
-            used[quota.spot if spot else quota.on_demand] += vcpus[machine_type]
+        if quota := quota_of(machine_type, spot=spot):
+            used[quota] += vcpus[machine_type]
     return used
 
 

@@ -18,7 +18,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.cluster import NVIDIA_GPU
-from infra.eks.identity import PODS, Identity, identity
+from infra.eks.identity import PODS, Identity, identity, needed
 from infra.eks.scope import Scope
 from infra.scope import LONG
 
@@ -30,7 +30,7 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
         scope,
         cluster,
         [],
-        role=("aws-node", identity("network", scope, PODS, policies=["AmazonEKS_CNI_Policy"])),
+        role=("aws-node", identity("network", scope, PODS, policies=needed("pod_addresses", "network"))),
         # The policies of workloads/namespace.py are enforced by its agent, which is off by default.
         values={"enableNetworkPolicy": "true"},
     )
@@ -48,14 +48,7 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
 
 def after_nodes(scope: Scope, cluster: aws.eks.Cluster, nodes: list[pulumi.Resource]) -> list[pulumi.Resource]:
     """`nodes` are those that their Deployments run on."""
-    # Volumes are static: the driver looks at file systems, and makes none.
-    look = [
-        "elasticfilesystem:DescribeAccessPoints",
-        "elasticfilesystem:DescribeFileSystems",
-        "elasticfilesystem:DescribeMountTargets",
-        "ec2:DescribeAvailabilityZones",
-    ]
-    statements = [{"Effect": "Allow", "Action": look, "Resource": "*"}]
+    statements = [{"Effect": "Allow", "Action": needed("efs", "driver"), "Resource": "*"}]
     driver = identity("efs-driver", scope, PODS, statements={"look": statements})
     return [
         _addon("coredns", scope, cluster, nodes),

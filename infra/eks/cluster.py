@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
-from infra.eks.identity import CONTROL_PLANE, identity
+from infra.eks.identity import CONTROL_PLANE, identity, needed
 from infra.eks.network import Network
 from infra.eks.rules import SERVICES
 from infra.eks.scope import Scope
@@ -35,9 +35,9 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         "no-log-groups": [{"Effect": "Deny", "Action": "logs:CreateLogGroup", "Resource": "*"}]
     }
     if key is not None:
-        use = ["kms:Encrypt", "kms:Decrypt", "kms:ListGrants", "kms:DescribeKey"]
+        use = needed("secrets_encryption", "cluster")
         statements["secrets"] = key.arn.apply(lambda arn: [{"Effect": "Allow", "Action": use, "Resource": arn}])
-    who = identity("cluster", scope, CONTROL_PLANE, policies=["AmazonEKSClusterPolicy"], statements=statements)
+    who = identity("cluster", scope, CONTROL_PLANE, policies=needed("control_plane", "cluster"), statements=statements)
     # EKS would make it by itself, keep it for ever, and leave it behind. What denies that goes after it.
     logs = aws.cloudwatch.LogGroup(
         "control-plane",

@@ -13,12 +13,10 @@ import pulumi_aws as aws
 from infra.cluster import AUTOSCALER, READER
 from infra.config import StackConfig
 from infra.eks.scope import Scope
+from infra.needs import features
 
 #: Services of AWS that take a role, and the one that takes it for pods.
 CONTROL_PLANE, MACHINES, PODS = "eks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"
-#: Join the cluster, ask for the credentials of pods, and pull images. Addresses of pods are the network plug-in's own
-#: business, with a role of its own.
-NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
 #: Tags of cluster-autoscaler's on Auto Scaling groups; EKS gives OWNER/CLUSTER = owned to those of its node groups.
 OWNER = "k8s.io/cluster-autoscaler"
 
@@ -29,6 +27,11 @@ class Identity:
 
     role: aws.iam.Role
     grants: list[pulumi.Resource]
+
+
+def needed(feature: str, whose: str) -> list[str]:
+    """The policies or actions that a feature needs of somebody (needs.yaml)."""
+    return list(features("eks")[feature].roles[whose])
 
 
 def identity(
@@ -72,7 +75,8 @@ def _document(statements: Sequence[Mapping[str, Any]]) -> str:
 
 
 def for_nodes(scope: Scope) -> Identity:
-    return identity("nodes", scope, MACHINES, policies=NODE_POLICIES)
+    """Join the cluster and pull images. Addresses of pods are the network plug-in's own business, with its own role."""
+    return identity("nodes", scope, MACHINES, policies=[*needed("nodes", "nodes"), *needed("registry", "nodes")])
 
 
 def pod_identity(
@@ -96,18 +100,10 @@ def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAss
     The labels, taints and accelerators of a group without nodes it learns from eks:DescribeNodegroup and
     ec2:DescribeInstanceTypes; tags on the Auto Scaling groups, which say the same, are not needed.
     """
-    look = [
-        "autoscaling:DescribeAutoScalingGroups",
-        "autoscaling:DescribeAutoScalingInstances",
-        "autoscaling:DescribeLaunchConfigurations",
-        "autoscaling:DescribeScalingActivities",
-        "autoscaling:DescribeTags",
-        "ec2:DescribeImages",
-        "ec2:DescribeInstanceTypes",
-        "ec2:DescribeLaunchTemplateVersions",
-        "ec2:GetInstanceTypesFromInstanceRequirements",
-    ]
-    change = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
+    described = "eks:DescribeNodegroup"
+    actions = [action for action in needed("autoscaler", "autoscaler") if action != described]
+    look = [action for action in actions if action.split(":")[1].startswith(("Describe", "Get"))]
+    change = [action for action in actions if action not in look]
     owned = {"StringEquals": {f"aws:ResourceTag/{OWNER}/{scope.name}": "owned"}}
 
     def statements(arn: str) -> list[dict[str, Any]]:
@@ -115,7 +111,7 @@ def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAss
         return [
             {"Effect": "Allow", "Action": look, "Resource": "*"},
             {"Effect": "Allow", "Action": change, "Resource": "*", "Condition": owned},
-            {"Effect": "Allow", "Action": "eks:DescribeNodegroup", "Resource": groups},
+            {"Effect": "Allow", "Action": described, "Resource": groups},
         ]
 
     who = identity("autoscaler", scope, PODS, statements={"scale": cluster.arn.apply(statements)})

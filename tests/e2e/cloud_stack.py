@@ -91,11 +91,14 @@ class CloudStack:
         return self.pulumi("stack", "export")
 
 
-def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
-    """A stack of the repository that nothing was created of yet; on AWS, in an emulated account."""
+def make(name: str, folder: Path, account: Account | None = None, program: Path = paths.ROOT) -> CloudStack:
+    """A stack of the repository that nothing was created of yet; on AWS, in an emulated account.
+
+    `program`: another checkout, for what the stand-in says of it.
+    """
     for entry in SHARED:
-        if (paths.ROOT / entry).exists():
-            (folder / entry).symlink_to(paths.ROOT / entry)
+        if (program / entry).exists():
+            (folder / entry).symlink_to(program / entry)
     (folder / "Pulumi.yaml").write_text((paths.ROOT / "Pulumi.yaml").read_text())
     programs, home, state = folder / "bin", folder / "home", folder / "state"
     for made in (programs, home, state):
@@ -104,7 +107,7 @@ def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
         launcher = programs / f"pulumi-resource-{package}"
         python = shlex.quote(sys.executable)
         root = shlex.quote(str(paths.ROOT))
-        launcher.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m local.cloud_plugin {package} "$@"\n')
+        launcher.write_text(f'#!/bin/sh\ncd {root} && exec {python} -m local.cloud_plugin {package} "$@"\n')
         launcher.chmod(0o755)
     variables = {
         **os.environ,
@@ -121,7 +124,7 @@ def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
         variables[AWS] = f"{account.endpoint} {account.number}"
     stack = CloudStack(name, folder, variables)
     stack.pulumi("stack", "init", name)
-    stack.values = yaml.safe_load((paths.ROOT / f"Pulumi.{name}.yaml").read_text())["config"]
+    stack.values = yaml.safe_load((program / f"Pulumi.{name}.yaml").read_text())["config"]
     stack.configure()
     if account:
         # The shipped file has nobody's address, which `pulumi up` refuses.

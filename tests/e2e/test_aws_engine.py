@@ -67,6 +67,35 @@ def stack(created: OnAws) -> Iterator[CloudStack]:
     created.stack.configure()
 
 
+def test_the_shipped_file_is_previewed_and_not_built(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its address is of documents: nobody would reach the control plane that it pays for."""
+    there = on_aws(endpoint, "500000000002", tmp_path_factory)
+    stack = there.stack
+    stack.configure(eks={"apiAllowedCidrs": ["203.0.113.7/32"]})
+    assert "aws:eks/cluster:Cluster cluster" in stack.preview()["create"]
+    assert "`pulumi up` refuses it" in stack.text
+    stack.up(fails=True)
+    assert "eks.apiAllowedCidrs: 203.0.113.7/32 is an address of documents" in stack.text
+    assert there.left() == set()
+    assert stack.cloud.things() == {}
+
+
+def test_the_smallest_stack_comes_up_and_goes_whole(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    account = Account(endpoint, "500000000003", REGION)
+    stack = cloud_stack.make("aws-smoke", tmp_path_factory.mktemp("smoke"), account)
+    empty = inventory.everything(account)
+    stack.up()
+    assert settled.problems(account) == []
+    assert stack.preview() == {}
+    stack.configure(workers={"count": 2}, nodes={"fallback": "on_demand"})
+    stack.up()
+    assert "aws:eks/nodeGroup:NodeGroup fallback-use2-az1" in {
+        f"{t.type} {t.name}" for t in stack.cloud.things().values()
+    }
+    stack.destroy()
+    assert inventory.everything(account) - empty == set()
+
+
 def replaced(plan: dict[str, set[str]]) -> set[str]:
     return set().union(*(things for operation, things in plan.items() if "replac" in operation))
 
@@ -89,6 +118,29 @@ def test_the_number_of_workers_changes_while_they_train(stack: CloudStack) -> No
     assert replaced(plan) == set()
     assert "kubernetes:batch/v1:JobPatch training-size" in plan["update"]
     assert of_cloud(set().union(*plan.values())) == set()
+
+
+def test_zones_come_and_go_on_a_living_stack(created: OnAws, stack: CloudStack) -> None:
+    """Through to the end: control plane, system nodes, NAT gateway and what is in the other zones stay as they are."""
+    stack.configure(eks={"zones": ["use2-az3"]})
+    stack.up()
+    assert settled.problems(created.account) == []
+    stack.configure(eks={"zones": ["use2-az2", "use2-az3"]})
+    before = len(stack.cloud.journal())
+    assert of_cloud(replaced(stack.preview())) == set()
+    stack.up()
+    journal = [(operation, thing) for operation, thing in stack.cloud.journal()[before:] if thing.startswith("aws:")]
+    assert journal == [("create", "aws:eks/nodeGroup:NodeGroup workers-use2-az2")]
+    stack.configure(eks={"zones": ["use2-az1", "use2-az2", "use2-az3"]})
+    stack.up()
+    assert settled.problems(created.account) == []
+
+
+def test_new_images_reach_the_nodes_in_place(stack: CloudStack) -> None:
+    stack.configure(eks={"nodeRelease": "1.36.9-20261122"})
+    plan = stack.preview()
+    assert of_cloud(plan["update"]) == {"aws:eks/nodeGroup:NodeGroup system", *WORKERS}
+    assert replaced(plan) == set()
 
 
 def test_another_training_replaces_the_job_alone(stack: CloudStack) -> None:

@@ -12,6 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
+from infra.needs import features
+
 from .account import Account, Refused
 
 _INTERFACES = tuple(
@@ -43,26 +45,8 @@ NODE = (
 #: Service account -> what its pods do.
 PODS = {
     "kube-system/aws-node": _INTERFACES,
-    # aws-efs-csi-driver, docs/iam-policy-example.json
-    "kube-system/efs-csi-controller-sa": (
-        "elasticfilesystem:DescribeAccessPoints",
-        "elasticfilesystem:DescribeFileSystems",
-        "elasticfilesystem:DescribeMountTargets",
-        "ec2:DescribeAvailabilityZones",
-    ),
-    # kubernetes/autoscaler, cluster-autoscaler/cloudprovider/aws/README.md, with scaling from zero of node groups
-    "kube-system/cluster-autoscaler": (
-        "autoscaling:DescribeAutoScalingGroups",
-        "autoscaling:DescribeAutoScalingInstances",
-        "autoscaling:DescribeLaunchConfigurations",
-        "autoscaling:DescribeScalingActivities",
-        "autoscaling:DescribeTags",
-        "autoscaling:SetDesiredCapacity",
-        "autoscaling:TerminateInstanceInAutoScalingGroup",
-        "ec2:DescribeInstanceTypes",
-        "ec2:DescribeLaunchTemplateVersions",
-        "eks:DescribeNodegroup",
-    ),
+    "kube-system/efs-csi-controller-sa": features("eks")["efs"].roles["driver"],
+    "kube-system/cluster-autoscaler": features("eks")["autoscaler"].roles["autoscaler"],
 }
 
 
@@ -94,6 +78,14 @@ def missing(account: Account, role: str, actions: Iterable[str]) -> list[str]:
     """The actions that a role does not allow."""
     said = _of_role(account, role)
     return [action for action in actions if not _allowed(said, action)]
+
+
+def grants(account: Account, role: str, wanted: str) -> bool:
+    """Whether a role has a policy that AWS manages, by its name, or allows an action."""
+    if ":" in wanted:
+        return not missing(account, role, [wanted])
+    attached = account.call("iam", "list_attached_role_policies", RoleName=role)["AttachedPolicies"]
+    return wanted in {policy["PolicyName"] for policy in attached}
 
 
 def denied(account: Account, role: str, action: str) -> bool:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from infra.needs import Feature, shown
+
 from . import policies
 from .account import Account, Inputs, Refused
 from .eks import log_group, makes_log_group
@@ -16,6 +18,27 @@ def check(account: Account, type_: str, inputs: Inputs) -> None:
     """Raises Refused."""
     if type_ in _CHECKS:
         _CHECKS[type_](account, inputs)
+    for feature, needs in shown("eks", type_, inputs).items():
+        _needs(account, type_, inputs, feature, needs)
+
+
+#: AWS has no code for it: it accepts, and what was made does not do its work.
+NOT_MET = "NotMet"
+#: Who acts by the role that an input of a resource names.
+_ACTS_BY = {"aws:eks/cluster:Cluster": ("cluster", "roleArn"), "aws:eks/nodeGroup:NodeGroup": ("nodes", "nodeRoleArn")}
+
+
+def _needs(account: Account, type_: str, inputs: Inputs, name: str, needs: Feature) -> None:
+    """What infra/eks/needs.yaml says: policies of the role that it acts by, add-ons before its nodes."""
+    who, key = _ACTS_BY.get(type_, ("", ""))
+    for wanted in needs.roles.get(who, ()):
+        role = policies.role_name(inputs[key])
+        if not policies.grants(account, role, wanted):
+            raise Refused(NOT_MET, f"{name}: role {role} has no {wanted}: {needs.why}")
+    if type_ == "aws:eks/nodeGroup:NodeGroup" and needs.addons:
+        there = account.call("eks", "list_addons", clusterName=inputs["clusterName"])["addons"]
+        if lacking := [addon for addon in needs.addons if addon not in there]:
+            raise Refused(NOT_MET, f"{name}: the add-on {', '.join(lacking)} is not there: {needs.why}")
 
 
 def _nat_gateway(account: Account, inputs: Inputs) -> None:
@@ -72,10 +95,6 @@ def _cluster(account: Account, inputs: Inputs) -> None:
 def _node_group(account: Account, inputs: Inputs) -> None:
     policies.require_trust(account, inputs["nodeRoleArn"], "ec2.amazonaws.com")
     _rights(account, inputs["nodeRoleArn"], policies.NODE, "nodes")
-    addons = account.call("eks", "list_addons", clusterName=inputs["clusterName"])["addons"]
-    for needed in ("vpc-cni", "kube-proxy"):
-        if needed not in addons:
-            raise _never_joins(f"the add-on {needed} is not there yet")
     cni_roles = [pod_role(account, inputs["clusterName"], "kube-system/aws-node"), inputs["nodeRoleArn"]]
     found = [
         policies.missing(account, policies.role_name(role), policies.PODS["kube-system/aws-node"])

@@ -86,7 +86,7 @@ def test_the_cheap_network_works_too(endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "before", "refusal"),
     [
-        ("NodeGroup", "system", "Addon", "failed to join .* the add-on vpc-cni is not there yet"),
+        ("NodeGroup", "system", "Addon", "failed to join .* the CNI may not ec2:AssignPrivateIpAddresses"),
         ("NodeGroup", "system", "RolePolicyAttachment", r"AccessDenied: nodes may not .*ecr:BatchGetImage"),
         ("Addon", "coredns", "NodeGroup", "add-on coredns has no node to run on"),
     ],

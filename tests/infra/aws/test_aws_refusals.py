@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recorded
+from infra import computed_aws
+from infra.recording import Recorded, record
 from local.cloud_plugin.aws import policies, resources, settled
-from local.cloud_plugin.aws.account import Refused
+from local.cloud_plugin.aws.account import Account, Refused
 from local.kubernetes_plugin.errors import PluginError
+from tests.infra.aws import built
 from tests.infra.aws.built import Built
-from tests.infra.aws.conftest import STACK
-from tests.infra.recorded import recorded
+from tests.infra.aws.conftest import STACK, account_number
+from tests.infra.recorded import changed, recorded
 
 NOWHERE = "arn:aws:iam::aws:policy/AmazonEKSClusterPolice"
 ZONE = "use2-az1"
@@ -154,14 +156,18 @@ def lacking(living: Built, kind: str, name: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("missing", "kind", "name", "refusal"),
     [
+        ("cluster-secrets", "Cluster", "cluster", "secrets_encryption: role .*-cluster has no kms:Encrypt"),
+        ("eks-node-monitoring-agent", "NodeGroup", NODES, "node_repair: the add-on eks-node-monitoring-agent is not"),
+        ("eks-pod-identity-agent", "NodeGroup", NODES, "nodes: the add-on eks-pod-identity-agent is not there"),
         ("cluster-AmazonEKSClusterPolicy", "Cluster", "cluster", "the control plane may not ec2:"),
         ("nodes-AmazonEKSWorkerNodePolicy", "NodeGroup", NODES, "nodes may not .*eks-auth:AssumeRoleForPodIdentity"),
         ("nodes-AmazonEC2ContainerRegistryPullOnly", "NodeGroup", NODES, "nodes may not ecr:GetAuthorizationToken"),
         ("network-AmazonEKS_CNI_Policy", "NodeGroup", NODES, "the CNI may not ec2:AssignPrivateIpAddresses"),
     ],
 )
-def test_a_missing_policy_is_refused(living: Built, missing: str, kind: str, name: str, refusal: str) -> None:
-    with lacking(living, "RolePolicyAttachment", missing), pytest.raises(Refused, match=refusal):
+def test_a_missing_policy_or_add_on_is_refused(living: Built, missing: str, kind: str, name: str, refusal: str) -> None:
+    of = next(item.kind for item in recorded(STACK).all("aws:") if item.name == missing)
+    with lacking(living, of, missing), pytest.raises(Refused, match=refusal):
         resources.create(living.account, *inputs(living, kind, name))
 
 
@@ -178,6 +184,24 @@ def test_a_missing_policy_is_refused(living: Built, missing: str, kind: str, nam
 def test_what_would_show_only_when_pods_run_is_told(living: Built, kind: str, name: str, problem: str) -> None:
     with lacking(living, kind, name):
         assert problem in "\n".join(settled.problems(living.account))
+
+
+def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_else_is_built(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that believes in g4dn in every zone of us-west-2: what aws-g4dn was, before it asked."""
+    zones = [f"usw2-az{number}" for number in "1234"]
+    said = {"locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
+    monkeypatch.setitem(
+        computed_aws.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said
+    )
+    graph = record(STACK, changed(STACK, eks={"region": "us-west-2", "zones": zones}))
+    account = Account(endpoint, account_number("oregon"), "us-west-2")
+    with pytest.raises(Refused, match=r"InvalidRequestException: Your requested instance type \(g4dn\.xlarge\) is not"):
+        built.up_to(graph, account, graph.one("NodeGroup", "workers-usw2-az4"))
+    assert account.call("eks", "list_clusters")["clusters"], "a control plane is up by then, and billed"
+    with pytest.raises(Refused, match=r"choosing us-west-2a, us-west-2b, us-west-2c\."):
+        built.up(graph, Account(endpoint, account_number("portland"), "us-west-2"))
 
 
 def test_one_missing_action_is_enough(living: Built) -> None:

@@ -12,6 +12,7 @@ from infra.doctor import amazon, aws_machines, aws_rights
 from infra.doctor.__main__ import main
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding
+from infra.needs import shown
 from infra.recording import record, stack_file_values
 from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, Raw, client, config, only, problems
 from tests.infra.recorded import changed
@@ -184,9 +185,11 @@ def test_nobody_answers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rights_are_asked_for_everything_that_the_stack_declares(changes: dict[str, Any]) -> None:
-    declared = {item.type for item in record(STACK, changed(STACK, **changes)).all("aws:")}
+    declared = record(STACK, changed(STACK, **changes)).all("aws:")
     assert declared
-    assert declared <= set(aws_rights.ACTIONS)
+    for item in declared:
+        features = shown("eks", item.type, item.inputs).values()
+        assert any(feature.permissions for feature in features), item.type
 
 
 def test_the_command_names_what_to_do_and_never_shows_the_key(

@@ -9,6 +9,7 @@ import pytest
 from infra.doctor import aws_quota
 from infra.doctor.amazon import Amazon
 from infra.eks.machines import MACHINES
+from infra.needs import features
 from tests.infra.doctor.conftest import NAME, STACK, Cloud, client, config, only, problems
 
 
@@ -74,14 +75,17 @@ def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon
     ],
 )
 def test_which_quota_a_machine_falls_under(name: str, quota: str) -> None:
-    found = aws_quota.quota_of(name)
+    found = aws_quota.quota_of(name, spot=True)
     assert found
-    assert found.spot.code == quota
-    assert aws_quota.quota_of("trn1.2xlarge") is None
+    assert found.code == quota
+    assert aws_quota.quota_of(name, spot=False) not in (None, found)
+    assert aws_quota.quota_of("trn1.2xlarge", spot=True) is None
 
 
 def test_every_machine_of_the_catalog_has_a_quota() -> None:
-    assert all(aws_quota.quota_of(name) for name in MACHINES)
+    assert all(aws_quota.quota_of(name, spot=spot) for name in MACHINES for spot in (True, False))
+    named = {name for feature in features("eks").values() for name in feature.quotas}
+    assert named == aws_quota.QUOTAS.keys(), "what a feature takes from, and what the doctor counts"
 
 
 def test_networks_addresses_and_gateways_are_counted(cloud: Cloud, here: Amazon) -> None:

@@ -1,0 +1,136 @@
+"""The graph of every stack on AWS, and of its variants, held to what its features need (infra/eks/needs.yaml)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from infra.config import ConfigError, StackConfig, parse, section_class
+from infra.eks.section import EksConfig
+from infra.needs import features, shown
+from infra.recording import Recorded, Recording, record, stack_file_values, stacks
+from tests.infra.recorded import Values, changed, earlier
+
+AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
+#: Sections that say what is made on AWS.
+SECTIONS = ("eks", "nodes", "storage", "image", "dataset", "cluster")
+#: Values that change what is needed, which no list of allowed values names, or which need others beside them.
+MORE: list[dict[str, Any]] = [
+    {"dataset": {"input": ["s3://mine/folder"]}},
+    {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"]}},
+    {"nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True}},
+    {"nodes": {"machineType": "g5.xlarge", "alternatives": [], "consumption": "on_demand"}},
+    {"storage": {"disk": "fs-0123456789abcdef0"}},
+    {"image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}},
+]
+#: Who acts by the role that an input names, and the user of a role by its own name.
+ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
+USERS = {"network": "network", "efs-driver": "driver", "autoscaler": "autoscaler"}
+
+
+def variants(stack: str) -> Iterator[tuple[str, Values]]:
+    """The stack as it is, and with each other value of each key that has few of them, one at a time."""
+    yield stack, stack_file_values(stack)
+    for change in MORE:
+        yield f"{stack} {change}", changed(stack, **change)
+    for section in SECTIONS:
+        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
+            for value in _values(field.annotation):
+                if value != field.default:
+                    change = {section: {field.alias or name: value}}
+                    yield f"{stack} {change}", changed(stack, **change)
+
+
+def _values(annotation: Any) -> tuple[Any, ...]:
+    if annotation is bool:
+        return (True, False)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for part in get_args(annotation) if part is not ... for value in _values(part))
+
+
+def not_met(stack: Recording) -> list[str]:
+    """What a resource needs of AWS, and does not come after."""
+    problems: list[str] = []
+    for item in stack.resources:
+        needs = shown("eks", item.type, item.inputs) if item.custom else {}
+        if not needs:
+            continue
+        before = [other for other in stack.resources if other.urn in earlier(stack, item)]
+        addons = {other.inputs["addonName"] for other in before if other.kind == "Addon"} | {
+            item.inputs.get("addonName")
+        }
+        for name, feature in needs.items():
+            said = f"{item.kind} {item.name}: {name} needs"
+            for who, role in roles(item):
+                granted = grants(before, role)
+                problems += [f"{said} {policy}" for policy in feature.roles.get(who, ()) if policy not in granted]
+            # EKS' add-ons come in any order among themselves, and what they serve comes after them.
+            if item.kind in ("NodeGroup", "PersistentVolume"):
+                problems += [f"{said} the add-on {addon}" for addon in feature.addons if addon not in addons]
+    return problems
+
+
+def roles(item: Recorded) -> Iterator[tuple[str, str]]:
+    """(who, name of its role) of all that act for a resource."""
+    if item.kind in ACTS_BY:
+        who, key = ACTS_BY[item.kind]
+        yield who, item.inputs[key].rsplit("/", 1)[1]
+    given = [item.inputs, *item.inputs.get("podIdentityAssociations", [])]
+    for arn in (each.get("roleArn") for each in given if item.kind in ("Addon", "PodIdentityAssociation")):
+        for name, who in USERS.items():
+            if arn and arn.endswith(f"-{name}"):
+                yield who, arn.rsplit("/", 1)[1]
+
+
+def grants(before: list[Recorded], role: str) -> set[str]:
+    found: set[str] = set()
+    for item in before:
+        if item.inputs.get("role") == role and item.kind == "RolePolicyAttachment":
+            found.add(item.inputs["policyArn"].rsplit("/", 1)[1])
+        if item.inputs.get("role") == role and item.kind == "RolePolicy":
+            for statement in json.loads(item.inputs["policy"])["Statement"]:
+                actions = statement["Action"]
+                found |= {actions} if isinstance(actions, str) else set(actions)
+    return found
+
+
+@pytest.mark.parametrize("name", AWS)
+def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str) -> None:
+    tried = 0
+    for title, values in variants(name):
+        try:
+            config = parse(values, name)
+        except ConfigError:
+            continue  # The rules refuse it before anything is made.
+        if config.cluster.kind == "eks":
+            tried += 1
+            assert not_met(record(name, values)) == [], title
+    assert tried > 15
+
+
+@pytest.mark.parametrize(
+    ("lost", "needed"),
+    [
+        ("cluster-AmazonEKSClusterPolicy", "Cluster cluster: control_plane needs AmazonEKSClusterPolicy"),
+        ("cluster-secrets", "Cluster cluster: secrets_encryption needs kms:Encrypt"),
+        ("nodes-AmazonEC2ContainerRegistryPullOnly", "NodeGroup system: registry needs AmazonEC2ContainerRegistry"),
+        ("eks-node-monitoring-agent", "NodeGroup system: node_repair needs the add-on eks-node-monitoring-agent"),
+        ("network-AmazonEKS_CNI_Policy", "Addon vpc-cni: pod_addresses needs AmazonEKS_CNI_Policy"),
+        ("efs-driver-look", "Addon aws-efs-csi-driver: efs needs elasticfilesystem:DescribeAccessPoints"),
+        ("autoscaler-scale", "PodIdentityAssociation autoscaler: autoscaler needs autoscaling:DescribeAutoScaling"),
+    ],
+)
+def test_a_graph_without_a_right_or_an_add_on_is_found(lost: str, needed: str) -> None:
+    whole = record("aws-g4dn")
+    without = Recording([item for item in whole.resources if item.name != lost], whole.outputs)
+    assert len(without.resources) < len(whole.resources)
+    assert any(problem.startswith(needed) for problem in not_met(without)), not_met(without)
+
+
+def test_every_version_has_what_the_nodes_count_on() -> None:
+    oldest = float(features("eks")["nodes"].versions["eks"])
+    assert all(float(version) >= oldest for version in get_args(EksConfig.model_fields["version"].annotation))
