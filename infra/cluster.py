@@ -63,6 +63,8 @@ class WorkerPool:
     """The accelerators are announced by a device plugin of ours; False: by the cloud's."""
     metrics_exporter: bool = False
     """Run an exporter of the accelerators' metrics on these nodes."""
+    after: tuple[pulumi.Resource, ...] = ()
+    """What has to exist before a pod asks for such a node."""
     queue_hours: float | None = None
     """The nodes come all together, when there is capacity, for this time: pods ask for them with a
     ProvisioningRequest. None: pods just ask."""

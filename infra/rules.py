@@ -91,7 +91,6 @@ def _only_on_aws(cluster: ClusterConfig, nodes: NodesConfig | None, storage: Sto
     used_here = {
         "alternatives": nodes and nodes.alternatives,
         "efa": nodes and nodes.efa,
-        "fallback": nodes and nodes.fallback != "none",
     }
     for key, used in used_here.items():
         if used:

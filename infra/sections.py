@@ -82,10 +82,13 @@ class NodesConfig(Section):
     """How the nodes are had. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at any
     time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
     together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
-    fallback: Literal["none", "on_demand"] = "none"
-    """What comes where no zone has such a Spot machine. `none`: the training waits, or goes on with the workers that it
-    has. `on_demand`, with kind eks: the same machine at its full price, beside the Spot ones; it stays until its pod
-    ends."""
+    fallback: Literal["none", "flex_start", "on_demand"] = "none"
+    """What comes where no zone has such a machine that way. `none`: the training waits, or goes on with the workers
+    that it has. `on_demand`: the same machine at its full price, beside the others; it stays until its pod ends. With
+    kind gke first flex_start, which GKE tries for 15 minutes. `flex_start`: that, and no more."""
+    zones: tuple[str, ...] = Field(default=(), max_length=8)
+    """With kind gke: zones of the region, from any of which the nodes may come. Default: `gke.zone`, where the rest
+    stays."""
     reservation: str | None = None
     """Name of the reservation that the nodes come from, with consumption reservation."""
     compact_placement: bool = False

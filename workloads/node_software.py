@@ -16,7 +16,7 @@ def install(cluster: Cluster) -> list[pulumi.Resource]:
     workers = cluster.workers
     if workers.metrics_exporter:
         DcgmExporter("dcgm-exporter", cluster)
-    first: list[pulumi.Resource] = []
+    first: list[pulumi.Resource] = [*workers.after]
     if workers.driver_installer:
         first.append(GpuDriver("gpu-driver", cluster, workers.driver_installer))
     if workers.device_plugin:

@@ -15,6 +15,7 @@ from infra.doctor import everywhere, gcp_login, images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.google import LOGIN, Google, NoAnswer, connect
 from infra.gke.cost import SYSTEM_DISK_GIB
+from infra.gke.pools import kinds, zones
 from infra.gke.rules import FLEX_HOURS
 from infra.gke.scope import region_of
 from infra.gke.services import apis, used
@@ -152,29 +153,28 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """Machine, disk and accelerator types in the zone."""
+    """Machine, disk and accelerator types in the zones."""
     machine = MACHINES[nodes.machine_type]
-    wanted = [
-        ("machineTypes", nodes.machine_type, "machine-types"),
-        ("machineTypes", gke.system_machine_type, "machine-types"),
-        ("diskTypes", nodes.disk_type, "disk-types"),
-    ]
-    if machine.accelerator:
-        wanted.append(("acceleratorTypes", machine.accelerator, "accelerator-types"))
-    for kind, name, command in wanted:
+    wanted = [("machineTypes", gke.system_machine_type, "machine-types", gke.zone)]
+    for zone in zones(gke, nodes):
+        wanted += [("machineTypes", nodes.machine_type, "machine-types", zone)]
+        wanted += [("diskTypes", nodes.disk_type, "disk-types", zone)]
+        if machine.accelerator:
+            wanted += [("acceleratorTypes", machine.accelerator, "accelerator-types", zone)]
+    for kind, name, command, zone in wanted:
         try:
-            google.get("compute", f"projects/{gke.project}/zones/{gke.zone}/{kind}/{name}")
+            google.get("compute", f"projects/{gke.project}/zones/{zone}/{kind}/{name}")
         except NoAnswer as reason:
             if reason.status != 404:
-                yield _unanswered(f"zone {gke.zone}", reason, gke.project)
+                yield _unanswered(f"zone {zone}", reason, gke.project)
                 return
             yield problem(
                 name,
-                f"is not offered in {gke.zone}",
+                f"is not offered in {zone}",
                 f"gcloud compute {command} list --filter name={name} --project {gke.project}   # then set gke.zone",
             )
         else:
-            yield ok(name, f"is offered in {gke.zone}")
+            yield ok(name, f"is offered in {zone}")
 
 
 def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
@@ -210,27 +210,30 @@ def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _worker_demand(config: StackConfig, machine: Machine) -> list[tuple[list[str], float]]:
-    """(quotas of the region, any of which will do; what the pool at full size takes of it)."""
-    nodes, kinds = config.nodes, used(config)
+    """(quotas of the region, any of which will do; what a pool at full size takes of it)."""
+    nodes = config.nodes
     assert nodes is not None
-    prefixes = {"PREEMPTIBLE": "PREEMPTIBLE_", "STANDARD": ""}
-    # A node that is had for a time takes either quota (limited_run_time); a Spot or flex-start one the first alone.
-    mode = next((name for name in ("spot", "flex_start", "limited_run_time") if name in kinds), None)
-    allowed = [prefixes[quota] for quota in kinds[mode].quotas] if mode else [""]
-    if mode == "limited_run_time" and (nodes.max_run_hours or 0) > FLEX_HOURS:
-        allowed = [""]
+    ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(nodes)))
     demand: list[tuple[list[str], float]] = []
     if machine.accelerator:
         metric = features("gke")[machine.accelerator].quotas[0]
-        demand.append(([prefix + metric for prefix in allowed], nodes.max * machine.accelerators))
+        demand += [([prefix + metric for prefix in way], nodes.max * machine.accelerators) for way in ways]
     cpus = CPU_QUOTAS.get(machine.family.split("-")[0])
     # Preemptible CPUs count against the same quota, unless the project has been given PREEMPTIBLE_CPUS.
     if cpus:
         demand.append(([cpus], nodes.max * machine.vcpus))
     if nodes.local_ssds and not machine.bundled_ssds:
         names = {"": "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_": "PREEMPTIBLE_LOCAL_SSD_GB"}
-        demand.append(([names[prefix] for prefix in allowed], nodes.max * nodes.local_ssds * 375))
+        demand += [([names[prefix] for prefix in way], nodes.max * nodes.local_ssds * 375) for way in ways]
     return demand
+
+
+def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
+    """Beginnings of the quotas that nodes of one kind take from: either, where they are had for a week at most."""
+    if kind in ("spot", "flex_start", "queued"):
+        return ["PREEMPTIBLE_"]
+    limited = nodes.max_run_hours is not None and nodes.max_run_hours <= FLEX_HOURS
+    return ["PREEMPTIBLE_", ""] if limited else [""]
 
 
 def _system_demand(config: StackConfig) -> dict[str, float]:

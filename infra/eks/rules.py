@@ -147,10 +147,13 @@ def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
     machine = MACHINES.get(nodes.machine_type)
     if nodes.consumption not in ("on_demand", "spot"):
         yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
-    if nodes.fallback != "none" and nodes.consumption != "spot":
+    if nodes.fallback == "flex_start":
+        yield "nodes.fallback: flex_start is not offered with cluster.kind eks; allowed: none, on_demand"
+    elif nodes.fallback != "none" and nodes.consumption != "spot":
         yield "nodes.fallback: only used with nodes.consumption spot; remove it, or set nodes.fallback: none"
     not_here = {
         "reservation": "only used with cluster.kind gke",
+        "zones": "with cluster.kind eks they are eks.zones",
         "disk_type": "boot disks on AWS are encrypted gp3 volumes",
         "threads_per_core": "not offered for managed node groups",
         "gpu_driver": "the nodes' image has the driver",

@@ -6,6 +6,7 @@ from infra.bill import Estimate, Line, always, counted, monthly
 from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke import prices
+from infra.gke.pools import kinds, zones
 from infra.sections import GkeConfig, NodesConfig
 
 #: Boot disk of the system pool's nodes (infra/gke/nodes.py).
@@ -77,7 +78,15 @@ def _storage(config: StackConfig, region: str) -> Line:
 
 
 def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
+    assert config.gke is not None
     notes = []
+    if kinds(nodes)[-1] == "on_demand" != nodes.consumption:
+        region = config.gke.zone.rsplit("-", 1)[0]
+        full = _nodes("", region, nodes.machine_type, 0, nodes.max, spot=False).at_full
+        price = "at a price that is not known" if full is None else f"for {full:.2f} USD an hour"
+        notes.append(f"nodes.fallback: where nothing cheaper is, all {nodes.max} workers come on demand, {price}.")
+    if len(zones(config.gke, nodes)) > 1:
+        notes.append("Between zones each GiB costs 0.01 USD: gradients, and what is read from the shared volume.")
     if nodes.consumption == "spot":
         notes.append("Spot prices change up to once in 30 days.")
     if nodes.consumption in ("flex_start", "queued"):

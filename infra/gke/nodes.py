@@ -14,6 +14,7 @@ from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
+from infra.gke.pools import CLASS, COMPUTE_CLASS, kinds, pool_name, zones
 from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
 from infra.needs import load
@@ -65,25 +66,40 @@ def system_pool(
     )
 
 
-def worker_pool(
+def worker_pools(
     config: StackConfig,
     scope: Scope,
     cluster: gcp.container.Cluster,
     nodes: NodeIdentity,
     after: list[pulumi.Resource],
+) -> list[gcp.container.NodePool]:
+    """The nodes that train, a pool for each way in which they are had."""
+    assert config.nodes is not None
+    return [_worker_pool(config, kind, scope, cluster, nodes, after) for kind in kinds(config.nodes)]
+
+
+def _worker_pool(
+    config: StackConfig,
+    kind: str,
+    scope: Scope,
+    cluster: gcp.container.Cluster,
+    nodes: NodeIdentity,
+    after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
-    """The nodes that train: none until the Job asks, so that making the pool needs neither capacity nor quota."""
-    pool = config.nodes
-    assert pool is not None
+    """None until the Job asks, so that making the pool needs neither capacity nor quota."""
+    assert config.gke is not None
+    assert config.nodes is not None
+    name = pool_name(config.nodes, kind)
+    pool = config.nodes.model_copy(update={"consumption": kind})
     machine = MACHINES[pool.machine_type]
     c = gcp.container
     flexible = pool.consumption in ("flex_start", "queued")
     return c.NodePool(
-        "workers",
-        name="workers",
+        name,
+        name=name,
         cluster=cluster.name,
         location=scope.zone,
-        node_locations=[scope.zone],
+        node_locations=list(zones(config.gke, pool)),
         initial_node_count=0,
         # Limits of the pool, not of each zone; from wherever there is capacity.
         autoscaling=c.NodePoolAutoscalingArgs(
@@ -111,10 +127,10 @@ def worker_pool(
             else None,
             ephemeral_storage_local_ssd_config=_scratch(pool, machine),
             kubelet_config=_kubelet(pool, machine),
-            labels={POOL: "workers"},
+            labels={POOL: "workers", **_selector(config.nodes)},
             taints=[
                 c.NodePoolNodeConfigTaintArgs(key=key, value=value, effect="NO_SCHEDULE")
-                for key, value in _taints(machine)
+                for key, value in _taints(config.nodes)
             ],
             **_common(nodes, own_driver=bool(machine.accelerators) and pool.gpu_driver == "daemonset"),
         ),
@@ -130,11 +146,12 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
-        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if pool.consumption == "spot" else GRACE,
-        node_selector={POOL: "workers"},
+        # Of the shortest: a pod does not know which of the pools it will run in.
+        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if "spot" in kinds(pool) else GRACE,
+        node_selector=_selector(pool) or {POOL: "workers"},
         tolerations=tuple(
             k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")
-            for key, value in _taints(machine)
+            for key, value in _taints(pool)
         ),
         cpu=cpu,
         memory_gib=memory,
@@ -160,9 +177,15 @@ _DRIVER_INSTALLER = DriverInstaller(
 )
 
 
-def _taints(machine: Machine) -> list[tuple[str, str]]:
+def _selector(pool: NodesConfig) -> dict[str, str]:
+    """The class of the pools, where there are several; alone, because GKE rejects pods that choose more of theirs."""
+    return {COMPUTE_CLASS: CLASS} if len(kinds(pool)) > 1 else {}
+
+
+def _taints(pool: NodesConfig) -> list[tuple[str, str]]:
     # The one that GKE adds by itself; written down, it is there for certain (cluster-toolkit does the same).
-    return [(NVIDIA_GPU, "present")] if machine.accelerators else [(POOL, "workers")]
+    accelerated = MACHINES[pool.machine_type].accelerators
+    return [(NVIDIA_GPU, "present") if accelerated else (POOL, "workers"), *_selector(pool).items()]
 
 
 def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
@@ -204,9 +227,10 @@ def _reservation(pool: NodesConfig) -> gcp.container.NodePoolNodeConfigReservati
 
 
 def _max_run_duration(pool: NodesConfig) -> str | None:
-    if pool.max_run_hours:
-        return f"{round(pool.max_run_hours * 3600)}s"
-    return f"{FLEX_HOURS * 3600}s" if pool.consumption in ("flex_start", "queued") else None
+    hours = pool.max_run_hours
+    if pool.consumption in ("flex_start", "queued"):
+        hours = min(hours or FLEX_HOURS, FLEX_HOURS)
+    return f"{round(hours * 3600)}s" if hours else None
 
 
 def _accelerators(

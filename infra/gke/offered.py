@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.catalog import DATE, MACHINES
+from infra.gke.pools import zones
 from infra.sections import GkeConfig, NodesConfig
 
 ADDRESS = "https://compute.googleapis.com/compute/v1"
@@ -27,37 +28,36 @@ def has_credentials() -> bool:
     return bool(os.environ.get(TOKEN)) or found.is_file()
 
 
-def zones_of(gke: GkeConfig, nodes: NodesConfig) -> tuple[str, ...]:
-    """The zones of the nodes that train."""
-    return (gke.zone,)
-
-
 def by_table(gke: GkeConfig, nodes: NodesConfig) -> Iterator[str]:
     """One line for each zone that has no such machine, by zones.yaml."""
     machine = MACHINES.get(nodes.machine_type)
-    for zone in zones_of(gke, nodes) if machine is not None and machine.zones is not None else ():
+    for zone in zones(gke, nodes) if machine is not None and machine.zones is not None else ():
         assert machine is not None
         assert machine.zones is not None
         if zone in machine.zones:
             continue
         region = zone.rsplit("-", 1)[0]
         near = sorted(each for each in machine.zones if each.startswith(f"{region}-")) or sorted(machine.zones)
-        yield f"gke.zone: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
+        yield f"{_key(nodes)}: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
 
 
 def problems(gke: GkeConfig, nodes: NodesConfig) -> list[str]:
     """One line for each zone that has no such machine."""
     if not _engine_runs() or not has_credentials():
         return list(by_table(gke, nodes))
-    answers = [_offers(gke.project, zone, nodes.machine_type) for zone in zones_of(gke, nodes)]
+    answers = [_offers(gke.project, zone, nodes.machine_type) for zone in zones(gke, nodes)]
     if None in answers:
         return list(by_table(gke, nodes))
     return [
-        f"gke.zone: Google offers no {nodes.machine_type} in {zone} to project {gke.project}; "
+        f"{_key(nodes)}: Google offers no {nodes.machine_type} in {zone} to project {gke.project}; "
         f"`gcloud compute machine-types list --filter name={nodes.machine_type}` lists the zones that have it"
-        for zone, offered in zip(zones_of(gke, nodes), answers, strict=True)
+        for zone, offered in zip(zones(gke, nodes), answers, strict=True)
         if not offered
     ]
+
+
+def _key(nodes: NodesConfig) -> str:
+    return "nodes.zones" if nodes.zones else "gke.zone"
 
 
 def _engine_runs() -> bool:

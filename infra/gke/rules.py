@@ -6,10 +6,12 @@ the preconditions of Google's cluster-toolkit (modules/compute/gke-node-pool) an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from infra.catalog import FILESTORE_TIERS, MACHINES, SYSTEM_MACHINES, nearest
 from infra.gke import offered
+from infra.gke.pools import ORDER
 from infra.sections import ClusterConfig, GkeConfig, ImageConfig, NodesConfig, StorageConfig, WorkersConfig
 
 #: A service account's id has 30 characters at most, and ours adds "-nodes".
@@ -113,6 +115,35 @@ def _consumption(nodes: NodesConfig | None) -> Iterator[str]:
             )
 
 
+def _fallback(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
+    if nodes is None:
+        return
+    if nodes.fallback != "none":
+        later = ORDER[ORDER.index(nodes.consumption) + 1 :] if nodes.consumption in ORDER else ()
+        machine = MACHINES.get(nodes.machine_type)
+        if machine is not None and not machine.accelerators:
+            later = tuple(kind for kind in later if kind != "flex_start")
+        if nodes.fallback not in later:
+            allowed = ", ".join(["none", *later])
+            yield (
+                f"nodes.fallback: {nodes.fallback} with consumption {nodes.consumption} on {nodes.machine_type}; "
+                f"allowed: {allowed}"
+            )
+        if nodes.compact_placement:
+            yield "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement, or it"
+    if gke is None or not nodes.zones:
+        return
+    region = gke.zone.rsplit("-", 1)[0]
+    for zone in nodes.zones:
+        if not re.fullmatch(rf"{region}-[a-z]", zone):
+            yield f"nodes.zones: '{zone}' is not a zone of {region}, where gke.zone is; give one such as {region}-a"
+    if len(set(nodes.zones)) != len(nodes.zones):
+        yield f"nodes.zones: {', '.join(nodes.zones)} names a zone twice; remove it"
+    for key, used in (("compactPlacement", nodes.compact_placement), ("reservation", nodes.reservation)):
+        if used and len(nodes.zones) > 1:
+            yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
+
+
 def _driver(nodes: NodesConfig | None) -> Iterator[str]:
     machine = MACHINES.get(nodes.machine_type) if nodes else None
     if nodes is not None and machine is not None and not machine.accelerators and nodes.gpu_driver == "daemonset":
@@ -158,6 +189,7 @@ RULES = (
     _threads,
     _placement,
     _consumption,
+    _fallback,
     _driver,
     _storage,
     _registry,

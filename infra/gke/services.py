@@ -10,6 +10,7 @@ import pulumi_gcp as gcp
 
 from infra.catalog import MACHINES
 from infra.config import StackConfig
+from infra.gke.pools import kinds
 from infra.gke.scope import Scope
 from infra.needs import Feature, features
 
@@ -31,14 +32,16 @@ def used(config: StackConfig) -> dict[str, Feature]:
     """The features of a configuration, by name."""
     assert config.nodes is not None
     machine = MACHINES[config.nodes.machine_type]
-    flexible = config.nodes.consumption in ("flex_start", "queued")
+    ways = kinds(config.nodes)
+    flexible = bool({"flex_start", "queued"} & set(ways))
     chosen = {
         "registry": config.image.builder != "prebuilt",
         "registry_pull": config.image.builder != "prebuilt",
         "filestore": config.storage.kind == "filestore",
         "bucket": bool(buckets(config)),
-        "spot": config.nodes.consumption == "spot",
+        "spot": "spot" in ways,
         "flex_start": flexible,
+        "compute_class": len(ways) > 1,
         "limited_run_time": flexible or config.nodes.max_run_hours is not None,
     }
     names = [*ALWAYS, *(name for name, used in chosen.items() if used)]

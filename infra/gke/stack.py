@@ -1,6 +1,6 @@
 """Puts a cluster on Google Cloud together, in the order in which its parts are made; it is destroyed backwards.
 
-    services -> network -----> cluster -> system pool -> worker pool -> Kubernetes provider
+    services -> network -----> cluster -> system pool -> worker pools -> Kubernetes provider
              -> node identity ----^            ^
              -> disk -------------^   NAT -----'
              -> repository -> image       (beside the cluster: a build takes as long as a control plane)
@@ -10,12 +10,14 @@ Kubernetes objects go with their cluster, not one by one; then network, identity
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
-from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
+from infra.gke import capacity, cluster, identity, network, nodes, offered, registry, services, storage
 from infra.gke.scope import Scope, provider, region_of
 
 
@@ -46,7 +48,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
     # Nodes pull etcd's image from the internet.
     system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
-    workers = nodes.worker_pool(config, scope, control_plane, node_identity, [system])
+    workers = nodes.worker_pools(config, scope, control_plane, node_identity, [system])
     reads_buckets = identity.grant_bucket_reader(config, scope, enabled, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
@@ -54,13 +56,15 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         cluster_identifier=cluster.identifier(scope),
         enable_server_side_apply=True,
         # Objects come after nodes to run on, and go before them.
-        opts=pulumi.ResourceOptions(parent=component, depends_on=[system, workers]),
+        opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers]),
     )
     component.register_outputs({"name": control_plane.name})
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=nodes.as_scheduled(config),
+        workers=replace(
+            nodes.as_scheduled(config), after=capacity.order(config.nodes, kubernetes, control_plane, component)
+        ),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

@@ -12,10 +12,11 @@ from infra.catalog import MACHINES
 from infra.needs import shown
 
 Inputs = Mapping[str, Any]
-SERVICE, CLUSTER, POOL = (
+SERVICE, CLUSTER, POOL, COMPUTE_CLASS = (
     "gcp:projects/service:Service",
     "gcp:container/cluster:Cluster",
     "gcp:container/nodePool:NodePool",
+    "kubernetes:cloud.google.com/v1:ComputeClass",
 )
 
 
@@ -32,7 +33,21 @@ def unmet(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> s
             for account in _accounts(type_, inputs, living):
                 if not _is_granted(role, account, living):
                     return f"{feature.why}: {account} lacks {role} ({name})"
+    if type_ == COMPUTE_CLASS:
+        return _not_of_the_class(inputs, living)
     return _not_offered(inputs) if type_ == POOL else ""
+
+
+def _not_of_the_class(inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> str:
+    """GKE takes a pool for a class by its label and its taint."""
+    label, name = "cloud.google.com/compute-class", inputs["metadata"]["name"]
+    pools = {other["name"]: other["nodeConfig"] for kind, other in living if kind == POOL}
+    for wanted in (pool for rule in inputs["spec"]["priorities"] for pool in rule["nodepools"]):
+        config = pools.get(wanted, {})
+        tainted = any((taint["key"], taint["value"]) == (label, name) for taint in config.get("taints") or [])
+        if (config.get("labels") or {}).get(label) != name or not tainted:
+            return f"the node pool {wanted} is not of the class {name}: it lacks its label or its taint"
+    return ""
 
 
 def _accounts(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> list[str]:

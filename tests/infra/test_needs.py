@@ -20,6 +20,8 @@ GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
 #: Keys that another key needs beside it.
 TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
     ("nodes", "consumption", "reservation"): {"nodes": {"reservation": "mine"}},
+    ("nodes", "fallback", "flex_start"): {"nodes": {"consumption": "spot"}},
+    ("nodes", "fallback", "on_demand"): {"nodes": {"consumption": "spot"}},
     ("storage", "kind", "filestore"): {"storage": {"sizeGib": 2560, "retain": False}},
     ("image", "builder", "prebuilt"): {
         "image": {"ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
@@ -30,6 +32,7 @@ TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
 TEXTS = [
     {"dataset": {"input": ["gs://mine/folder", "gs://other"]}},
     {"nodes": {"maxRunHours": 400}},
+    {"nodes": {"zones": ["us-central1-b", "us-central1-c"]}},
     {"storage": {"disk": "mine"}},
 ]
 GKE = [name for name in stacks() if "gke" in stack_file_values(name)]

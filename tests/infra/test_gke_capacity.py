@@ -1,0 +1,169 @@
+"""Where the wanted machines are not to be had: one key says what comes instead, another from where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import cost
+from infra.config import ConfigError, parse
+from infra.recording import Recorded, Recording, record
+from local.cloud_plugin.gcp import unmet
+from tests.infra.recorded import changed, earlier, recorded
+
+LABEL, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
+
+
+def stack(name: str = "gcp-a100", **nodes: Any) -> Recording:
+    return record(name, changed(name, nodes={"consumption": "spot", **nodes}))
+
+
+def pools(recording: Recording) -> dict[str, Recorded]:
+    made = {item.name: item for item in recording.all("gcp:container/nodePool") if item.name != "system"}
+    return dict(sorted(made.items()))
+
+
+def pod(recording: Recording, job: str = "training") -> dict[str, Any]:
+    return recording.one("Job", job).inputs["spec"]["template"]["spec"]
+
+
+def test_spot_then_flex_start_then_on_demand() -> None:
+    made = stack(fallback="on_demand")
+    (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
+    assert order.inputs["metadata"]["name"] == CLASS
+    assert order.inputs["spec"] == {
+        "priorities": [
+            {"nodepools": ["workers"]},
+            {"nodepools": ["workers-flex-start"]},
+            {"nodepools": ["workers-on-demand"]},
+        ],
+        "whenUnsatisfiable": "DoNotScaleUp",
+    }
+    config = {name: item.inputs["nodeConfig"] for name, item in pools(made).items()}
+    assert [config[name].get("spot") for name in config] == [True, False, False]
+    assert [config[name].get("flexStart") for name in config] == [None, True, None]
+    assert pools(made)["workers-flex-start"].inputs["management"]["autoRepair"] is False
+    # A node of flex-start is had for a week at most; ours is asked for a day anyway.
+    assert {item["maxRunDuration"] for item in config.values()} == {"86400s"}
+
+
+@pytest.mark.parametrize(
+    ("name", "consumption", "fallback", "made"),
+    [
+        ("gcp-a100", "spot", "none", ["workers"]),
+        ("gcp-a100", "spot", "flex_start", ["workers", "workers-flex-start"]),
+        ("gcp-a100", "flex_start", "on_demand", ["workers", "workers-on-demand"]),
+        # Flex-start is of accelerators.
+        ("gcp-c3", "spot", "on_demand", ["workers", "workers-on-demand"]),
+    ],
+)
+def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: list[str]) -> None:
+    recording = stack(name, consumption=consumption, fallback=fallback)
+    assert list(pools(recording)) == made
+    for item in pools(recording).values():
+        assert item.inputs["initialNodeCount"] == item.inputs["autoscaling"]["totalMinNodeCount"] == 0
+        assert item.deleted_with == recording.one("Cluster").urn
+    assert (LABEL in pod(recording)["nodeSelector"]) is (len(made) > 1)
+
+
+def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
+    """Pods see no difference, and ask for the class as soon as it is there."""
+    made = stack(fallback="on_demand")
+    (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
+    for job in ("training", "gpu-check"):
+        assert pod(made, job)["nodeSelector"] == {LABEL: CLASS}
+        tolerated = {(item["key"], item.get("value"), item["effect"]) for item in pod(made, job)["tolerations"]}
+        for item in pools(made).values():
+            config = item.inputs["nodeConfig"]
+            assert config["labels"][LABEL] == CLASS
+            assert {(taint["key"], taint["value"], "NoSchedule") for taint in config["taints"]} <= tolerated
+        assert order.urn in earlier(made, made.one("Job", job))
+    # The notice of Spot is the shortest time to save.
+    assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]
+    assert order.deleted_with == made.one("Cluster").urn
+
+
+def test_a_pool_without_the_classs_label_would_never_grow() -> None:
+    made = stack(fallback="on_demand")
+    (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
+    living = [(item.type, item.inputs) for item in made.resources]
+    assert unmet(order.type, order.inputs, living) == ""
+    taints = pools(made)["workers-on-demand"].inputs["nodeConfig"]["taints"]
+    taints[:] = [taint for taint in taints if taint["key"] != LABEL]
+    assert unmet(order.type, order.inputs, living).startswith("the node pool workers-on-demand is not of the class")
+
+
+def test_nodes_may_come_from_other_zones_while_the_data_stays() -> None:
+    made = stack(zones=["us-central1-b", "us-central1-c"], fallback="on_demand")
+    for item in pools(made).values():
+        assert item.inputs["nodeLocations"] == ["us-central1-b", "us-central1-c"]
+        assert item.inputs["autoscaling"]["locationPolicy"] == "ANY"
+    assert made.one("NodePool", "system").inputs["nodeLocations"] == ["us-central1-a"]
+    assert made.one("Disk").inputs["zone"] == made.one("Cluster").inputs["location"] == "us-central1-a"
+    (mounted,) = [item for item in made.all("kubernetes:core/v1:PersistentVolume") if "nfs" in item.inputs["spec"]]
+    assert "nodeAffinity" not in mounted.inputs["spec"], "or no pod of another zone could have the volume"
+    assert pools(recorded("gcp-a100"))["workers"].inputs["nodeLocations"] == ["us-central1-a"]
+
+
+def test_the_bill_says_what_the_fallback_would_cost() -> None:
+    values = changed("gcp-a100", nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b"]})
+    bill = cost.estimate(parse(values, "gcp-a100"))
+    assert bill
+    assert (
+        "nodes.fallback: where nothing cheaper is, all 2 workers come on demand, for 58.77 USD an hour." in bill.notes
+    )
+    assert not [note for note in bill.notes if "Between zones" in note]
+    values["nodes"]["zones"].append("us-central1-c")
+    bill = cost.estimate(parse(values, "gcp-a100"))
+    assert bill
+    assert [note for note in bill.notes if "Between zones each GiB costs 0.01 USD" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "problem"),
+    [
+        (
+            "gcp-a100",
+            {"fallback": "on_demand"},
+            "nodes.fallback: on_demand with consumption on_demand on a2-highgpu-8g; all",
+        ),
+        (
+            "gcp-a100",
+            {"fallback": "flex_start", "consumption": "flex_start"},
+            "nodes.fallback: flex_start with consumption flex_start on a2-highgpu-8g; allowed: none, on_demand",
+        ),
+        (
+            "gcp-c3",
+            {"fallback": "flex_start", "consumption": "spot"},
+            "nodes.fallback: flex_start with consumption spot on c3-highmem-8; allowed: none, on_demand",
+        ),
+        (
+            "gcp-a100",
+            {"fallback": "on_demand", "consumption": "spot", "compactPlacement": True},
+            "nodes.fallback: nodes of several pools are not placed together",
+        ),
+        (
+            "gcp-a100",
+            {"zones": ["us-east1-b"]},
+            "nodes.zones: 'us-east1-b' is not a zone of us-central1, where gke.zone is",
+        ),
+        ("gcp-a100", {"zones": ["us-central1-a"] * 2}, "nodes.zones: us-central1-a, us-central1-a names a zone twice"),
+        (
+            "gcp-a100",
+            {"zones": ["us-central1-a", "us-central1-d"]},
+            "nodes.zones: a2-highgpu-8g is not offered in us-central1-d (as of",
+        ),
+        (
+            "gcp-a100",
+            {"zones": ["us-central1-a", "us-central1-b"], "compactPlacement": True},
+            "nodes.zones: 2 zones with nodes.compactPlacement, which is in one; allowed: 1 zone",
+        ),
+        ("aws-g4dn", {"zones": ["us-east-2a"]}, "nodes.zones: with cluster.kind eks they are eks.zones; remove it"),
+        ("aws-g4dn", {"fallback": "flex_start"}, "nodes.fallback: flex_start is not offered with cluster.kind eks"),
+    ],
+)
+def test_what_cannot_be_is_refused(name: str, nodes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(changed(name, nodes=nodes), name)
+    assert [line for line in caught.value.problems if line.startswith(problem)], caught.value.problems
