@@ -220,12 +220,12 @@ def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterCo
 
 
 def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
-    sample = training.sequence_length * training.micro_batch
+    sample = training.sequence_length * (training.micro_batch or 1)
     if training.tokens_per_step % sample:
         nearest_size = max(1, round(training.tokens_per_step / sample)) * sample
         yield (
-            f"training.tokensPerStep: {training.tokens_per_step} is not a multiple of sequenceLength x microBatch = "
-            f"{sample}; the nearest is {nearest_size}"
+            f"training.tokensPerStep: {training.tokens_per_step} is not a multiple of sequenceLength"
+            f"{' x microBatch' if training.micro_batch else ''} = {sample}; the nearest is {nearest_size}"
         )
     if training.optimizer.warmup_steps >= training.steps:
         yield (
@@ -244,7 +244,7 @@ def _model_positions(training: TrainingConfig) -> Iterator[str]:
 
 
 def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[str]:
-    micro_batches = training.tokens_per_step // (training.sequence_length * training.micro_batch)
+    micro_batches = training.tokens_per_step // (training.sequence_length * (training.micro_batch or 1))
     processes = workers.count * workers.processes
     if 0 < micro_batches < processes:
         yield (

@@ -274,8 +274,9 @@ class TrainingConfig(Section):
     """Tokens in one step, over all workers: the same mathematics at any number of workers."""
     sequence_length: int = Field(default=1024, ge=2)
     """Tokens in one sample."""
-    micro_batch: int = Field(default=8, ge=1)
-    """Samples that one process computes at once."""
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Samples that one process computes at once: it changes speed and memory, not the result. Default: what fits the
+    accelerator's memory, up to 32,768 tokens; 8 on processors."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the forward and backward pass."""
     seed: int = Field(default=1337, ge=0)

@@ -6,10 +6,39 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.config import Config
 from trainer.distributed import World
 
 TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """communication.compression. bf16 keeps fp32's range; fp16 keeps 3 more bits, but loses what is below 6e-8."""
+
+
+NOTABLE = 0.1
+"""The part of a step from which on the log says what would lower it."""
+
+
+def wire(config: Config, device: torch.device, dtype: torch.dtype) -> str:
+    """communication.compression with `auto` decided."""
+    settings = config.communication
+    if settings.compression != "auto":
+        return settings.compression
+    if config.engine.name == "deepspeed" and dtype == torch.bfloat16:
+        return "bf16"  # its own mode has no wider gradients
+    return "bf16" if device.type == "cuda" and settings.sync == "step" and dtype != torch.float32 else "none"
+
+
+def advice(config: Config, sent: str) -> str:
+    """Which setting would lower the exchange's part of a step; `sent`: what `wire` gave."""
+    if config.communication.sync == "diloco":
+        return f"a larger communication.inner_steps than {config.communication.inner_steps} exchanges less often"
+    if sent == "none":
+        return "communication.compression=bf16 halves the bytes"
+    if config.engine.name == "deepspeed" and config.engine.zero_stage == 2:
+        return "engine.zero_stage=1 exchanges once a step, not after each micro-batch"
+    return (
+        f"a larger train.tokens_per_step than {config.train.tokens_per_step} exchanges less often; between nodes on a "
+        "slow link, communication.sync=diloco"
+    )
 
 
 def ring_bytes(size: int, world: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from trainer import deepspeed_json, rules
-from trainer.config_values import Switch, from_yaml, parse
+from trainer.config_values import Size, Switch, from_yaml, parse
 from trainer.errors import UserError
 
 
@@ -58,8 +58,9 @@ class Train:
     """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
     sequence_length: int = 1024
     """Tokens in one training window."""
-    micro_batch: int = 8
-    """Windows in one forward pass on one worker: as many as fit its memory."""
+    micro_batch: Size = 0
+    """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
+    tokens (memory.py); 8 on a CPU and in other tasks than language_model."""
     precision: str = "auto"
     """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
     compile: Switch = "auto"
@@ -116,8 +117,9 @@ class Engine:
 class Communication:
     sync: str = "step"
     """step | diloco: workers exchange gradients at each step, or weights every inner_steps (see diloco.py)."""
-    compression: str = "none"
-    """none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel: half the bytes."""
+    compression: str = "auto"
+    """auto | none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel; half of fp32's
+    bytes. auto: bf16 between accelerators that do not compute in fp32, each step; else none."""
     bucket_megabytes: int = 25
     """Gradients are exchanged in portions of this size, while the backward pass goes on."""
     inner_steps: int = 50
@@ -158,9 +160,12 @@ class Checkpoint:
 class Metrics:
     every: int = 10
     """Steps between two log lines; the only steps at which the host waits for the device."""
+    profile: str = ""
+    """FIRST:LAST, such as 20:22: torch.profiler writes a trace of these steps of the first worker to profile/ in the
+    run directory; see docs/metrics.md. Empty: none."""
     attention_statistics: bool = True
-    """At log steps, the greatest and least attention logit of each layer for one window: a sign of trouble before the
-    loss shows it. Costs one forward pass of a window."""
+    """At every tenth log step, the greatest and least attention logit of each layer for one window: a sign of trouble
+    before the loss shows it. Costs one forward pass of a window."""
     tensorboard: bool = True
     """Write TensorBoard event files too."""
     wandb_project: str = ""
@@ -223,7 +228,8 @@ def keys() -> dict[str, tuple[Any, Any]]:
     for section in fields(Config):
         cls = get_type_hints(Config)[section.name]
         for item in fields(cls):
-            result[f"{section.name}.{item.name}"] = (get_type_hints(cls)[item.name], item.default)
+            kind = get_type_hints(cls, include_extras=True)[item.name]
+            result[f"{section.name}.{item.name}"] = (kind, item.default)
     return result
 
 

@@ -7,12 +7,15 @@ import difflib
 import math
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 Switch = Literal["auto", "true", "false"]
 """A setting that is on or off, or chosen by the hardware."""
+
+Size = Annotated[int, "0 or auto"]
+"""A number, or 0 where it is chosen by the hardware."""
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Files for --config that are installed with the package, usable by name."""
@@ -61,15 +64,17 @@ def parse(values: dict[str, Any], known: dict[str, tuple[Any, Any]], problems: l
             parsed[key] = _convert(given, known[key][0])
         except ValueError:
             words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-            words[Switch] = "auto, true or false"
+            words |= {Switch: "auto, true or false", Size: "a whole number or auto"}
             problems.append(f"{key}: {given!r} is not {words[known[key][0]]}")
     return parsed
 
 
 def _convert(given: Any, kind: Any) -> Any:
     """`given` as `kind`. YAML reads 1e-3 as text and the command line gives text only: both end up here."""
-    if kind is Switch and str(given).lower() == "auto":
-        return "auto"
+    if kind in (Switch, Size) and str(given).lower() == "auto":
+        return "auto" if kind == Switch else 0
+    if kind == Size:
+        kind = int
     if kind in (bool, Switch):
         words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
         if str(given).lower() not in words:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import optimizer
-from trainer.communication import TYPES, ring_bytes
+from trainer.communication import TYPES, ring_bytes, wire
 from trainer.config import Config
 from trainer.data import share
 from trainer.distributed import World
@@ -41,7 +41,7 @@ class DilocoEngine(DdpEngine):
         # The loss of a worker is the mean over its own items.
         own = work.items_per_step * len(share(per_step, world.rank, world.size)) / per_step
         super().__init__(work, config, world, dtype, divisor=own, exchange=False)
-        self._every, self._type = settings.inner_steps, TYPES[settings.compression]
+        self._every, self._type = settings.inner_steps, TYPES[wire(config, world.device, dtype)]
         self._bucket = settings.bucket_megabytes * 2**20
         self._bytes = 0
         self._pending = False
@@ -115,7 +115,9 @@ class DilocoEngine(DdpEngine):
         gradients = [value.grad for value in self._parameters() if value.grad is not None]
         norms = torch.stack([value.norm() for value in gradients])
         good = torch.isfinite(norms).all().float()
+        self._exchange.exposed.begin()  # here, too, the slowest is waited for
         dist.all_reduce(good, op=dist.ReduceOp.MIN)
+        self._exchange.exposed.end()
         self._bytes += ring_bytes(4, self._world.size)
         gradients[0].mul_(torch.where(good > 0, 1.0, float("nan")))
 

@@ -1,7 +1,7 @@
 """The contract between the loop and who computes a step: DDP, DeepSpeed, or DDP with rare exchanges (DiLoCo).
 
-Every engine trains the same fp32 weights under the same autocast and makes the same update, so a checkpoint of one is
-taken up by each other, at any number of workers.
+Every engine updates the same fp32 weights with the same rule, so a checkpoint of one is taken up by each other, at any
+number of workers. Products are in autocast's type; with DeepSpeed in bf16 the other workers' weights are, too.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer import optimizer
-from trainer.communication import Exchange
+from trainer.communication import Exchange, wire
 from trainer.config import Config
 from trainer.distributed import World
 from trainer.engine import Outcome, State
@@ -27,7 +27,7 @@ class DdpEngine:
         self._divisor, self._clip = divisor or work.items_per_step, config.optimizer.clip or float("inf")
         self._optimizers = optimizer.build(work.net, config.optimizer)
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
-        self._exchange = Exchange(world, config.communication.compression)
+        self._exchange = Exchange(world, wire(config, world.device, dtype))
         self._module: nn.Module = work.module
         if world.size > 1 and exchange:
             self._module = DistributedDataParallel(

@@ -1,14 +1,18 @@
 """DeepSpeed's ZeRO-1 and ZeRO-2: the optimizer's state (and the gradients) divided among the workers.
 
-DeepSpeed divides and exchanges; the rest is ours, so that both engines make the same update: weights are fp32 under
-autocast, the loss is scaled here for fp16, learning rates come from schedule.py. It is started in the process group
-that is there: no hostfile, no launcher of its own. Checkpoints hold whole tensors by parameter name, gathered and
+DeepSpeed divides and exchanges; the rest is ours, so that both engines make the same update: the loss is scaled here
+for fp16, learning rates come from schedule.py. With bf16 it is DeepSpeed's own mode: each worker has the weights in
+bf16 and its part of them in fp32, so that no exchange moves more than 2 bytes a value; gradients of several
+micro-batches add up in fp32. With fp32 and fp16 the weights are fp32 under autocast. It is started in the process group
+that is there: no hostfile, no launcher of its own. Checkpoints hold whole fp32 tensors by parameter name, gathered and
 scattered through DeepSpeed's own safe_get_full_* and safe_set_full_*.
 """
 
 import contextlib
+import functools
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer import deepspeed_json, metrics, optimizer
-from trainer.communication import Clock, ring_bytes
+from trainer.communication import Clock, ring_bytes, wire
 from trainer.config import Config
 from trainer.distributed import World
 from trainer.engine import Outcome, State
@@ -26,6 +30,8 @@ from trainer.work import Work
 
 KEYS = ("exp_avg", "exp_avg_sq")
 TYPES = {"none": "fp32", "bf16": "bf16", "fp16": "fp16"}
+EXCHANGES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
+"""What DeepSpeed's ZeRO-1 and ZeRO-2 call of deepspeed.comm in a step."""
 SCALE, GROWTH_INTERVAL = 65536.0, 2000
 """The first loss scale, and the steps without an overflow after which it doubles: GradScaler's."""
 
@@ -50,22 +56,32 @@ class DeepSpeedEngine:
         self._scale, self._good = SCALE if self._scaling else 1.0, 0
         self._updates = 0
         self._waited, self._bytes = Clock(world.device), 0
-        settings = deepspeed_settings(work, config, world)
+        settings = deepspeed_settings(work, config, world, dtype)
+        exact = {name: value.data for name, value in self._trained().items()}
         [self._adam] = optimizer.build(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
+        if dtype == torch.bfloat16:  # its fp32 part is made of the bf16 weights: a resumed run would begin rounded
+            from deepspeed.utils import safe_set_full_fp32_param
+
+            for name, value in self._trained().items():
+                safe_set_full_fp32_param(value, exact[name].to(value.device))
+        del exact
         _make_state(self._zero, self._adam)
+        self._listen_to_overlap()
         parameters = sum(value.numel() for value in self._trained().values())
-        width = 4 if config.communication.compression == "none" else 2
-        self._pass_bytes = ring_bytes(parameters * width, world.size)
-        self._update_bytes = ring_bytes(parameters * 4, world.size) // 2  # an all-gather of the weights
+        width = 4 if settings["communication_data_type"] == "fp32" else 2
+        # Each gradient is reduced to its owner, each weight gathered from it: half of a ring's all-reduce, both.
+        self._pass_bytes = ring_bytes(parameters * width, world.size) // 2
+        self._update_bytes = ring_bytes(parameters * (2 if dtype == torch.bfloat16 else 4), world.size) // 2
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
         if self._scaling:
             self._zero.override_loss_scale(self._scale)
         total = self._engine(*batch) * weight
-        self._engine.backward(total / self._divisor, scale_wrt_gas=False)
+        with self._listening():
+            self._engine.backward(total / self._divisor, scale_wrt_gas=False)
         if (last or self.equal_turns) and self._world.size > 1:
             self._bytes += self._pass_bytes
         return total.detach()
@@ -74,7 +90,8 @@ class DeepSpeedEngine:
         optimizer.set_learning_rate([self._adam], rate)
         if self._world.size > 1:
             self._bytes += self._update_bytes
-        self._engine.step()
+        with self._listening():
+            self._engine.step()
         # DeepSpeed leaves an update out when the norm of the whole gradient is not finite: equal on all workers.
         applied = self._engine.was_step_applied()
         self._updates += applied
@@ -94,7 +111,8 @@ class DeepSpeedEngine:
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-        weights = dict(self._net.state_dict())
+        saved = self._net.state_dict()
+        weights = {name: value.float() if value.is_floating_point() else value for name, value in saved.items()}
         tensors: Tensors = {}
         for name, value in self._trained().items():
             full = safe_get_full_fp32_param(value)
@@ -139,6 +157,49 @@ class DeepSpeedEngine:
     def loss_scale(self) -> float | None:
         return self._scale if self._scaling else None
 
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Within, the exchanges that computing waits for are timed: on a CPU each, on an accelerator those that stand
+        in its own queue of work, and not in the one beside it (see _listen_to_overlap)."""
+        import deepspeed.comm as comm
+
+        real = {name: getattr(comm, name) for name in EXCHANGES}
+
+        def timed(exchange: Any) -> Any:
+            @functools.wraps(exchange)
+            def call(*given: Any, **options: Any) -> Any:
+                device = self._world.device
+                if device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+                    return exchange(*given, **options)
+                self._waited.begin()
+                try:
+                    return exchange(*given, **options)
+                finally:
+                    self._waited.end()
+
+            return call
+
+        for name, exchange in real.items():
+            setattr(comm, name, timed(exchange))
+        try:
+            yield
+        finally:
+            for name, exchange in real.items():
+                setattr(comm, name, exchange)
+
+    def _listen_to_overlap(self) -> None:
+        """Time what is left of the exchange beside the backward pass when that has ended."""
+        if not self._zero.overlap_comm:
+            return
+        rest = self._zero.overlapping_partition_gradients_reduce_epilogue
+
+        def timed() -> None:
+            self._waited.begin()
+            rest()
+            self._waited.end()
+
+        self._zero.overlapping_partition_gradients_reduce_epilogue = timed
+
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: value for name, value in self._net.named_parameters() if value.requires_grad}
 
@@ -163,7 +224,7 @@ def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
     zero._hp_optimizer_states_linked = True
 
 
-def deepspeed_settings(work: Work, config: Config, world: World) -> dict[str, Any]:
+def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """What deepspeed.initialize gets. Raises UserError when the JSON file contradicts the run."""
     problems: list[str] = []
     meaning = deepspeed_json.Meaning()
@@ -194,6 +255,8 @@ def deepspeed_settings(work: Work, config: Config, world: World) -> dict[str, An
         "overlap_comm": world.device.type == "cuda",
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
+        # A reduction to each owner, not an all-reduce of what the others throw away: half of the bytes.
+        "use_multi_rank_bucket_allreduce": False,
         **meaning.sections.get("zero_optimization", {}),
         "stage": config.engine.zero_stage,
     }
@@ -206,7 +269,8 @@ def deepspeed_settings(work: Work, config: Config, world: World) -> dict[str, An
         "gradient_accumulation_steps": 1,
         "gradient_allreduce_op": "sum",
         "gradient_clipping": config.optimizer.clip,
-        "communication_data_type": TYPES[config.communication.compression],
+        "communication_data_type": TYPES[wire(config, world.device, dtype)],
+        **({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}} if dtype == torch.bfloat16 else {}),
         "zero_force_ds_cpu_optimizer": False,  # ours is used with offload_optimizer, too
         "steps_per_print": None,
     }
@@ -232,6 +296,10 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
             rank=0,
             world_size=1,
         )
+    from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
+
+    # For bf16 with fp32 sums it would take another optimizer in stage 1, which exchanges in fp32.
+    deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = lambda *_: ZERO_OPTIMIZATION
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from trainer import config as configuration
+from trainer import memory
 from trainer import model_source as sources
 from trainer.data import Tokens, gather, open_dataset, windows
 from trainer.distributed import World, any_of, join, precision, summed
@@ -36,14 +37,15 @@ class Interrupted(Exception):
 class Validation:
     """A fixed set of windows spread evenly over the validation split."""
 
-    def __init__(self, tokens: Tokens, length: int, micro_batch: int, batches: int) -> None:
+    def __init__(self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0) -> None:
+        """unit: windows that `batches` counts in, where the micro-batch follows from the machine; 0: micro-batches."""
         available = windows(len(tokens), length)
         if available == 0:
             raise UserError(
                 f"the validation split has {len(tokens)} tokens: too few for one window of "
                 f"train.sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
             )
-        count = min(available, batches * micro_batch)
+        count = min(available, batches * (unit or micro_batch))
         self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
         self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
         self.tokens = count * length
@@ -189,7 +191,7 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
         raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
     settings = configuration.Config(train=configuration.Train(precision="fp32"))
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
-    validation = Validation(dataset.validation, length, settings.train.micro_batch, batches)
+    validation = Validation(dataset.validation, length, memory.UNIT, batches)
     return LanguageModel(net), validation, settings, dict
 
 

@@ -123,7 +123,7 @@ class LanguageModel(nn.Module):
             for layer in self.net.transformer.h:
                 hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
         last = self.net.transformer.ln_f
-        return F.layer_norm(hidden, hidden.shape[-1:], last.weight, last.bias, last.eps).to(dtype)
+        return F.layer_norm(hidden, hidden.shape[-1:], last.weight.float(), last.bias.float(), last.eps).to(dtype)
 
     def _embedded(self, inputs: torch.Tensor, tied: TiedGradient | None) -> torch.Tensor:
         trunk = self.net.transformer
@@ -178,7 +178,7 @@ def block(
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     mixed = mixed.transpose(1, 2).reshape(batch, length, width)
     hidden = hidden + biased(mixed @ out, out_bias)
-    normed = F.layer_norm(hidden, (width,), norms[2], norms[3], epsilon).to(widen.dtype)
+    normed = F.layer_norm(hidden, (width,), norms[2].float(), norms[3].float(), epsilon).to(widen.dtype)
     return hidden + biased(activation(biased(normed @ widen, widen_bias)) @ narrow, narrow_bias)
 
 
@@ -192,7 +192,7 @@ def projections(
     """Queries, keys and values, each [batch, heads, length, head width]."""
     batch, length, width = hidden.shape
     joint, joint_bias = products[:2]
-    normed = F.layer_norm(hidden, (width,), norms[0], norms[1], epsilon).to(joint.dtype)
+    normed = F.layer_norm(hidden, (width,), norms[0].float(), norms[1].float(), epsilon).to(joint.dtype)
     three = biased(normed @ joint, joint_bias).view(batch, length, 3, heads, width // heads)
     return three.permute(2, 0, 3, 1, 4).unbind(0)
 
@@ -258,7 +258,7 @@ class _Embedding(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(inputs)
         ctx.words, ctx.positions, ctx.tied = words.shape, positions.shape, tied
-        return F.embedding(inputs, words) + positions[: inputs.shape[1]]
+        return F.embedding(inputs, words).float() + positions[: inputs.shape[1]]
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -19,19 +19,23 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from trainer import checkpoint, compiled, distributed, engine, failures, feed, metrics, precision, resume
+from trainer import checkpoint, communication, compiled, distributed, engine, failures, feed, metrics, precision, resume
 from trainer import config as configuration
 from trainer.checkpoint import Snapshot
 from trainer.config import Config
 from trainer.distributed import World
-from trainer.errors import EXIT_RESTART, Stopped, TrainingError
+from trainer.errors import EXIT_RESTART, Stopped, TrainingError, UserError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
+from trainer.profiler import Profiler
 from trainer.progress import Progress, check_first_loss, check_weights
 from trainer.saver import Saver, scheduled
 from trainer.schedule import learning_rate
 from trainer.stopwatch import Stopwatch
 from trainer.work import Work
+
+ACTIVATIONS_EVERY = 10
+"""Log steps between two statistics of the activations: the other workers wait for the first one meanwhile."""
 
 
 class Notice(Protocol):
@@ -52,8 +56,11 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     if world.first:
         metrics.event("precision", precision=name, reason=repr(reason))
         metrics.event("compile", compile=str(compiling).lower(), reason=repr(why))
+        windows, sent = windows_at_once(work), communication.wire(config, world.device, precision.TYPES[name])
+        metrics.event("batch", micro_batch=windows, per_step=work.batches.per_step, compression=sent)
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
+    agree_on_micro_batch(work, world)
     reporter = metrics.Reporter(
         run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
@@ -117,6 +124,8 @@ class Loop:
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
         self.saver = Saver(run, config.checkpoint, work.save_model, configuration.resolved(config))
         self.watch = Stopwatch(work, world)
+        self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
+        self.advice = communication.advice(config, communication.wire(config, world.device, dtype))
         self.step = 0
         self.figures: dict[str, Any] = {}
 
@@ -129,9 +138,12 @@ class Loop:
         first, due = self.step, False
         self.watch.start()
         while self.step < settings.train.steps:
+            self.profiler.before(self.step + 1)
             stopping, overdue = self.one_step(batches)
             if stopping:
+                self.profiler.close(self.step)
                 self.stop()
+            self.profiler.after(self.step)
             if self.step == first + 1:
                 gc.collect()
                 gc.freeze()  # what is there after one step stays: the collector need not look at it again and again,
@@ -191,7 +203,8 @@ class Loop:
         self.progress.settle()
         norm = float(outcome.gradient_norm)
         activations: dict[str, float] = {}
-        if self.work.activations is not None and self.world.first:
+        told = self.step // self.config.metrics.every
+        if self.work.activations is not None and self.world.first and told % ACTIVATIONS_EVERY == 0:
             with torch.no_grad():
                 activations = {name: float(value) for name, value in self.work.activations(batch).items()}
         figures = self.watch.figures(
@@ -206,6 +219,12 @@ class Loop:
         )
         if self.progress.in_a_row == 0:  # a skipped step has no figures; the event says so
             self.reporter.training(figures)
+            share = figures.communication_seconds / figures.step_seconds
+            if share >= communication.NOTABLE and self.advice:
+                if self.world.first:
+                    metrics.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
+                self.reporter.status(advice=self.advice)
+                self.advice = ""  # told once
 
     def evaluate(self) -> None:
         with self.paused():
@@ -279,6 +298,20 @@ class Loop:
         gc.collect()
         yield began
         self.watch.pause(time.perf_counter() - began)
+
+
+def windows_at_once(work: Work) -> int:
+    return work.samples_per_step // work.batches.per_step
+
+
+def agree_on_micro_batch(work: Work, world: World) -> None:
+    """Raise UserError on all workers where their memories differ so much that each would cut the step otherwise."""
+    sizes = distributed.gathered(world, windows_at_once(work))
+    if len(set(sizes)) > 1:
+        raise UserError(
+            f"train.micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
+            f"give the smallest, train.micro_batch={min(sizes)}"
+        )
 
 
 def draw_seed(seed: int, step: int, number: int) -> int:

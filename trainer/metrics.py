@@ -165,6 +165,7 @@ class Reporter:
                 gradient_norm=f"{figures.gradient_norm:.3f}",
                 tokens_per_second=round(figures.tokens_per_second),
                 mfu="n/a" if figures.mfu is None else f"{figures.mfu:.3f}",
+                wire=f"{figures.communication_seconds / figures.step_seconds:.2f}",
                 eta_seconds=round(figures.eta_seconds),
                 world_size=self._status["world_size"],
             )

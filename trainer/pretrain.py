@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import checkpoint, model
+from trainer import checkpoint, memory, model
 from trainer.config import Config
 from trainer.data import Batches, Dataset, open_dataset
 from trainer.evaluate import Validation
@@ -23,6 +23,9 @@ def build(config: Config) -> Work:
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
     language_model = LanguageModel(net)
+    known = config.task.name == "language_model"  # and no teacher beside it
+    size = memory.micro_batch(config, net.config if known else None)
+    evaluation = config.evaluation
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)
@@ -36,7 +39,6 @@ def build(config: Config) -> Work:
 
         from trainer.sample import generate
 
-        evaluation = config.evaluation
         return generate(
             net,
             Tokenizer.from_file(str(tokenizer)),
@@ -50,11 +52,9 @@ def build(config: Config) -> Work:
     return Work(
         net=net,
         module=language_model,
-        batches=Batches(
-            dataset.train, settings.sequence_length, settings.micro_batch, settings.tokens_per_step, config.run.seed
-        ),
+        batches=Batches(dataset.train, settings.sequence_length, size, settings.tokens_per_step, config.run.seed),
         validation=Validation(
-            dataset.validation, settings.sequence_length, settings.micro_batch, config.evaluation.batches
+            dataset.validation, settings.sequence_length, size, evaluation.batches, settings.micro_batch or memory.UNIT
         ),
         items_per_step=settings.tokens_per_step,
         tokens_per_step=settings.tokens_per_step,

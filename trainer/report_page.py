@@ -52,9 +52,17 @@ def page(runs: list[Run], pictures: dict[str, bytes]) -> str:
     return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
 
 
+def _wire(run: Run) -> float | None:
+    """The part of a step that waits for the exchange with the other workers."""
+    waited, whole = _mean(run, "communication_seconds"), _mean(run, "step_seconds")
+    return waited / whole if waited is not None and whole else None
+
+
 def _note(runs: list[Run]) -> str:
     going = [run.name for run in runs if run.state not in ("done", "failed")]
-    return f"Not finished: {', '.join(going)}." if going else "All finished." if len(runs) > 1 else "Finished."
+    note = f"Not finished: {', '.join(going)}." if going else "All finished." if len(runs) > 1 else "Finished."
+    slow = [f" {run.name} waits for the exchange: {run.status['advice']}." for run in runs if run.status.get("advice")]
+    return note + "".join(slow)
 
 
 def _figures(runs: list[Run]) -> str:
@@ -65,6 +73,7 @@ def _figures(runs: list[Run]) -> str:
         ("perplexity", "min", _perplexity),
         ("tokens/s", "max", lambda run: _mean(run, "tokens_per_second")),
         ("MFU", "max", lambda run: _mean(run, "mfu")),
+        ("wire", "min", _wire),
         ("training time", "", lambda run: run.training_seconds),
         ("memory", "", lambda run: run.last("memory_bytes")),
     ]
@@ -105,7 +114,7 @@ def _mean(run: Run, name: str) -> float | None:
 def _shown(name: str, value: float | None) -> str:
     if value is None:
         return "–"
-    if name == "MFU":
+    if name in ("MFU", "wire"):
         return f"{100 * value:.1f} %"
     if name == "training time":
         return _duration(value)

@@ -1,5 +1,6 @@
 """Every rule about the settings of config.py: which values are allowed, and which of them go together."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from trainer.presets import PRESETS
@@ -16,7 +17,7 @@ CHOICES = {
     "engine.name": ("ddp", "deepspeed"),
     "engine.zero_stage": (1, 2),
     "communication.sync": ("step", "diloco"),
-    "communication.compression": ("none", "bf16", "fp16"),
+    "communication.compression": ("auto", "none", "bf16", "fp16"),
 }
 
 
@@ -75,7 +76,6 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         "train.steps",
         "train.tokens_per_step",
         "train.sequence_length",
-        "train.micro_batch",
         "optimizer.learning_rate",
         "optimizer.epsilon",
         "optimizer.skipped_steps_limit",
@@ -120,13 +120,20 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         "given, but engine.name is ddp; add engine.name=deepspeed or leave the file out",
     )
     train = config.train
+    traced = re.fullmatch(r"(\d+):(\d+)", config.metrics.profile)
+    rule(
+        not config.metrics.profile or bool(traced and 1 <= int(traced[1]) <= int(traced[2]) <= train.steps),
+        "metrics.profile",
+        f"{config.metrics.profile!r} is not FIRST:LAST from 1 to train.steps={train.steps}; in YAML, put it in quotes",
+    )
     if preset is not None and not answering:
         rule(
             train.sequence_length <= preset.positions,
             "train.sequence_length",
             f"{train.sequence_length} is longer than the {preset.positions} positions of preset {config.model.preset}",
         )
-    window = train.sequence_length * train.micro_batch
+    rule(train.micro_batch >= 0, "train.micro_batch", f"{train.micro_batch} is negative; 0 or auto chooses one")
+    window = train.sequence_length * (train.micro_batch or 1)
     if window > 0:
         nearest = max(1, round(train.tokens_per_step / window)) * window
         rule(

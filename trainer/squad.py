@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer import checkpoint, metrics
+from trainer import checkpoint, memory, metrics
 from trainer.config import Config
 from trainer.distributed import World, any_of, gathered, summed
 from trainer.errors import UserError
@@ -49,9 +49,10 @@ def build(config: Config) -> Work:
     made = kept_features(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
     length = train.sequence_length if train.compile else None  # one length: one compiled graph
-    per_step = train.tokens_per_step // (train.sequence_length * train.micro_batch)
-    batches = Batches(made, train.micro_batch, per_step, config.run.seed, padding, length)
-    windows = per_step * train.micro_batch
+    size = memory.micro_batch(config)
+    per_step = train.tokens_per_step // (train.sequence_length * size)
+    batches = Batches(made, size, per_step, config.run.seed, padding, length)
+    windows = per_step * size
     metrics.event(
         "questions",
         train=len(learn),
@@ -200,7 +201,7 @@ class Validation:
         length: int | None,
     ) -> None:
         self._module, self._questions, self._features = module, questions, made
-        self._micro_batch, self._settings = config.train.micro_batch, config.question_answering
+        self._micro_batch, self._settings = memory.micro_batch(config), config.question_answering
         self._padding, self._length = padding, length
         self._may_be_null = any(not question.answers for question in questions)
         self.answers: dict[str, str] = {}

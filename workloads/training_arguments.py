@@ -18,6 +18,7 @@ def run_name(config: TrainingConfig, dataset: DatasetConfig) -> str:
     if config.name:
         return config.name
     without = {"name", "metrics_every", "evaluation", "checkpoint", "engine", "zero_stage", "max_hours", "runtime"}
+    without |= {"micro_batch"}  # what does not fit the memory goes on in its folder with a smaller one
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
     identity = [config.model_dump(exclude=without), text]
     what = config.model if config.task == "language_model" else "answering"
@@ -36,7 +37,6 @@ def training_arguments(
         "train.steps": config.steps,
         "train.tokens_per_step": config.tokens_per_step,
         "train.sequence_length": config.sequence_length,
-        "train.micro_batch": config.micro_batch,
         "train.precision": config.precision,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
@@ -59,6 +59,8 @@ def training_arguments(
             "question_answering.validation": f"{dataset_directory}/validation.json",
         }
         del settings["data.directory"]
+    if config.micro_batch:
+        settings["train.micro_batch"] = config.micro_batch
     if config.weights:
         fetched = not config.weights.startswith("/")
         settings["model.weights"] = weights_folder(config.weights) if fetched else config.weights

@@ -1,0 +1,88 @@
+"""DeepSpeed in its own bf16 mode: DDP's curve, no more bytes than DDP, exact resume from whole fp32 tensors; and the
+seconds that each engine waits for its peers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer import toy
+
+
+def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Four steps; the same with a new engine after two, from what a checkpoint would hold."""
+    from trainer import distributed, engine
+
+    config = toy.configuration(**changes)
+    whole = toy.steps(engine.build(toy.work(), config, world, torch.bfloat16), world, 0, 4)
+    built = engine.build(toy.work(), config, world, torch.bfloat16)
+    toy.steps(built, world, 0, 2)
+    sent = built.take_communication()[1]
+    state = built.state()
+    if world.first:
+        torch.save(state.optimizer, folder / "optimizer.pt")
+    distributed.barrier(world)
+    work = toy.work()
+    work.net.load_state_dict(state.weights)
+    again = engine.build(work, config, world, torch.bfloat16)
+    again.load(torch.load(folder / "optimizer.pt"), state.small)
+    return {"whole": whole, "resumed": toy.steps(again, world, 2, 4), "bytes": sent, "state": state}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exactly(stage: int, tmp_path: Path) -> None:
+    changes = {"engine__name": "deepspeed", "engine__zero_stage": stage}
+    ours, others = toy.drive(2, straight_and_resumed, changes, tmp_path, folder=tmp_path)
+    ddp = toy.drive(2, straight_and_resumed, {"communication__compression": "bf16"}, tmp_path, folder=tmp_path)[0]
+    for name, value in ours["state"].weights.items():
+        assert value.dtype == torch.float32
+        assert not torch.equal(value, value.bfloat16().float()), f"{name} was rounded"
+    for step in (0, 1):
+        assert torch.equal(ours["resumed"][step]["weights"], ours["whole"][step + 2]["weights"])
+        assert torch.equal(ours["whole"][step]["weights"], others["whole"][step]["weights"])
+        assert ours["whole"][step]["norm"] == pytest.approx(ddp["whole"][step]["norm"], rel=0.02)
+    # Two steps of 0.01: where a gradient is nearly 0, rounding decides its sign, and Adam takes a whole step.
+    apart = (ours["whole"][1]["weights"] - ddp["whole"][1]["weights"]).abs()
+    assert float(apart.mean()) < 1e-3
+    # Stage 2 reduces after each of a worker's two micro-batches of a step.
+    assert ours["bytes"] <= ddp["bytes"] * (1 if stage == 1 else 1.5)
+
+
+def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
+    """Of a step that the second worker begins half a second late, after two that both begin together."""
+    from trainer import distributed, engine
+    from trainer.feed import Feed
+
+    built = engine.build(toy.work(), toy.configuration(**changes), world, torch.float32)
+    feed = Feed(toy.Batches(), world, 0, built.equal_turns)
+    for number in (1, 2, 3):  # in the second, DDP lets its buckets be rebuilt
+        distributed.barrier(world)
+        built.take_communication()
+        if number == 3 and not world.first:
+            time.sleep(0.5)
+        for turn, (_, weight) in enumerate(feed.plan):
+            built.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
+        built.step(0.01, number)
+    feed.close()
+    return built.take_communication()[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine__name": "deepspeed", "engine__zero_stage": 1},
+        {"engine__name": "deepspeed", "engine__zero_stage": 2},
+        {"communication__sync": "diloco", "communication__inner_steps": 3},
+    ],
+    ids=["ddp", "zero-1", "zero-2", "diloco"],
+)
+def test_every_engine_tells_how_long_computing_waited_for_the_others(changes: dict[str, Any], tmp_path: Path) -> None:
+    waiting, late = toy.drive(2, seconds_waited, changes, folder=tmp_path)
+    assert 0.35 < waiting < 5
+    assert late > 0
+    assert waiting > late + 0.2

@@ -1,0 +1,129 @@
+"""The micro-batch that nobody gave: it fits the memory, divides the step and leaves no worker without work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer import toy
+from trainer import communication, config, evaluate, language_model, loop, memory, model
+from trainer.data import Tokens
+from trainer.errors import UserError
+from trainer.language_model import LanguageModel
+from trainer.presets import PRESETS
+
+GIB = 2**30
+NEEDED = ["data.directory=/d", "run.directory=/r"]
+
+
+def shape(preset: str) -> Any:
+    size = PRESETS[preset]
+    return SimpleNamespace(
+        n_layer=size.layers, n_head=size.heads, n_embd=size.width, vocab_size=50_257, n_positions=size.positions
+    )
+
+
+def kept(length: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bytes that autograd keeps for the way back of two windows, besides weights and their copies."""
+    monkeypatch.setattr(language_model, "_tiles", lambda: True)  # torch's attention, as on an accelerator
+    module = LanguageModel(model.build("micro", 512, 0, seed=1))
+    weights = {value.untyped_storage().data_ptr() for value in module.parameters()}
+    found: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    tokens = torch.randint(512, (2, length + 1))
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        total = module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    copies = {copy.untyped_storage().data_ptr() for _, copy in module._copies._kept.values()}
+    assert float(total) > 0
+    return sum(size for place, size in found.items() if place not in weights | copies)
+
+
+def test_the_estimate_counts_what_autograd_keeps_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = PRESETS["micro"]
+    counted = (kept(128, monkeypatch) - kept(64, monkeypatch)) / 128
+    assert counted == pytest.approx(size.layers * (38 * size.width + 4 * size.heads + 16), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("preset", "gib", "windows"),
+    [
+        ("distil", 14.6, 32),  # T4
+        ("small", 14.6, 16),
+        ("small", 39.4, 32),  # A100 40 GB
+        ("medium", 39.4, 16),
+        ("large", 39.4, 8),
+        ("xl", 39.4, 2),
+        ("medium", 139.8, 32),  # H200
+        ("xl", 139.8, 32),
+        ("xl", 14.6, 1),
+    ],
+)
+def test_the_micro_batch_follows_from_model_and_memory(preset: str, gib: float, windows: int) -> None:
+    chosen = config.load([*NEEDED, f"model.preset={preset}"])
+    assert memory.micro_batch(chosen, shape(preset), gib * GIB) == windows
+
+
+def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = config.load([*NEEDED, "train.tokens_per_step=49152", "train.micro_batch=auto"])  # 48 windows
+    assert memory.micro_batch(step, shape("small"), 80e9) == 16
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    assert memory.micro_batch(step, shape("small"), 80e9) == 8
+    monkeypatch.setenv("WORLD_SIZE", "100")
+    assert memory.micro_batch(step, shape("small"), 80e9) == 1
+
+
+def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
+    given = config.load([*NEEDED, "train.micro_batch=64"])
+    assert memory.micro_batch(given, shape("xl"), 14.6 * GIB) == 64
+    assert memory.micro_batch(config.load(NEEDED), shape("small")) == 8
+    with pytest.raises(UserError, match=r"train.micro_batch: 'many' is not a whole number or auto"):
+        config.load([*NEEDED, "train.micro_batch=many"])
+
+
+def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_bytes(bytes(2 * 40_000))
+    tokens = Tokens([tmp_path / "shard"])
+    sizes = {evaluate.Validation(tokens, 32, size, 4, memory.UNIT).tokens for size in (1, 4, 32, 64)}
+    assert sizes == {4 * 8 * 32}
+
+
+def differ(world: Any) -> str:
+    batches = SimpleNamespace(per_step=4 if world.first else 2)
+    work = SimpleNamespace(samples_per_step=8, batches=batches)
+    try:
+        loop.agree_on_micro_batch(work, world)  # pyright: ignore[reportArgumentType]
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_workers_whose_memories_differ_are_told_what_to_give(tmp_path: Path) -> None:
+    said = toy.drive(2, differ, folder=tmp_path)
+    assert said[0] == said[1]
+    assert "the workers would take 2, 4 windows at once; give the smallest, train.micro_batch=2" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "dtype", "sent"),
+    [
+        ([], "cuda", torch.bfloat16, "bf16"),
+        ([], "cuda", torch.float16, "bf16"),
+        ([], "cuda", torch.float32, "none"),
+        ([], "cpu", torch.bfloat16, "none"),
+        (["communication.sync=diloco"], "cuda", torch.bfloat16, "none"),
+        (["communication.compression=none"], "cuda", torch.bfloat16, "none"),
+        (["communication.compression=fp16"], "cpu", torch.float32, "fp16"),
+    ],
+)
+def test_gradients_travel_in_bf16_between_accelerators(
+    given: list[str], device: str, dtype: torch.dtype, sent: str
+) -> None:
+    assert communication.wire(config.load([*NEEDED, *given]), torch.device(device), dtype) == sent

@@ -1,0 +1,62 @@
+"""A trace of the steps that are asked for; the exchange's part of a step, and what would lower it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import Workers
+from trainer import communication, config, report, report_page
+from trainer.errors import UserError
+
+Start = Callable[[int, list[str]], Workers]
+Settings = Callable[..., list[str]]
+NEEDED = ["data.directory=/d", "run.directory=/r"]
+
+
+def test_the_steps_that_are_asked_for_are_traced_and_no_others(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """On two workers by the first; with the log line's and the report's word on the exchange."""
+    run = tmp_path / "run"
+    arguments = settings(run, train__steps=6, metrics__profile="3:4", evaluation__sample_tokens=0)
+    workers = start_workers(2, arguments)
+    assert workers.wait() == [0, 0], workers.output
+    assert sorted(path.name for path in (run / "profile").iterdir()) == ["steps-3-4.json.gz", "steps-3-4.txt"]
+    with gzip.open(run / "profile" / "steps-3-4.json.gz", "rt") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    updates = [each for each in events if str(each.get("name", "")).startswith("Optimizer.step")]
+    assert len(updates) == 2
+    assert "aten::" in (run / "profile" / "steps-3-4.txt").read_text("utf-8")
+    assert workers.output.count("event=profile path=") == 1
+    assert " wire=0." in workers.output
+    found = report.read(run, "run")
+    page = report_page.page([found], {})
+    assert ">wire</th>" in page
+    told = "event=exchange_slow share=" in workers.output
+    assert told == ("waits for the exchange: communication.compression=bf16 halves the bytes" in page)
+
+
+@pytest.mark.parametrize("given", ["3", "4:3", "0:2", "900:1100", "1222"])
+def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
+    with pytest.raises(UserError, match=r"^metrics\.profile: '.*' is not FIRST:LAST from 1 to train\.steps=1000"):
+        config.load([*NEEDED, f"metrics.profile={given}"])
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "named"),
+    [
+        ([], "none", "communication.compression=bf16"),
+        ([], "bf16", "train.tokens_per_step"),
+        (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", "engine.zero_stage=1"),
+        (["engine.name=deepspeed"], "bf16", "train.tokens_per_step"),
+        (["communication.sync=diloco"], "none", "communication.inner_steps"),
+    ],
+)
+def test_the_setting_that_lowers_the_exchange_is_named(given: list[str], sent: str, named: str) -> None:
+    assert named in communication.advice(config.load([*NEEDED, *given]), sent)
