@@ -1,4 +1,5 @@
-"""Certificates for the rendezvous, as a Pulumi dynamic provider: made once, kept as secrets in the stack's state.
+"""Certificates for the rendezvous and the key of compiled code, as Pulumi dynamic providers: made once, kept as secrets
+in the stack's state.
 
 One authority of its own signs a certificate for the server and one for the trainers, and its key is thrown away: nobody
 can sign a third. All are made anew when the names change or a month before the end.
@@ -9,6 +10,7 @@ The provider's methods run in a process of Pulumi's own, which finds this module
 from __future__ import annotations
 
 import datetime
+import secrets
 from typing import Any
 
 import pulumi
@@ -34,6 +36,24 @@ class RendezvousCertificates(Resource, module="trainyard", name="RendezvousCerti
         super().__init__(
             CertificateProvider(), name, {"names": names, **made}, pulumi.ResourceOptions.merge(opts, secret)
         )
+
+
+class CompileKey(Resource, module="trainyard", name="CompileKey"):
+    """What compiled code is signed with that one trainer leaves for the next (trainer/compiled.py)."""
+
+    key: pulumi.Output[str]
+
+    def __init__(self, name: str, opts: pulumi.ResourceOptions):
+        secret = pulumi.ResourceOptions(additional_secret_outputs=["key"])
+        super().__init__(KeyProvider(), name, {"key": None}, pulumi.ResourceOptions.merge(opts, secret))
+
+
+class KeyProvider(ResourceProvider):
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        return CreateResult(id_="key", outs={"key": secrets.token_hex(32)})
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        return DiffResult(changes=False)
 
 
 class CertificateProvider(ResourceProvider):

@@ -19,7 +19,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
-from workloads.secrets import from_tokens
+from workloads.secrets import environment_of
 from workloads.workspace import Workspace
 
 
@@ -136,7 +136,7 @@ def _pod(
             args=["python", "-m", *command],
             # The one pod that may reach the Hugging Face hub; the image is offline otherwise.
             env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
-            env_from=from_tokens(tokens),
+            env_from=environment_of(tokens),
             resources=resources(config.cpu, config.memory_gib),
             security_context=container_security(),
             volume_mounts=trainer_mounts(),

@@ -9,9 +9,12 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.config import SecretsConfig
+from workloads.certificates import CompileKey
 from workloads.namespace import Namespace
 from workloads.pod import labels
 
+#: The trainer's KEY (trainer/compiled.py).
+CACHE_KEY = "TRAINYARD_CACHE_KEY"
 #: Environment variable -> field of the configuration.
 VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}
 
@@ -30,12 +33,22 @@ def tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s
     )
 
 
-def from_tokens(secret: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
+def compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
+    """The key that trainers on accelerators sign compiled code with: the storage is open to other pods."""
+    made = CompileKey("compile-key", pulumi.ResourceOptions(parent=opts.parent))
+    return k8s.core.v1.Secret(
+        "compile-key",
+        metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("trainer")),
+        string_data={CACHE_KEY: made.key},
+        opts=opts,
+    )
+
+
+def environment_of(*secrets: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
     """`env_from` of a container."""
-    if secret is None:
-        return None
-    source = k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name)
-    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=source)]
+    given = [secret for secret in secrets if secret is not None]
+    sources = [k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name) for secret in given]
+    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=source) for source in sources] or None
 
 
 def fingerprint(config: SecretsConfig) -> str:

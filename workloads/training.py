@@ -18,7 +18,7 @@ from workloads.pod import component, labels
 from workloads.priority import TRAINING, priority_class
 from workloads.provisioning import pod_annotations, request_nodes
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import fingerprint
+from workloads.secrets import compile_key, environment_of, fingerprint
 from workloads.training_arguments import run_name, training_arguments
 from workloads.training_job import SERVICE, job_spec, launch_command, trainer_pod_spec
 from workloads.trainjob import CONTAINER as TRAINJOB_CONTAINER
@@ -81,7 +81,7 @@ class Training(pulumi.ComponentResource):
             rendezvous,
             workspace.image.reference,
             workspace.volume,
-            tokens,
+            environment_of(tokens, compile_key(namespace, workspace.owned(self)) if workers.gpus else None),
             priority,
         )
         opts = workspace.owned(self)

@@ -27,7 +27,6 @@ from workloads.pod import (
     trainer_pod,
 )
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import from_tokens
 
 #: The headless Service, and the subdomain of the pods.
 SERVICE = "trainer"
@@ -116,7 +115,7 @@ def trainer_pod_spec(
     rendezvous: Rendezvous,
     image: pulumi.Output[str],
     volume: SharedVolume,
-    tokens: k8s.core.v1.Secret | None,
+    secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
     priority: pulumi.Output[str],
 ) -> k8s.core.v1.PodSpecArgs:
     core, client = k8s.core.v1, rendezvous.client
@@ -132,7 +131,7 @@ def trainer_pod_spec(
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
         ],
-        env_from=from_tokens(tokens),
+        env_from=secrets,
         resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
         security_context=container_security(),
         volume_mounts=[*trainer_mounts(), *([client.mount] if client else [])],

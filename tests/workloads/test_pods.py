@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from infra.recording import Recording, record, stack_file_values
+from infra.recording import Recording, record, stack_file_values, stacks
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 
@@ -112,3 +113,22 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
     assert environment["OMP_NUM_THREADS"] == "2"
     assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_trainers_on_accelerators_share_a_key_for_compiled_code_that_no_other_pod_has(
+    stack: str, local_kubeconfig: object
+) -> None:
+    recording = record(stack)
+    (container,) = recording.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"]
+    named = [source["secretRef"]["name"] for source in container.get("envFrom", [])]
+    accelerators = any("gpu" in resource for resource in container["resources"]["limits"])
+    assert ("compile-key" in named) == accelerators
+    pods = [
+        item.inputs["spec"]["template"]["spec"]
+        for item in recording.resources
+        if item.kind in ("Job", "Deployment", "StatefulSet", "DaemonSet")
+    ]
+    others = [pod for pod in pods if container not in pod["containers"]]
+    assert others
+    assert "compile-key" not in json.dumps(others)
