@@ -66,26 +66,26 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / "docs" / target).exists(), target
 
 
-def test_eight_nodes_need_smaller_micro_batches_as_the_runbook_says() -> None:
+def test_eight_nodes_need_no_other_micro_batch_but_one_that_is_too_large_is_refused() -> None:
     values = stack_file_values("gcp-a100")
     values["nodes"]["max"] = values["workers"]["count"] = 8
+    parse(values, "gcp-a100")
+    values["training"]["microBatch"] = 16
     with pytest.raises(ConfigError, match=r"a step has 32 micro-batches for 64 processes"):
         parse(values, "gcp-a100")
-    values["training"]["microBatch"] //= 2
-    parse(values, "gcp-a100")
 
 
 def test_the_picture_puts_objects_after_the_nodes_that_they_run_on() -> None:
     assert "r_nodepool_workers --> r_namespace_nfs_server" in draw("gcp-a100")
 
 
-def test_eight_spot_machines_need_smaller_micro_batches_as_the_runbook_says() -> None:
+def test_eight_spot_machines_need_no_other_micro_batch_and_seventeen_have_no_sample_each() -> None:
     values = stack_file_values("aws-g4dn")
     values["nodes"]["max"] = values["workers"]["count"] = 8
-    with pytest.raises(ConfigError, match=r"a step has 4 micro-batches for 8 processes"):
-        parse(values, "aws-g4dn")
-    values["training"]["microBatch"] = 2
     parse(values, "aws-g4dn")
+    values["nodes"]["max"] = values["workers"]["count"] = 17
+    with pytest.raises(ConfigError, match=r"a step has 16 micro-batches for 17 processes"):
+        parse(values, "aws-g4dn")
 
 
 def test_the_picture_of_aws_shows_what_nodes_wait_for() -> None:
