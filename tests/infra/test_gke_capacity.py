@@ -24,8 +24,8 @@ def pools(recording: Recording) -> dict[str, Recorded]:
     return dict(sorted(made.items()))
 
 
-def pod(recording: Recording, job: str = "training") -> dict[str, Any]:
-    return recording.one("Job", job).inputs["spec"]["template"]["spec"]
+def pod(recording: Recording) -> dict[str, Any]:
+    return recording.one("Job", "training").inputs["spec"]["template"]["spec"]
 
 
 def test_spot_then_flex_start_then_on_demand() -> None:
@@ -71,14 +71,17 @@ def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
     """Pods see no difference, and ask for the class as soon as it is there."""
     made = stack(fallback="on_demand")
     (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
-    for job in ("training", "gpu-check"):
-        assert pod(made, job)["nodeSelector"] == {LABEL: CLASS}
-        tolerated = {(item["key"], item.get("value"), item["effect"]) for item in pod(made, job)["tolerations"]}
+    jobs = [item for item in made.all("kubernetes:batch/v1:Job") if item.kind == "Job" and item.name != "dataset"]
+    assert len(jobs) == 2, "the training, and the check of the nodes before it"
+    for job in jobs:
+        spec = job.inputs["spec"]["template"]["spec"]
+        assert spec["nodeSelector"] == {LABEL: CLASS}
+        tolerated = {(item["key"], item.get("value"), item["effect"]) for item in spec["tolerations"]}
         for item in pools(made).values():
             config = item.inputs["nodeConfig"]
             assert config["labels"][LABEL] == CLASS
             assert {(taint["key"], taint["value"], "NoSchedule") for taint in config["taints"]} <= tolerated
-        assert order.urn in earlier(made, made.one("Job", job))
+        assert order.urn in earlier(made, job)
     # The notice of Spot is the shortest time to save.
     assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]
     assert order.deleted_with == made.one("Cluster").urn
