@@ -98,8 +98,7 @@ def _prove(options: argparse.Namespace, folder: Path) -> int:
     if not state.results:
         _refuse_what_is_there(options, subject)
         _refuse_what_costs_more(options, subject)
-        state.notes["load"] = report.load()
-        state.notes["web"] = state.notes.get("web", False)
+        state.notes |= {"load": report.load(), "commit": report.commit()}
     subject.save()
     chosen = steps(state.short)
     if options.destroy:

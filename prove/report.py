@@ -29,7 +29,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
         where = f"EKS in {config.eks.region}"
     found = {
         "date": state.begun,
-        "commit": _commit(),
+        "commit": state.notes.get("commit", ""),
         "cluster": f"{where}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
         "workers": f"{config.workers.count} of {config.workers.cpu:g} CPUs, {config.workers.gpus} accelerators each",
         "training": f"model {config.training.model}, engine {config.training.engine}",
@@ -48,7 +48,7 @@ def load() -> str:
     return f"{busy():.0%} of its processors used by others when the run began"
 
 
-def _commit() -> str:
+def commit() -> str:
     asked = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

@@ -39,6 +39,16 @@ _opening = threading.Lock()
 """The client exchanges a function of its API client while it opens a stream."""
 
 
+def _hook(failed: Any, otherwise: Callable[[Any], object] = threading.excepthook) -> None:
+    """A port forward that ends is seen as the end of its socket; the client's thread would print a traceback as well."""
+    name = failed.thread.name if failed.thread else ""
+    if not (isinstance(failed.exc_value, OSError) and name.startswith("Kubernetes port forward proxy")):
+        otherwise(failed)
+
+
+threading.excepthook = _hook
+
+
 class Pod:
     """A pod and its ports."""
 
