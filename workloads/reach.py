@@ -40,7 +40,7 @@ _opening = threading.Lock()
 
 
 def _hook(failed: Any, otherwise: Callable[[Any], object] = threading.excepthook) -> None:
-    """A port forward that ends is seen as the end of its socket; the client's thread would print a traceback as well."""
+    """The end of a port forward shows as the end of its socket; the client's thread would print a traceback too."""
     name = failed.thread.name if failed.thread else ""
     if not (isinstance(failed.exc_value, OSError) and name.startswith("Kubernetes port forward proxy")):
         otherwise(failed)
