@@ -4,6 +4,7 @@ import pulumi
 
 from infra.config import ConfigError, parse
 from infra.image import TRAINER, ContainerImage
+from infra.living import hold, remember
 from infra.platform import cluster_for
 from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
@@ -24,6 +25,7 @@ try:
     config = parse(stack_values(), stack)
     if __name__ == "__main__":  # under Pulumi; a recording (infra/recording.py) builds nothing
         refuse_placeholders(config, stack)
+    hold(config, stack)
     cluster = cluster_for(config, stack)
 except ConfigError as error:
     # One line a problem, no traceback, and nothing has been changed.
@@ -34,6 +36,7 @@ cluster = served(cluster, config.cluster.namespace, image)
 shared = volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config.cluster.namespace, cluster, config.training, depends_on=[shared] if shared else [])
 workspace = Workspace(cluster, namespace, image, claim(cluster, namespace, bound_to=shared))
+remember(config, cluster, workspace.claim)
 secret = tokens(config.secrets, cluster, namespace)
 
 software = install(cluster)

@@ -18,6 +18,7 @@ from infra.catalog import MACHINES
 from infra.eks.machines import default_zones
 from infra.eks.section import EksConfig
 from infra.machine import for_pods
+from infra.names import unfit
 from infra.rules import rules_for
 from infra.sections import (
     AnsweringConfig,
@@ -117,6 +118,8 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         wanted = rule.__code__.co_varnames[: rule.__code__.co_argcount]
         if all(name in sections for name in wanted):
             problems += rule(*(sections[name] for name in wanted))
+    if "cluster" in sections:
+        problems += unfit(sections["cluster"], stack)
     if problems:
         # One line each, whatever text was given.
         raise ConfigError(stack, sorted(" ".join(problem.split()) for problem in problems))

@@ -70,11 +70,16 @@ def follow(old: Entry, declare: Callable[[Mapping[str, bool]], Entry]) -> tuple[
     while True:
         new = declare(moved)
         changes = compare(old, new)
-        now = {change.resource: change.operation == REPLACED for change in changes if change.operation != DELETED}
-        now = {title: replaced for title, replaced in now.items() if title in _resources(old)}
+        now = {change.resource: change.operation == REPLACED for change in changes if _moves(change)}
         if now == moved:
             return new, changes
         moved = now
+
+
+def _moves(change: Change) -> bool:
+    """Whether what others know of a resource changes with it."""
+    counts = change.operation == CHANGED and replaces.counted(change.resource.partition(" ")[0])
+    return change.operation == REPLACED or bool(counts)
 
 
 def _resources(content: Entry) -> dict[str, Entry]:

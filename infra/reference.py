@@ -1,4 +1,5 @@
-"""The table of every configuration key, written from the models that check them, so that it cannot go stale."""
+"""The table of every configuration key, written from the models that check them and from infra/live.yaml, so that it
+cannot go stale."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from typing import Any, get_args
 
 from pydantic_core import PydanticUndefined
 
+from infra import living
 from infra.config import StackConfig, section_class
 
 
 def table() -> str:
-    """Markdown: key, default, meaning; one row a key, in the order of infra/config.py."""
-    rows = ["| key under `trainyard:` | default | meaning |", "|---|---|---|"]
+    """Markdown: key, default, meaning, what a change does; one row a key, in the order of infra/config.py."""
+    rows = ["| key under `trainyard:` | default | meaning | changed on a living stack |", "|---|---|---|---|"]
     return "\n".join(rows + [row for name, field in StackConfig.model_fields.items() for row in _rows(name, field)])
 
 
@@ -24,7 +26,19 @@ def _rows(path: str, field: Any) -> list[str]:
     else:
         fields = section.model_fields
         return [row for name, inner in fields.items() for row in _rows(f"{path}.{inner.alias or name}", inner)]
-    return [f"| `{path}` | {_default(field)} | {' '.join((field.description or '').split())}{_allowed(field)} |"]
+    meaning = " ".join((field.description or "").split()) + _allowed(field)
+    return [f"| `{path}` | {_default(field)} | {meaning} | {_change(path)} |"]
+
+
+def _change(path: str) -> str:
+    """What a change of a key does to a living stack: by kind of cluster or volume, where that makes a difference."""
+    said = living.table()["keys"][path]
+    parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
+    for row in living.table()["impossible"]:
+        if row["key"] == path:
+            only = ", ".join(value for values in row.get("where", {}).values() for value in values)
+            parts.append(f"**refused** when {row['when']}{f' ({only})' if only else ''}")
+    return "; ".join(parts)
 
 
 def _default(field: Any) -> str:

@@ -46,6 +46,9 @@ class ClusterConfig(Section):
     """The cloud refuses to delete the cluster that the stack makes. `pulumi up` with false before `pulumi destroy`."""
     namespace: Name = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
+    replace: bool = False
+    """Let a change replace the cluster, or all that the stack has in one, or its data; while it is false, `pulumi
+    preview` and `up` refuse such a change of a living stack. Set it for one `up`."""
     ttl_hours: float | None = Field(default=None, gt=0)
     """The workflow ttl.yml destroys the stack this long after its last `pulumi up`: a guard against a forgotten one.
     Data on its own storage goes with it. Default: it stays."""

@@ -10,7 +10,7 @@ from infra.catalog import nearest
 from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES
 from infra.eks.section import EksConfig
 from infra.machine import DAEMONS, allocatable
-from infra.sections import ClusterConfig, DatasetConfig, ImageConfig, NodesConfig, StorageConfig
+from infra.sections import DatasetConfig, ImageConfig, NodesConfig, StorageConfig
 
 #: Beginnings of regions that are a world of their own, with other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
@@ -25,11 +25,6 @@ WIDEST = 8
 MOST_CIDRS = 40
 #: Addresses of documents (RFC 5737, TEST-NET-3): the shipped stack file has one, so that it can be previewed as it is.
 NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
-
-
-def _name(cluster: ClusterConfig) -> Iterator[str]:
-    if cluster.name and not cluster.name[0].isalpha():
-        yield f"cluster.name: '{cluster.name}' begins with a digit; AWS wants a letter first"
 
 
 def _place(eks: EksConfig | None) -> Iterator[str]:
@@ -196,4 +191,4 @@ def _registry(image: ImageConfig) -> Iterator[str]:
         )
 
 
-RULES = (_name, _place, _endpoint, _network, _system, _alternatives, _nodes, _storage, _registry)
+RULES = (_place, _endpoint, _network, _system, _alternatives, _nodes, _storage, _registry)

@@ -12,22 +12,10 @@ from collections.abc import Iterator
 from infra.catalog import FILESTORE_TIERS, MACHINES, SYSTEM_MACHINES, nearest
 from infra.gke import offered
 from infra.gke.pools import ORDER
-from infra.sections import ClusterConfig, GkeConfig, ImageConfig, NodesConfig, StorageConfig, WorkersConfig
+from infra.sections import GkeConfig, ImageConfig, NodesConfig, StorageConfig, WorkersConfig
 
-#: A service account's id has 30 characters at most, and ours adds "-nodes".
-NAME_LENGTH = 24
 #: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
 FLEX_HOURS = 7 * 24
-
-
-def _name(cluster: ClusterConfig) -> Iterator[str]:
-    if cluster.name and len(cluster.name) > NAME_LENGTH:
-        yield (
-            f"cluster.name: '{cluster.name}' has {len(cluster.name)} characters; allowed: {NAME_LENGTH}, because the "
-            "service accounts are named after it"
-        )
-    if cluster.name and not cluster.name[0].isalpha():
-        yield f"cluster.name: '{cluster.name}' begins with a digit; Google Cloud wants a letter first"
 
 
 def _zone(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
@@ -181,7 +169,6 @@ def _registry(image: ImageConfig) -> Iterator[str]:
 
 
 RULES = (
-    _name,
     _zone,
     _network,
     _system_pool,

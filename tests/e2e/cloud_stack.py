@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from local.cloud_plugin.cloud import Cloud
 PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 #: What a project of its own has of the repository, so that no test writes into a stack file of it.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
+
+
+#: A default provider, which is no step of its own: a dynamic provider's, and the engine's own.
+DEFAULT = re.compile(r"^pulumi:providers:\S+ default")
 
 
 @dataclass

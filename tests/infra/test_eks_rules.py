@@ -66,7 +66,7 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
             {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"] * 2}},
             "eks.admins: arn:aws:iam::123456789012:role/ops is named twice; allowed: each once",
         ),
-        ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' begins with a digit"),
+        ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' makes the ECR repository '4gpus/trainyard/"),
         ({"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
         ({"eks": None}, "eks: missing; a cluster of kind eks needs eks.region"),
         ({"nodes": None}, "nodes: missing; a cluster of kind eks needs nodes.machineType"),

@@ -49,7 +49,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             {"cluster": {"name": "a-name-that-is-far-too-long"}},
             "cluster.name: 'a-name-that-is-far-too-long' has 27 characters; allowed: 24",
         ),
-        ("gcp-a100", {"cluster": {"name": "8gpus"}}, "cluster.name: '8gpus' begins with a digit"),
+        ("gcp-a100", {"cluster": {"name": "8gpus"}}, "cluster.name: '8gpus' makes the nodes' service account"),
         ("gcp-a100", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
         (
             "gcp-a100",

@@ -1,0 +1,188 @@
+"""A change of a living stack that cannot succeed, or would cost its cluster or its data without having been asked for:
+refused at preview and at `up`, before anything is changed.
+
+What a stack was built with is recorded in its own state, by components whose outputs are written when the cluster, and
+the volume, are there: a first `up` that fails before has built nothing, and is not held to anything. infra/live.yaml
+says what a change of each key does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import yaml
+
+from infra.cluster import Cluster
+from infra.config import ConfigError, StackConfig
+from infra.sections import Section
+
+TYPE = "trainyard:infra:Built"
+#: The engine's own function that reads a state; it needs neither a provider nor set-up, whatever the backend.
+STATE = "pulumi:pulumi:readStackResourceOutputs"
+#: What is not replaced without having been asked for.
+PRECIOUS = ("cluster", "data", "objects")
+#: Key of the record under which the kind of the shared volume stands, resolved.
+VOLUME = "volume"
+
+
+class Built(pulumi.ComponentResource):
+    """Values that part of the stack was built with, written once `made` exists."""
+
+    def __init__(self, name: str, values: Mapping[str, Any], made: pulumi.Resource | None):
+        super().__init__(TYPE, name)
+        # As text: a state drops what is null.
+        recorded = pulumi.Output.from_input(json.dumps(values))
+        if isinstance(made, pulumi.CustomResource):
+            recorded = pulumi.Output.all(recorded, made.id).apply(lambda both: both[0])
+        self.register_outputs({"values": recorded})
+
+
+def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> None:
+    """Record what the stack is built with: what is said of the volume once it is claimed, else once the cluster is."""
+    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)}
+    values[VOLUME] = volume_kind(config, cluster)
+    of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
+    Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)
+    Built("storage", of_volume, claim)
+
+
+def hold(config: StackConfig, stack: str) -> None:
+    """Refuse what this stack, living as it does, must not be changed to.
+
+    Raises:
+        ConfigError: with every such change.
+    """
+    built = read()
+    if found := list(problems(config, built)):
+        raise ConfigError(stack, found)
+    if config.cluster.replace and built:
+        pulumi.warn(
+            "cluster.replace is true: set it back to false after this `pulumi up`, or the next change is not asked"
+        )
+
+
+def read() -> dict[str, Any]:
+    """What this stack was built with, out of its own state; empty for one that does not live."""
+    name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    try:
+        state: Any = pulumi.runtime.invoke(STATE, {"stackName": name}).value
+    except Exception as error:
+        pulumi.warn(f"what this stack was built with cannot be read, so no change is refused for it: {error}")
+        return {}
+    found: dict[str, Any] = {}
+    for resource in (state or {}).get("outputs", {}).values():
+        if resource["type"] == TYPE:
+            found |= json.loads(resource["outputs"].get("values") or "{}")
+    return found
+
+
+def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each change from what was built that is refused."""
+    moved = {key for key in table()["keys"] if key in built and built[key] != value_of(config, key)}
+    # Of another kind, the other keys are others as well.
+    for key in ["cluster.kind"] if "cluster.kind" in moved else sorted(moved):
+        old, new = built[key], value_of(config, key)
+        start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
+        back = f"go back to {_shown(old)}"
+        if reason := _impossible(key, old, new, built):
+            yield f"{start}; {reason}; {back}, or `pulumi destroy` with it and then `pulumi up`"
+        elif not config.cluster.replace and (lost := _lost(key, built)):
+            yield f"{start} replaces {lost}; {back}, or set cluster.replace: true to lose what is there"
+
+
+def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
+    """Why a change cannot succeed; "": it can."""
+    for row in table()["impossible"]:
+        there = all(built.get(name) in values for name, values in row.get("where", {}).items())
+        if row["key"] == key and there and HOLDS[row["when"]](old, new):
+            return row["because"]
+    return ""
+
+
+#: How an impossible change is told from a possible one of the same key.
+HOLDS = {
+    "changed": lambda old, new: True,
+    "smaller": lambda old, new: new < old,
+    "older": lambda old, new: [int(part) for part in new.split(".")] < [int(part) for part in old.split(".")],
+    "on": lambda old, new: bool(new),
+    "off": lambda old, new: not new,
+}
+
+
+def _lost(key: str, built: Mapping[str, Any]) -> str:
+    """What of value a change of a key replaces, in words."""
+    parts = [part for part in PRECIOUS if part in _replaced(effect(key, built["cluster.kind"], built.get(VOLUME, "")))]
+    if "data" in parts and (built.get("storage.retain") or built.get(VOLUME) == "given"):
+        parts.remove("data")
+    words = ["all that it has in the cluster" if part == "objects" else f"the {part}" for part in parts]
+    return " and ".join(words)
+
+
+def effect(key: str, kind: str, volume: str = "") -> str:
+    """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
+    found = table()["keys"][key]
+    return found if isinstance(found, str) else found.get(volume) or found.get(kind, "")
+
+
+def _replaced(said: str) -> list[str]:
+    """The parts of "replaces cluster, data; rolls workers" that are replaced."""
+    first = said.partition(";")[0]
+    return first.removeprefix("replaces ").split(", ") if first.startswith("replaces ") else []
+
+
+def _is_guarded(key: str) -> bool:
+    """Whether what a stack was built with under a key is recorded."""
+    effects = table()["keys"][key]
+    said = [effects] if isinstance(effects, str) else effects.values()
+    refused = table()["impossible"]
+    asked = {key for row in refused for key in (row["key"], *row.get("where", {}))} | {"cluster.kind", "storage.retain"}
+    return key in asked or any(set(PRECIOUS) & {*_replaced(text)} for text in said)
+
+
+def value_of(config: StackConfig, key: str) -> Any:
+    """What a configuration says under a key, as it is written in a stack file; None: nothing."""
+    found: Any = config
+    for part in key.split("."):
+        if not isinstance(found, Section):
+            return None
+        fields = type(found).model_fields
+        found = getattr(found, next(name for name, field in fields.items() if part in (name, field.alias)))
+    return _plain(found)
+
+
+def _plain(value: Any) -> Any:
+    """As it comes out of a state: tuples are lists there."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def volume_kind(config: StackConfig, cluster: Cluster) -> str:
+    """The kind of the shared volume, with the default filled in; `given`: one that storage.disk names."""
+    if config.storage.disk:
+        return "given"
+    if config.storage.kind or config.cluster.kind != "existing":
+        return config.storage.kind or {"gke": "nfs", "eks": "efs"}[config.cluster.kind]
+    return "storageClass" if cluster.storage.volume is None else "hostPath"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (
+        ", ".join(map(_shown, value))
+        if isinstance(value, list)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else value
+    )
+
+
+@cache
+def table() -> dict[str, Any]:
+    return yaml.safe_load((Path(__file__).parent / "live.yaml").read_text())

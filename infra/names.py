@@ -1,0 +1,59 @@
+"""What a stack's names become, and what each of these may be called: names.yaml, here for Kubernetes and in each
+cloud's folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.sections import ClusterConfig
+
+#: Stands for any zone's name: as long as the longest.
+ZONE = "z" * 15
+
+
+REMEDY = {"stack": "take another name for the stack (`pulumi stack init`)"}
+
+
+@cache
+def rows(kind: str) -> list[dict[str, Any]]:
+    """The rows of names.yaml for a kind of cluster, the tightest first."""
+    folder = Path(__file__).parent
+    files = [folder / "names.yaml", folder / kind / "names.yaml"]
+    return [row for file in files if file.exists() for row in yaml.safe_load(file.read_text())["names"]]
+
+
+def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:
+    """One line for the first thing that could not be called as it would be, by each name that the user chooses."""
+    chosen = {
+        "cluster.name": ("{name}", cluster.name or ""),
+        "cluster.namespace": ("{namespace}", cluster.namespace),
+        "stack": ("{stack}", stack.lower()),
+    }
+    for key, (placeholder, value) in chosen.items():
+        for row in rows(cluster.kind):
+            if placeholder in row["made"] and (problem := _problem(row, placeholder, value)):
+                yield f"{key}: '{value}' {problem}; {REMEDY.get(key, f'set {key}')}"
+                break
+
+
+def made(row: dict[str, Any], **chosen: str) -> str:
+    """What one thing is called."""
+    return row["made"].format(zone=ZONE, **{"name": "", "namespace": "", "stack": "", **chosen})
+
+
+def _problem(row: dict[str, Any], placeholder: str, value: str) -> str:
+    found = made(row, **{placeholder.strip("{}"): value})
+    most = row["most"] - len(made(row))
+    if len(value) > most:
+        return f"has {len(value)} characters; allowed: {most}, because {row['of']} is called '{row['made']}'"
+    if not row.get("least", 1) <= len(found) or not re.fullmatch(row["pattern"], found):
+        return f"makes {row['of']} '{found}'; allowed: {row['allowed']}"
+    if "not" in row and re.match(row["not"], found):
+        return f"makes {row['of']} '{found}'; allowed: {row['allowed']}"
+    return ""

@@ -1,0 +1,228 @@
+"""What a change of a key does to a living stack, found out: every key of a recorded stack is changed, and the change
+followed through the graph (infra/plan.py). `python -m tests.infra.live [SECTION]` prints
+the table that infra/live.yaml has."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import typing
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import yaml
+
+from infra.config import ConfigError, StackConfig, parse, section_class
+from infra.living import value_of
+from infra.plan import DELETED, REPLACED, ROLLS, Change, follow
+from infra.recording import record_anywhere, stack_file_values
+from infra.snapshot import snapshot
+
+Values = dict[str, Any]
+DIGEST = f"image@sha256:{'0' * 64}"
+PREBUILT = {"image": {"builder": "prebuilt", "ref": DIGEST}, "storage": {"serverImage": DIGEST}}
+FILESTORE = {"storage": {"kind": "filestore", "sizeGib": 2560}}
+#: Kind of cluster, or of volume where that makes a difference -> the stack whose keys are changed, and with what.
+STACKS: dict[str, tuple[str, Values]] = {
+    "existing": ("local", {}),
+    "storageClass": ("local", {"storage": {"kind": "storageClass"}}),
+    "gke": ("gcp-a100", {}),
+    "filestore": ("gcp-a100", FILESTORE),
+    "eks": ("aws-g4dn", {}),
+}
+#: Its kind of cluster.
+KINDS = {kind: {"storageClass": "existing", "filestore": "gke"}.get(kind, kind) for kind in STACKS}
+#: Keys that may do another thing on another kind of cluster, and of volume. All others are changed on one stack alone.
+ON_ALL = ("cluster.", "gke.", "eks.", "nodes.", "workers.", "storage.", "image.")
+ON_VOLUMES = ("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage.")
+#: What the stack has beforehand, by the beginning of a key: where the file's values do not let it be changed, or hide
+#: what the change does.
+BEFORE: dict[str, Values] = {
+    "answering.": {"training": {"task": "question_answering"}},
+    "check.": {"check": {"enabled": True}},
+    "training.zeroStage": {"training": {"engine": "deepspeed"}},
+    "workers.spares": {"workers": {"count": 1}},
+    "eks.region": {"eks": {"zones": []}},
+    "eks.zones": {"eks": {"zones": ["use2-az2", "use2-az1"]}},
+    "nodes.machineType": {"nodes": {"localSsds": None, "alternatives": []}},
+    "nodes.fallback": {"nodes": {"consumption": "spot"}},
+    "nodes.efa": {"nodes": {"machineType": "g4dn.8xlarge", "alternatives": []}},
+    "nodes.reservation": {"nodes": {"consumption": "reservation", "reservation": "a"}},
+    "nodes.threadsPerCore": {"nodes": {"machineType": "c3-highmem-8", "localSsds": None}},
+    "storage.kind": {"storage": {"sizeGib": 2560}},
+    "storage.className": {"storage": {"className": "a"}},
+    "storage.path": {"storage": {"kind": "hostPath", "path": "/a"}},
+    "storage.serverImage": PREBUILT,
+    "image.insecure": {"image": {"registry": "registry.example"}},
+    "image.ref": PREBUILT,
+}
+#: The other value of a key, where its type does not tell one: the first that a stack takes.
+OTHER: dict[str, tuple[Any, ...]] = {
+    # Another kind, and another file: what these do is not found here.
+    "cluster.kind": (),
+    "cluster.kubeconfig": (),
+    "gke.zone": ("us-central1-b",),
+    "gke.noUpgradesSince": ("2026-12-01T00:00:00Z",),
+    "gke.systemMachineType": ("e2-standard-2", "e2-standard-8"),
+    "eks.region": ("us-east-1",),
+    "eks.zones": (["use2-az1", "use2-az2", "use2-az3"],),
+    "eks.nodeRelease": ("1.36.9-20260101",),
+    "eks.logs": (["audit"],),
+    "eks.viewers": (["arn:aws:iam::123456789012:role/ops"],),
+    "eks.apiAllowedCidrs": (["1.2.3.4/32"],),
+    "eks.admins": (["arn:aws:iam::123456789012:role/ops"],),
+    "eks.systemMachineType": ("m6i.xlarge",),
+    "eks.vpcCidr": ("10.1.0.0/16",),
+    "nodes.machineType": ("a2-highgpu-4g", "g4dn.2xlarge"),
+    "nodes.alternatives": (["g4dn.4xlarge"],),
+    "nodes.zones": (["us-central1-b"], ["us-central1-c"]),
+    "nodes.localSsds": (8, 0),
+    "workers.environment": ({"A": "b"},),
+    "storage.kind": ("filestore", "storageClass", "hostPath"),
+    "storage.disk": ("fs-0123456789abcdef0",),
+    "storage.serverImage": (f"other@sha256:{'0' * 64}",),
+    "image.ref": (f"other@sha256:{'0' * 64}",),
+    "storage.accessMode": ("ReadWriteMany",),
+    "training.model": ("tiny",),
+}
+
+
+def every_key(model: type[Any] = StackConfig, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every key of a stack file with its field."""
+    for name, field in model.model_fields.items():
+        inner = (*path, field.alias or name)
+        try:
+            section = section_class(field.annotation)
+        except TypeError:
+            yield ".".join(inner), field
+        else:
+            yield from every_key(section, inner)
+
+
+def laid_over(values: Values, change: Values) -> Values:
+    found = copy.deepcopy(values)
+    for key, value in change.items():
+        inner = found.get(key)
+        found[key] = laid_over(inner if isinstance(inner, dict) else {}, value) if isinstance(value, dict) else value
+    return found
+
+
+def stack_values(kind: str, key: str) -> Values:
+    """The values of a kind's stack before a key of it is changed."""
+    stack, change = STACKS[kind]
+    values = laid_over(stack_file_values(stack), change)
+    for start, change in BEFORE.items():
+        if key.startswith(start):
+            values = laid_over(values, change)
+    return values
+
+
+def changed_values(kind: str, key: str, field: Any) -> Values | None:
+    """The values with another value under a key; None: a stack of this kind has no such key."""
+    stack, values = STACKS[kind][0], stack_values(kind, key)
+    try:
+        before = value_of(parse(values, stack), key)
+    except ConfigError:
+        return None
+    for value in others(key, field, before):
+        change: Any = value
+        for part in reversed(key.split(".")):
+            change = {part: change}
+        candidate = laid_over(values, change)
+        try:
+            if value_of(parse(candidate, stack), key) != before:
+                return candidate
+        except ConfigError:
+            continue
+    return None
+
+
+def others(key: str, field: Any, before: Any) -> Iterator[Any]:
+    """Values that a key might take, the likeliest first."""
+    if key in OTHER:
+        yield from OTHER[key]
+        return
+    for part in (field.annotation, *typing.get_args(field.annotation)):
+        if typing.get_origin(part) is typing.Literal:
+            yield from typing.get_args(part)
+    match before:
+        case bool():
+            yield not before
+        case int() | float():
+            yield from (before * 2, before + 1, max(1, before // 2))
+        case str():
+            yield f"{before}2"
+        case list():
+            yield [*before, "a"]
+    yield from (True, 3, "other", ["a"], {"train.compile": True})
+
+
+@cache
+def base(kind: str, text: str) -> dict[str, Any]:
+    stack = STACKS[kind][0]
+    return yaml.safe_load(snapshot(record_anywhere(stack, yaml.safe_load(text)), stack))
+
+
+def derived(kind: str, key: str, field: Any) -> str:
+    """What a change of a key does; "": a stack of this kind has no such key."""
+    after = changed_values(kind, key, field)
+    if after is None:
+        return ""
+    stack = STACKS[kind][0]
+    before = base(kind, yaml.safe_dump(stack_values(kind, key)))
+    _, changes = follow(
+        before, lambda moved: yaml.safe_load(snapshot(record_anywhere(stack, after, moved=moved), stack))
+    )
+    made = any(title.startswith(VOLUME) for title in before["resources"])
+    return effect(changes, claimed=not made)
+
+
+#: What a stack consists of, the most precious first: beginnings of "TYPE NAME".
+PARTS = {
+    "cluster": ("gcp:container/cluster:Cluster ", "aws:eks/cluster:Cluster "),
+    "data": ("gcp:compute/disk:Disk data", "gcp:filestore/instance:Instance ", "aws:efs/fileSystem:FileSystem "),
+    "network": ("gcp:compute/network:Network ", "aws:ec2/vpc:Vpc "),
+    "system": ("gcp:container/nodePool:NodePool system", "aws:eks/nodeGroup:NodeGroup system"),
+    "workers": ("gcp:container/nodePool:NodePool workers", "aws:eks/nodeGroup:NodeGroup workers"),
+    "objects": ("kubernetes:core/v1:Namespace trainyard",),
+    "volume": ("kubernetes:core/v1:PersistentVolume trainyard-",),
+    "dataset Job": ("kubernetes:batch/v1:Job dataset",),
+    "training Job": ("kubernetes:batch/v1:Job training",),
+}
+VOLUME, CLAIM = "kubernetes:core/v1:PersistentVolume trainyard-", "kubernetes:core/v1:PersistentVolumeClaim data"
+
+
+def effect(changes: list[Change], claimed: bool) -> str:
+    """The changes in the words of infra/live.yaml. `claimed`: a StorageClass makes the volume, and removes it with the
+    claim."""
+    gone = [change.resource for change in changes if change.operation in (REPLACED, DELETED)]
+    rolled = [change.resource for change in changes if ROLLS in " ".join(change.details)]
+    starts = {**PARTS, "data": (*PARTS["data"], CLAIM)} if claimed else PARTS
+    replaced, rolls = (
+        [part for part in starts if any(title.startswith(starts[part]) for title in titles)]
+        for titles in (gone, rolled)
+    )
+    if "cluster" in replaced:
+        replaced = [part for part in replaced if part in ("cluster", "data")]
+    if "objects" in replaced:
+        replaced = [part for part in replaced if part in ("data", "objects")]
+    rolls = [part for part in rolls if part not in replaced and "cluster" not in replaced]
+    said = [f"{verb} {', '.join(parts)}" for verb, parts in (("replaces", replaced), ("rolls", rolls)) if parts]
+    return "; ".join(said) or ("in place" if changes else "nothing")
+
+
+def effects(key: str, field: Any) -> dict[str, str]:
+    """What a change of a key does, by kind of cluster or volume."""
+    kinds = [kind for kind in STACKS if key.startswith(ON_VOLUMES) or kind in ("existing", "gke", "eks")]
+    kinds = kinds if key.startswith(ON_ALL) else ["existing"]
+    return {kind: said for kind in kinds if (said := derived(kind, key, field))}
+
+
+def table(start: str = "") -> dict[str, Any]:
+    found = {key: effects(key, field) for key, field in every_key() if key.startswith(start)}
+    return {key: next(iter(said.values()), "?") if len({*said.values()}) < 2 else said for key, said in found.items()}
+
+
+if __name__ == "__main__":
+    print(yaml.safe_dump(table(*sys.argv[1:]), sort_keys=False, width=120))

@@ -1,0 +1,156 @@
+"""What a change of a living stack does, and what of it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import living
+from infra.config import StackConfig, parse
+from infra.recording import record
+from tests.infra import live
+from tests.infra.recorded import changed
+
+#: What cannot be found by changing one key of a recorded stack: another kind of cluster, another kubeconfig.
+BY_HAND = {"cluster.kind", "cluster.kubeconfig"}
+SECTIONS = sorted({key.partition(".")[0] for key, _ in live.every_key()})
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_table_says_what_a_change_of_each_key_does(section: str) -> None:
+    said = living.table()["keys"]
+    found: dict[str, Any] = {}
+    written: dict[str, Any] = {}
+    for key, field in live.every_key():
+        if key.startswith(f"{section}.") and key not in BY_HAND:
+            found[key] = live.effects(key, field)
+            assert found[key], f"{key} can be changed on no stack: give a value in OTHER or a stack in BEFORE"
+            written[key] = {kind: living.effect(key, live.KINDS[kind], kind) for kind in found[key]}
+    assert written == found
+    assert {key for key in said if key.startswith(f"{section}.")} - BY_HAND == found.keys()
+
+
+def built(stack: str, volume: str, **sections: dict[str, Any] | None) -> dict[str, Any]:
+    """What a stack would have recorded."""
+    config = parse(changed(stack, **sections), stack)
+    return {**{key: living.value_of(config, key) for key in living.table()["keys"]}, living.VOLUME: volume}
+
+
+def config(stack: str, **sections: dict[str, Any] | None) -> StackConfig:
+    return parse(changed(stack, **sections), stack)
+
+
+@pytest.mark.parametrize("row", living.table()["impossible"], ids=lambda row: f"{row['key']} {row['when']}")
+def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row: dict[str, Any]) -> None:
+    """On a configuration that any stack could have; whatever cluster.replace says."""
+    values = {"smaller": (300, 200), "older": ("1.36", "1.35"), "on": (False, True), "off": (True, False)}
+    old, new = values.get(row["when"], ("a", "b"))
+    there = {name: given[0] for name, given in row.get("where", {}).items()}
+    assert living._impossible(row["key"], old, new, there) == row["because"]
+    if row["when"] != "changed":
+        assert not living._impossible(row["key"], new, old, there), "the other way it can"
+    if there:
+        assert not living._impossible(row["key"], old, new, {}), "and elsewhere"
+    assert living._is_guarded(row["key"]), "it is recorded"
+
+
+@pytest.mark.parametrize(
+    ("stack", "volume", "change", "expected"),
+    [
+        (
+            "gcp-c3",
+            "nfs",
+            {"gke": {"zone": "us-central1-b"}},
+            "replaces the cluster and the data; go back to us-central1-a",
+        ),
+        (
+            "gcp-c3",
+            "given",
+            {"gke": {"zone": "us-central1-b"}},
+            "replaces the cluster; go back to us-central1-a, or set",
+        ),
+        (
+            "gcp-c3",
+            "nfs",
+            {"cluster": {"namespace": "b"}},
+            "replaces all that it has in the cluster; go back to trainyard",
+        ),
+        (
+            "gcp-c3",
+            "nfs",
+            {"storage": {"diskType": "pd-ssd"}},
+            "; a disk keeps its type, and a new one cannot have its name",
+        ),
+        ("aws-g4dn", "efs", {"cluster": {"name": "b"}}, "replaces the cluster; go back to trainyard-aws-g4dn, or set"),
+        (
+            "aws-g4dn",
+            "efs",
+            {"storage": {"disk": "fs-1"}},
+            "replaces the data; go back to nothing, or set cluster.replace",
+        ),
+        (
+            "local",
+            "hostPath",
+            {"cluster": {"context": "b"}},
+            "replaces all that it has in the cluster; go back to trainyard",
+        ),
+        (
+            "local",
+            "storageClass",
+            {"cluster": {"context": "b"}},
+            "replaces the data and all that it has in the cluster;",
+        ),
+        ("local", "hostPath", {"storage": {"sizeGib": 20}}, "; the claim of a folder keeps its size"),
+        ("local", "storageClass", {"storage": {"sizeGib": 5}}, "; a claim does not shrink"),
+    ],
+    ids=str,
+)
+def test_a_change_that_costs_the_stack_something_is_one_line(
+    stack: str, volume: str, change: dict[str, Any], expected: str
+) -> None:
+    (line,) = living.problems(config(stack, **change), built(stack, volume))
+    assert expected in line
+
+
+def test_another_kind_of_cluster_is_one_line_and_not_one_a_key() -> None:
+    (line,) = living.problems(config("gcp-c3"), built("aws-g4dn", "efs"))
+    assert line.startswith(
+        "cluster.kind: gke on a stack that lives with eks replaces the cluster and the data; go back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stack", "volume", "before", "change"),
+    [
+        ("gcp-c3", "nfs", {}, {}),
+        ("gcp-c3", "nfs", {}, {"storage": {"sizeGib": 500}}),
+        ("gcp-c3", "nfs", {}, {"nodes": {"machineType": "c3-standard-22"}}),
+        ("gcp-c3", "nfs", {}, {"gke": {"zone": "us-central1-b"}, "cluster": {"replace": True}}),
+        # What it has stays when it goes.
+        (
+            "gcp-c3",
+            "nfs",
+            {"storage": {"retain": True}},
+            {"storage": {"retain": False, "disk": "trainyard-gcp-c3-data"}},
+        ),
+        ("aws-g4dn", "efs", {}, {"eks": {"zones": ["use2-az2"]}}),
+        ("aws-g4dn", "efs", {}, {"storage": {"sizeGib": 1}}),
+        ("local", "storageClass", {}, {"storage": {"sizeGib": 20}}),
+    ],
+    ids=str,
+)
+def test_what_costs_nothing_or_is_asked_for_is_not_refused(
+    stack: str, volume: str, before: dict[str, Any], change: dict[str, Any]
+) -> None:
+    assert list(living.problems(config(stack, **change), built(stack, volume, **before))) == []
+
+
+def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:
+    assert list(living.problems(config("gcp-c3"), {})) == []
+
+
+def test_what_is_recorded_is_known_once_its_cluster_and_its_volume_are() -> None:
+    """An `up` that fails before has built nothing."""
+    found = {item.name: item for item in record("gcp-c3").resources if item.type == living.TYPE}
+    assert found.keys() == {"cluster", "storage"}
