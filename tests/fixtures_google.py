@@ -69,6 +69,9 @@ class Cloud:
             ),
             f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
         }
+        self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {
+            "channels": [{"channel": "REGULAR", "defaultVersion": "1.34.1-gke.1829001"}]
+        }
         for path in (
             "machineTypes/a2-highgpu-8g",
             "machineTypes/e2-standard-4",

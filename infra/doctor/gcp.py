@@ -6,26 +6,21 @@ said, and the rest goes on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from infra.catalog import MACHINES
 from infra.config import StackConfig
-from infra.doctor import everywhere, gcp_login, images
+from infra.doctor import everywhere, gcp_login, gcp_quota, images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.doctor.google import LOGIN, Google, NoAnswer, connect
-from infra.gke.cost import SYSTEM_DISK_GIB
-from infra.gke.pools import kinds, zones
-from infra.gke.rules import FLEX_HOURS
+from infra.doctor.google import LOGIN, Google, NoAnswer, connect, unanswered
+from infra.gke.pools import zones
 from infra.gke.scope import region_of
 from infra.gke.services import apis, used
-from infra.machine import Machine
-from infra.needs import features
 from infra.owner import is_marked
 from infra.sections import GkeConfig, NodesConfig
 
-#: Series whose CPUs have a quota of their own; the others share CPUS.
-CPU_QUOTAS = {"a2": "A2_CPUS", "a3": "A3_CPUS", "c3": "C3_CPUS", "g2": None, "e2": "CPUS", "n1": "CPUS"}
 #: What stands in a stack file until somebody writes his own.
 PLACEHOLDER = "your-project"
 
@@ -60,14 +55,10 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     yield from _project(google, config.gke)
     yield from _rights(google, config)
     yield from _apis(google, config)
+    yield from _version(google, config)
     yield from _offered(google, config.gke, config.nodes)
-    yield from _quotas(google, config)
+    yield from gcp_quota.checks(google, config)
     yield from _names(google, config, stack)
-
-
-def _unanswered(subject: str, reason: NoAnswer, project: str) -> Finding:
-    fix = f"gcloud services enable {reason.disabled_api} --project {project}" if reason.disabled_api else ""
-    return unchecked(subject, str(reason), fix)
 
 
 def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
@@ -76,7 +67,7 @@ def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
         state = google.get("cloudresourcemanager", f"projects/{gke.project}").get("lifecycleState")
     except NoAnswer as reason:
         if reason.disabled_api or reason.status not in (403, 404):
-            yield _unanswered(name, reason, gke.project)
+            yield unanswered(name, reason, gke.project)
         else:
             yield problem(
                 name,
@@ -91,7 +82,7 @@ def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
     try:
         billing = google.get("cloudbilling", f"projects/{gke.project}/billingInfo")
     except NoAnswer as reason:
-        yield _unanswered("billing", reason, gke.project)
+        yield unanswered("billing", reason, gke.project)
         return
     if billing.get("billingEnabled"):
         yield ok("billing", f"on {billing.get('billingAccountName', 'an account')}")
@@ -116,7 +107,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
             "cloudresourcemanager", f"projects/{project}:testIamPermissions", {"permissions": list(roles)}
         )
     except NoAnswer as reason:
-        yield _unanswered("rights", reason, project)
+        yield unanswered("rights", reason, project)
         return
     missing = [name for name in roles if name not in answer.get("permissions", [])]
     if not missing:
@@ -137,7 +128,7 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
     try:
         answer = google.get("serviceusage", f"projects/{project}/services:batchGet", names=query)
     except NoAnswer as reason:
-        yield _unanswered("APIs", reason, project)
+        yield unanswered("APIs", reason, project)
         return
     enabled = {
         service["name"].rsplit("/", 1)[1] for service in answer.get("services", []) if service.get("state") == "ENABLED"
@@ -150,6 +141,30 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
         )
     else:
         yield ok("APIs", f"all {len(names)} are enabled")
+
+
+def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
+    """Whether the version that the release channel would give has all features of the stack."""
+    assert config.gke is not None
+    gke = config.gke
+    try:
+        answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
+    except NoAnswer as reason:
+        yield unanswered("GKE's version", reason, gke.project)
+        return
+    given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
+    version = given.get(gke.release_channel, "")
+    late = [name for name, it in used(config).items() if _number(it.versions.get("gke", "")) > _number(version)]
+    if late:
+        fix = f"pulumi config set --path gke.releaseChannel RAPID   # or do without {', '.join(late)}"
+        yield problem("GKE's version", f"{gke.release_channel} gives {version or 'none'}, too old for them", fix)
+    else:
+        yield ok("GKE's version", f"{version} has all that is used")
+
+
+def _number(version: str) -> list[int]:
+    """1.33.5-gke.1080000 to compare with others."""
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Finding]:
@@ -166,7 +181,7 @@ def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Fin
             google.get("compute", f"projects/{gke.project}/zones/{zone}/{kind}/{name}")
         except NoAnswer as reason:
             if reason.status != 404:
-                yield _unanswered(f"zone {zone}", reason, gke.project)
+                yield unanswered(f"zone {zone}", reason, gke.project)
                 return
             yield problem(
                 name,
@@ -175,107 +190,6 @@ def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Fin
             )
         else:
             yield ok(name, f"is offered in {zone}")
-
-
-def _quotas(google: Google, config: StackConfig) -> Iterator[Finding]:
-    assert config.gke is not None
-    assert config.nodes is not None
-    project, region = config.gke.project, region_of(config.gke.zone)
-    machine = MACHINES[config.nodes.machine_type]
-    try:
-        regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
-        overall = _limits(google.get("compute", f"projects/{project}"))
-    except NoAnswer as reason:
-        yield _unanswered("quota", reason, project)
-        return
-    if config.nodes.consumption == "reservation":
-        yield ok("quota", f"of the workers: reservation {config.nodes.reservation} has it already")
-    else:
-        for metrics, amount in _worker_demand(config, machine):
-            # The one that has enough, else the first.
-            enough = [_enough(metric, amount, regional, region, project) for metric in metrics]
-            yield next((finding for finding in enough if finding.level == "ok"), enough[0])
-        if machine.accelerators:
-            yield _enough("GPUS_ALL_REGIONS", config.nodes.max * machine.accelerators, overall, "", project)
-    for metric, amount in _system_demand(config).items():
-        yield _enough(metric, amount, regional, region, project)
-    for metric in ("NETWORKS", "ROUTERS"):
-        yield _enough(metric, 1, overall, "", project)
-    if config.storage.kind == "filestore":
-        yield unchecked(
-            "quota of Filestore",
-            f"is not among Compute Engine's; {config.storage.size_gib} GiB {config.storage.tier} are needed",
-            f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={project}",
-        )
-
-
-def _worker_demand(config: StackConfig, machine: Machine) -> list[tuple[list[str], float]]:
-    """(quotas of the region, any of which will do; what a pool at full size takes of it)."""
-    nodes = config.nodes
-    assert nodes is not None
-    ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(nodes)))
-    demand: list[tuple[list[str], float]] = []
-    if machine.accelerator:
-        metric = features("gke")[machine.accelerator].quotas[0]
-        demand += [([prefix + metric for prefix in way], nodes.max * machine.accelerators) for way in ways]
-    cpus = CPU_QUOTAS.get(machine.family.split("-")[0])
-    # Preemptible CPUs count against the same quota, unless the project has been given PREEMPTIBLE_CPUS.
-    if cpus:
-        demand.append(([cpus], nodes.max * machine.vcpus))
-    if nodes.local_ssds and not machine.bundled_ssds:
-        names = {"": "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_": "PREEMPTIBLE_LOCAL_SSD_GB"}
-        demand += [([names[prefix] for prefix in way], nodes.max * nodes.local_ssds * 375) for way in ways]
-    return demand
-
-
-def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
-    """Beginnings of the quotas that nodes of one kind take from: either, where they are had for a week at most."""
-    if kind in ("spot", "flex_start", "queued"):
-        return ["PREEMPTIBLE_"]
-    limited = nodes.max_run_hours is not None and nodes.max_run_hours <= FLEX_HOURS
-    return ["PREEMPTIBLE_", ""] if limited else [""]
-
-
-def _system_demand(config: StackConfig) -> dict[str, float]:
-    assert config.gke is not None
-    assert config.nodes is not None
-    boots = config.nodes.max * config.nodes.disk_gib if config.nodes.disk_type != "hyperdisk-balanced" else 0
-    ssd: float = config.gke.system_nodes * SYSTEM_DISK_GIB
-    hdd: float = 0
-    if config.nodes.disk_type == "pd-standard":
-        hdd += boots
-    else:
-        ssd += boots
-    if config.storage.kind != "filestore" and not config.storage.disk:
-        if config.storage.disk_type == "pd-standard":
-            hdd += config.storage.size_gib
-        else:
-            ssd += config.storage.size_gib
-    cpus = config.gke.system_nodes * MACHINES[config.gke.system_machine_type].vcpus
-    demand = {"CPUS": float(cpus), "SSD_TOTAL_GB": ssd, "DISKS_TOTAL_GB": hdd, "IN_USE_ADDRESSES": 1.0}
-    return {metric: amount for metric, amount in demand.items() if amount}
-
-
-def _limits(answer: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Metric -> (limit, usage)."""
-    return {item["metric"]: (item.get("limit", 0), item.get("usage", 0)) for item in answer.get("quotas", [])}
-
-
-def _enough(metric: str, amount: float, limits: dict[str, tuple[float, float]], region: str, project: str) -> Finding:
-    where = f" in {region}" if region else ""
-    if metric not in limits:
-        return unchecked(f"quota {metric}", f"is not listed{where}; {amount:g} are needed")
-    limit, usage = limits[metric]
-    if limit - usage >= amount:
-        return ok(f"quota {metric}", f"{amount:g} of {limit - usage:g} free{where}")
-    scope = "-per-project-region" if region else "-per-project"
-    dimensions = f" --dimensions=region={region}" if region else ""
-    return problem(
-        f"quota {metric}",
-        f"{limit - usage:g} of {limit:g} free{where}, {amount:g} are needed",
-        f"gcloud beta quotas preferences create --service compute.googleapis.com --project {project} "
-        f"--quota-id {metric.replace('_', '-')}{scope} --preferred-value {usage + amount:g}{dimensions}",
-    )
 
 
 def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
@@ -305,7 +219,7 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
         except NoAnswer as reason:
             # An API that is not enabled has made nothing.
             if reason.status != 404 and not reason.disabled_api:
-                yield _unanswered(f"name of the {what}", reason, project)
+                yield unanswered(f"name of the {what}", reason, project)
     if is_marked(taken.get("cluster", {}).get("resourceLabels"), stack):
         yield ok("names", f"stack {stack} is up: its cluster, network and the rest are its own")
         return

@@ -8,6 +8,8 @@ from typing import Any
 
 import requests
 
+from infra.doctor.finding import Finding, unchecked
+
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.
 LOGIN = "gcloud auth login --update-adc"
@@ -125,3 +127,9 @@ def connect(services: dict[str, str] | None = None) -> Google:
         raise NoAnswer(f"they are not valid any more ({str(error).splitlines()[0][:120]})") from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses)
+
+
+def unanswered(subject: str, reason: NoAnswer, project: str) -> Finding:
+    """What could not be asked, and how to have it answered."""
+    fix = f"gcloud services enable {reason.disabled_api} --project {project}" if reason.disabled_api else ""
+    return unchecked(subject, str(reason), fix)

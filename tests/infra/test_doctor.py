@@ -108,6 +108,19 @@ def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
 
 
+def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:
+    channels = cloud.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"]["channels"]
+    channels[0]["defaultVersion"] = "1.32.2-gke.1500000"
+    assert found("problem") == []
+    # Flex-start came with 1.32.2-gke.1652000.
+    stack = config(nodes={"consumption": "flex_start"})
+    finding = next(item for item in found("problem", stack) if item.subject == "GKE's version")
+    assert finding.text.startswith("REGULAR gives 1.32.2-gke.1500000")
+    assert "flex_start" in finding.fix
+    channels[0]["defaultVersion"] = "1.32.2-gke.1652000"
+    assert found("problem", stack) == []
+
+
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_project_that_is_not_there_or_not_to_be_seen(cloud: Cloud, status: int) -> None:
     cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}"] = (status, {"error": {"message": "no"}})
