@@ -197,46 +197,6 @@ def test_upgrades_come_when_they_are_wanted() -> None:
     assert "maintenanceExclusions" not in stack.one("Cluster").inputs["maintenancePolicy"]
 
 
-def test_nodes_have_no_rights_but_their_own() -> None:
-    stack = recorded("gcp-a100")
-    roles = {item.inputs["role"] for item in stack.all("gcp:projects/iAMMember")}
-    assert roles == {"roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"}
-    account = stack.one("Account", "nodes")
-    for name in ("system", "workers"):
-        assert node(stack, name)["serviceAccount"].startswith(f"{account.inputs['accountId']}@")
-    # Images: this repository's, not the project's.
-    (reader,) = stack.all("gcp:artifactregistry/repositoryIamMember")
-    assert reader.inputs["role"] == "roles/artifactregistry.reader"
-    assert reader.inputs["repository"] == stack.one("Repository").inputs["repositoryId"]
-
-
-def test_the_repository_does_not_fill_up() -> None:
-    policies = {item["id"]: item for item in recorded("gcp-a100").one("Repository").inputs["cleanupPolicies"]}
-    assert policies["keep-newest"]["action"] == "KEEP"
-    assert policies["drop-untagged"]["condition"] == {"tagState": "UNTAGGED", "olderThan": "604800s"}
-    assert recorded("gcp-a100").one("Repository").inputs["cleanupPolicyDryRun"] is False
-
-
-def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
-    values = changed("gcp-a100", dataset={"input": ["gs://my-texts/books", "gs://my-texts/more", "sample"]})
-    stack = record("gcp-a100", values)
-    (grant,) = [item for item in stack.resources if item.type.endswith(":BucketIAMMember")]
-    assert (grant.inputs["bucket"], grant.inputs["role"]) == ("my-texts", "roles/storage.objectViewer")
-    # The Kubernetes account itself: no account of Google's that it would impersonate.
-    number = grant.inputs["member"].split("/")[4]
-    assert grant.inputs["member"] == (
-        f"principal://iam.googleapis.com/projects/{number}/locations/global/workloadIdentityPools/"
-        "your-project.svc.id.goog/subject/ns/trainyard/sa/dataset"
-    )
-    assert number.isdigit()
-    assert [item.name for item in stack.all("gcp:serviceaccount/")] == ["nodes"]
-    assert stack.one("Cluster").urn in grant.dependencies, "the pool of principals is made with the first cluster"
-    assert not stack.one("ServiceAccount", "dataset").inputs["metadata"].get("annotations")
-    dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    assert dataset["serviceAccountName"] == "dataset"
-    assert "serviceAccountName" not in stack.one("Job", "training").inputs["spec"]["template"]["spec"]
-
-
 @pytest.mark.parametrize("name", STACKS)
 def test_image_and_storage_are_off_the_critical_path(name: str) -> None:
     stack = recorded(name)
