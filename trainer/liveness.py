@@ -112,18 +112,21 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             return None
         else:
             found = self._backend.get_state()
-        # A store that holds nothing is a new beginning: what this node knows of a round is void.
-        data, token = found or (None, None)
-        self._state = _RendezvousState()
-        if data is not None:
-            try:
-                self._state = rendezvous_state.decode(data)
-            except RendezvousStateError as error:
-                if token != self._token:  # once for each that is written, not once a second
-                    log.warning("the rendezvous state is refused, and a new one begun: %s", error)
-        self._token, self._dirty, self._last_sync_time = token, False, time.monotonic()
+        if not written:  # else the store holds what this node does
+            # A store that holds nothing is a new beginning: what this node knows of a round is void.
+            self._state = self._read(*found) if found else _RendezvousState()
+        self._token, self._dirty = found[1] if found else None, False
+        self._last_sync_time = time.monotonic()
         self._sanitize()
         return written
+
+    def _read(self, data: bytes, token: Any) -> _RendezvousState:
+        try:
+            return rendezvous_state.decode(data)
+        except RendezvousStateError as error:
+            if token != self._token:  # once for each that is written, not once a second
+                log.warning("the rendezvous state is refused, and a new one begun: %s", error)
+            return _RendezvousState()
 
     def _sanitize(self) -> None:
         state, interval = self._state, self._settings.keep_alive_interval.total_seconds()

@@ -8,6 +8,7 @@ image is another Job, and the Job's UID is the id of its rendezvous.
 import json
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
@@ -73,6 +74,7 @@ def _read(document: Any) -> _RendezvousState:
     return state
 
 
+@lru_cache(maxsize=10_000)  # of a large round all but one member are read again and again, many times a second
 def _node(text: str) -> _NodeDesc:
     found = _NODE.fullmatch(text)
     if found is None:

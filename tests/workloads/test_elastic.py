@@ -93,6 +93,13 @@ def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
     assert changed == own | {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
 
 
+def test_pulumi_waits_for_the_rendezvous_pod_and_not_for_its_address() -> None:
+    """Its own plug-in waits until no endpoint of a Service has changed for ten seconds, and the training behind it."""
+    made = stack()
+    assert made.one("Service", "etcd").inputs["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
+    assert "annotations" not in made.one("StatefulSet", "etcd").inputs["metadata"]
+
+
 def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
     made = record("gcp-a100", stack_file_values("gcp-a100"))
     pod = made.one("Deployment", "nfs-server").inputs["spec"]["template"]
