@@ -192,7 +192,7 @@ def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_els
 ) -> None:
     """A program that believes in g4dn in every zone of us-west-2: what aws-g4dn was, before it asked."""
     zones = [f"usw2-az{number}" for number in "1234"]
-    said = {"locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
+    said = {"id": "x", "locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
     monkeypatch.setitem(
         computed_aws.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said
     )
