@@ -12,7 +12,7 @@ import moto
 import pulumi
 import pytest
 
-from infra import computed_aws
+from infra import computed
 from infra.eks.machines import MACHINES, NO_CONTROL_PLANE, REGIONS, SYSTEM_MACHINES
 from infra.recording import Recording, record
 from tests.infra.recorded import changed
@@ -39,7 +39,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def answers(monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]) -> None:
     """AWS says that these zones offer these types, and no others."""
     said = {"id": "x", "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
-    monkeypatch.setitem(computed_aws.ANSWERS, OFFERINGS, lambda *_: said)
+    monkeypatch.setitem(computed.ANSWERS, OFFERINGS, lambda *_: said)
 
 
 def test_a_zone_without_the_machines_gets_no_nodes_and_that_is_said(warned: list[str]) -> None:
@@ -70,8 +70,8 @@ def test_without_an_answer_the_preview_goes_on_by_the_table(monkeypatch: pytest.
     def refuse(*_: Any) -> Any:
         raise NoCredentials
 
-    monkeypatch.setitem(computed_aws.ANSWERS, OFFERINGS, refuse)
-    monkeypatch.setitem(computed_aws.ANSWERS, RELEASE, refuse)
+    monkeypatch.setitem(computed.ANSWERS, OFFERINGS, refuse)
+    monkeypatch.setitem(computed.ANSWERS, RELEASE, refuse)
     found = record(STACK, changed(STACK, eks=OREGON))
     assert list(groups(found)) == ["workers-usw2-az2", "workers-usw2-az1"]
     assert "releaseVersion" not in found.one("NodeGroup", "system").inputs, "the nodes keep what they have"
@@ -90,7 +90,7 @@ def test_zones_that_offer_nothing_are_refused_in_one_line(monkeypatch: pytest.Mo
 def test_nodes_get_the_newest_image_or_the_one_that_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = {"nvidia": "1.36.2-20261118", "standard": "1.36.2-20261115"}
     answer = lambda given, _: {"insecureValue": newest[given["name"].split("/")[-3]]}  # noqa: E731
-    monkeypatch.setitem(computed_aws.ANSWERS, RELEASE, answer)
+    monkeypatch.setitem(computed.ANSWERS, RELEASE, answer)
     found = record(STACK)
     assert found.one("NodeGroup", "system").inputs["releaseVersion"] == newest["standard"]
     assert found.one("NodeGroup", "workers-use2-az1").inputs["releaseVersion"] == newest["nvidia"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra import computed_aws
+from infra import computed
 from infra.recording import Recorded, record
 from local.cloud_plugin.aws import policies, resources, settled
 from local.cloud_plugin.aws.account import Account, Refused
@@ -193,9 +193,7 @@ def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_els
     """A program that believes in g4dn in every zone of us-west-2: what aws-g4dn was, before it asked."""
     zones = [f"usw2-az{number}" for number in "1234"]
     said = {"id": "x", "locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
-    monkeypatch.setitem(
-        computed_aws.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said
-    )
+    monkeypatch.setitem(computed.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said)
     graph = record(STACK, changed(STACK, eks={"region": "us-west-2", "zones": zones}))
     account = Account(endpoint, account_number("oregon"), "us-west-2")
     with pytest.raises(Refused, match=r"InvalidRequestException: Your requested instance type \(g4dn\.xlarge\) is not"):
