@@ -1,0 +1,126 @@
+"""A small GPT-2 as a Work on any device, and steps of an engine with it, in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer import config, engine, model
+from trainer.distributed import World
+from trainer.language_model import LanguageModel
+from trainer.work import Work
+
+VOCABULARY, LENGTH, WINDOWS, PER_STEP = 300, 64, 2, 4
+PRESET = "micro" if torch.cuda.is_available() else "tiny"
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def network(device: torch.device, sharp: float = 1.0) -> Any:
+    """sharp > 1 makes the weights larger, so that the model is sure of some words."""
+    net = model.build(PRESET, VOCABULARY, 0, seed=1)
+    with torch.no_grad():
+        for value in net.parameters():
+            value.mul_(sharp)
+    return net.to(device)  # pyright: ignore[reportArgumentType]
+
+
+def batch(device: torch.device, step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(1000 * step + number)
+    ids = torch.randint(0, VOCABULARY, (WINDOWS, LENGTH + 1), generator=source).to(device)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def work(device: torch.device) -> Work:
+    net, nothing = network(device), None
+    tokens = PER_STEP * WINDOWS * LENGTH
+    return Work(
+        net=net,
+        module=LanguageModel(net),
+        batches=nothing,  # pyright: ignore[reportArgumentType]
+        validation=nothing,  # pyright: ignore[reportArgumentType]
+        items_per_step=tokens,
+        tokens_per_step=tokens,
+        samples_per_step=PER_STEP * WINDOWS,
+        flops_per_token=0.0,
+        save_model=lambda weights, folder: None,
+        load_model=lambda folder: None,
+    )
+
+
+def settings(**changes: Any) -> config.Config:
+    values = {"data.directory": "/none", "run.directory": "/none"}
+    values |= {key.replace("__", "."): value for key, value in changes.items()}
+    return config.load([f"{key}={value}" for key, value in values.items()])
+
+
+def alone(device: torch.device) -> World:
+    return World(rank=0, size=1, local_rank=0, round=1, device=device)
+
+
+def steps(built: engine.Engine, device: torch.device, first: int, last: int, mine: range = range(PER_STEP)) -> None:
+    """Steps first+1 .. last with the micro-batches `mine` of each."""
+    for step in range(first, last):
+        for number in mine:
+            built.accumulate(batch(device, step, number), 1.0, last=number == mine[-1])
+        built.step(1e-3, step + 1)
+
+
+def weights(built: engine.Engine) -> dict[str, torch.Tensor]:
+    return {name: value.detach().cpu().clone() for name, value in built.state().weights.items()}
+
+
+def straight(device: torch.device, kind: str = "fp32") -> dict[str, torch.Tensor]:
+    """After two steps of one process under no data parallelism."""
+    built = engine.build(work(device), settings(), alone(device), TYPES[kind])
+    steps(built, device, 0, 2)
+    return weights(built)
+
+
+def difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], mean: bool = False) -> float:
+    """The greatest of all parameters (or their mean), in relation to what two steps move one by, 1e-3 each.
+
+    Rounded gradients near 0 change their sign, and Adam then takes a whole step the other way: of those, the mean.
+    """
+    assert ours.keys() == theirs.keys()
+    apart = torch.cat([(ours[name].float() - theirs[name].float()).abs().flatten() for name in theirs])
+    return float(apart.mean() if mean else apart.max()) / 2e-3
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def in_processes(
+    count: int, task: Callable[..., Any], *arguments: Any, folder: Path, seconds: float = 240
+) -> list[Any]:
+    """task(rank, count, *arguments) in processes of their own that form a gloo group; what each returned."""
+    context, port = multiprocessing.get_context("spawn"), free_port()
+    started = [
+        context.Process(target=_run, args=(rank, count, port, task, arguments, str(folder / f"{rank}.pt")))
+        for rank in range(count)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(seconds)
+    codes = [process.exitcode for process in started]
+    for process in started:
+        process.kill()
+    assert codes == [0] * count, f"exit codes {codes}"
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
+
+
+def _run(rank: int, count: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
+    if count > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
+    torch.save(task(rank, count, *arguments), path)
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,129 @@
+"""On a GPU: our way through GPT-2, compiled, against transformers' own in fp32; attention's kernels and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.gpu import small
+from trainer import model
+from trainer.head import Kernels, token_loss
+from trainer.language_model import LanguageModel
+
+pytestmark = pytest.mark.gpu
+
+#: Type -> (relative error of the loss, of a gradient's norm) against fp32. bf16 has 8 bits of mantissa, fp16 11.
+TOLERANCE = {"fp32": (1e-5, 2e-4), "bf16": (2e-3, 0.06), "fp16": (5e-4, 0.01)}
+KINDS = pytest.mark.parametrize("kind", list(TOLERANCE))
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    """fp32 means fp32 here, as a reference: no TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm().clamp_min(1e-12))
+
+
+@KINDS
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+def test_loss_and_every_gradient_are_those_of_transformers(device: torch.device, kind: str, compiled: bool) -> None:
+    net = small.network(device, sharp=2.0)
+    inputs, targets = small.batch(device, 0, 0)
+    expected = model.token_loss(net, inputs, targets)
+    expected.backward()
+    theirs = {name: value.grad.clone() for name, value in net.named_parameters() if value.grad is not None}
+    net.zero_grad(set_to_none=True)
+    ours = LanguageModel(net)
+    if compiled:
+        ours.compile()
+    with torch.autocast(device.type, small.TYPES[kind], enabled=kind != "fp32"):
+        loss = ours(inputs, targets)
+    scale = 1024.0 if kind == "fp16" else 1.0  # as the loss scaler: fp16's gradients begin at 6e-8
+    (loss * scale / inputs.numel()).backward()
+    loss_error, gradient_error = TOLERANCE[kind]
+    assert loss.item() == pytest.approx(expected.item(), rel=loss_error)
+    found = {
+        name: relative(value.grad / scale * inputs.numel(), theirs[name])
+        for name, value in net.named_parameters()
+        if value.grad is not None
+    }
+    assert found.keys() == theirs.keys()
+    assert max(found.values()) < gradient_error, max(found.items(), key=lambda item: item[1])
+
+
+@KINDS
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+def test_the_head_in_chunks_is_cross_entropy_of_all_logits(device: torch.device, kind: str, compiled: bool) -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(200, 64, device=device), torch.randn(small.VOCABULARY, 64, device=device) / 8
+    hidden, weight = (part.to(small.TYPES[kind]).float().requires_grad_() for part in (hidden, weight))
+    targets = torch.randint(0, small.VOCABULARY, (200,), device=device)
+    expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    theirs = torch.autograd.grad(expected, (hidden, weight))
+    rounded = [part.detach().to(small.TYPES[kind]) for part in (hidden, F.pad(weight, (0, 0, 0, 84)))]
+    rounded = [part.requires_grad_() for part in rounded]
+    loss = token_loss(rounded[0], rounded[1], targets, small.VOCABULARY, Kernels(compiled), chunk=64)
+    ours = torch.autograd.grad(loss, rounded)
+    loss_error, gradient_error = TOLERANCE[kind]
+    assert loss.item() == pytest.approx(expected.item(), rel=loss_error)
+    assert relative(ours[0], theirs[0]) < gradient_error
+    assert relative(ours[1][: small.VOCABULARY], theirs[1]) < gradient_error
+    assert ours[1][small.VOCABULARY :].count_nonzero() == 0
+
+
+def test_the_heads_gradient_in_fp16_is_finite_where_its_sum_is_not(device: torch.device) -> None:
+    """16,384 tokens, one in sixteen with the same target, a hidden state of 8: the sum is beyond fp16's 65,504."""
+    tokens = 16384 if device.type == "cuda" else 2048
+    hidden = torch.full((tokens, 64), 8.0 * 16384 / tokens, dtype=torch.float16, device=device)
+    weight = torch.zeros(384, 64, dtype=torch.float16, device=device, requires_grad=True)
+    targets = torch.arange(tokens, device=device) % 300
+    targets[::16] = 7
+    loss = token_loss(hidden, weight, targets, 300, Kernels(compile=False), chunk=tokens)
+    (loss / tokens).backward()
+    assert weight.grad is not None
+    assert weight.grad.isfinite().all()
+
+
+def test_attention_statistics_are_those_of_a_processor(device: torch.device) -> None:
+    inputs, _ = small.batch(device, 0, 0)
+    expected = LanguageModel(small.network(torch.device("cpu"), sharp=3.0)).attention_statistics((inputs.cpu(),))
+    ours = LanguageModel(small.network(device, sharp=3.0))
+    found = ours.attention_statistics((inputs,))
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {name: float(value) for name, value in expected.items()}, rel=1e-3, abs=1e-4
+    )
+    with torch.autocast(device.type, torch.bfloat16):
+        rounded = ours.attention_statistics((inputs,))
+    assert float(rounded["layer0_attention_weight_max"]) == pytest.approx(
+        float(expected["layer0_attention_weight_max"]), rel=0.05
+    )
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+def test_attention_takes_a_fused_kernel_and_cudnns_on_hopper(on_cuda: torch.device, compiled: bool) -> None:
+    ours = LanguageModel(small.network(on_cuda))
+    if compiled:
+        ours.compile()
+    inputs, targets = small.batch(on_cuda, 0, 0)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            ours(inputs, targets).backward()
+
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    called = {event.key for event in profile.key_averages()}
+    fused = {name for name in called if "scaled_dot_product" in name and "math" not in name}
+    assert fused, sorted(called)
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert any("cudnn" in name for name in fused), sorted(fused)

@@ -1,0 +1,121 @@
+"""On a GPU: whole trainings. The model is read on a processor, and memory that does not suffice ends in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu import small
+from trainer.errors import EXIT_DONE, EXIT_FATAL
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
+LIMITED = (
+    "import sys, torch; torch.cuda.set_per_process_memory_fraction({bytes} / torch.cuda.mem_get_info()[1]); "
+    "from trainer import train; sys.exit(train.main(sys.argv[1:]))"
+)
+"""The training in a process that gets so much of the device and no more."""
+
+
+def arguments(data: str, run: Path, **changes: Any) -> list[str]:
+    values = {
+        "model.preset": small.PRESET,
+        "data.directory": data,
+        "run.directory": run,
+        "train.steps": 10,
+        "train.tokens_per_step": 512,
+        "train.sequence_length": 64,
+        "train.micro_batch": 2,
+        "optimizer.learning_rate": 3e-3,
+        "optimizer.warmup_steps": 2,
+        "evaluation.batches": 2,
+        "evaluation.sample_tokens": 0,
+        "metrics.every": 1,
+        "metrics.tensorboard": "false",
+    }
+    values |= {key.replace("__", "."): value for key, value in changes.items()}
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def start(device: torch.device, command: list[str], seconds: float = 240) -> subprocess.CompletedProcess[str]:
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device.type == "cpu" else {}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=os.environ | hidden, capture_output=True, text=True, timeout=seconds
+    )
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def test_a_training_learns_and_its_checkpoint_is_read_on_a_processor(
+    device: torch.device, dataset: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = start(device, ["-m", "trainer.train", *arguments(dataset, run)])
+    assert done.returncode == EXIT_DONE, done.stdout + done.stderr
+    found = figures(run)
+    assert found[0]["loss"] == pytest.approx(math.log(600), abs=0.3)
+    assert found[-1]["loss"] < found[0]["loss"]
+    assert found[-1]["memory_bytes"] > 0
+    assert any(name.startswith("activations/layer0_attention") for name in found[-1])
+    if device.type == "cuda":
+        assert found[-1]["communication_seconds"] >= 0
+        assert found[-1]["mfu"] is None or 0 < found[-1]["mfu"] < 1
+    command = ["-m", "trainer.evaluate", "--run", str(run), "--precision", "fp32", "--json"]
+    read = start(torch.device("cpu"), command)
+    assert read.returncode == 0, read.stderr
+    told = json.loads((run / "DONE").read_text("utf-8"))
+    assert json.loads(read.stdout)["loss"] == pytest.approx(told["validation_loss"], abs=0.02)
+
+
+def test_a_training_goes_on_where_it_stopped(device: torch.device, dataset: str, tmp_path: Path) -> None:
+    """Against one that was never stopped: as near as kernels that add in any order allow."""
+    changes = {"optimizer__schedule_steps": 6, "train__precision": "fp32", "train__compile": "false"}
+    for run, steps in (("whole", 6), ("broken", 3), ("broken", 6)):
+        given = arguments(dataset, tmp_path / run, **changes | {"train__steps": steps})
+        done = start(device, ["-m", "trainer.train", *given])
+        assert done.returncode == EXIT_DONE, done.stdout + done.stderr
+        (tmp_path / run / "DONE").unlink()
+    assert "event=resume" in done.stdout
+    losses = [[line["loss"] for line in figures(tmp_path / run)] for run in ("whole", "broken")]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-3)
+
+
+def test_a_micro_batch_that_does_not_fit_ends_at_once_and_says_which_to_try(
+    on_cuda: torch.device, dataset: str, tmp_path: Path
+) -> None:
+    """GPT-2 124M gets 4 GiB: its weights, gradients and moments fit, 32 windows of 1024 tokens do not."""
+    changes = {"model__preset": "small", "train__sequence_length": 1024, "train__micro_batch": 32}
+    given = arguments(dataset, tmp_path, **changes | {"train__tokens_per_step": 65536, "train__compile": "false"})
+    done = start(on_cuda, ["-c", LIMITED.format(bytes=4 * 2**30), *given])
+    assert done.returncode == EXIT_FATAL, done.stdout + done.stderr
+    assert "train.micro_batch" in done.stderr
+    assert "try" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "DONE").exists()
+
+
+def test_memory_that_runs_out_later_is_tried_once_more(on_cuda: torch.device, dataset: str, tmp_path: Path) -> None:
+    """After a step, another program takes the device's memory: the worker leaves for a new round, not for good."""
+    program = (
+        "import sys, torch; from trainer import loop, train; made = loop.Loop.one_step; count = [0]\n"
+        "def one_step(own, batches):\n"
+        "    count[0] += 1\n"
+        "    if count[0] == 3: own.hog = torch.empty(10 * torch.cuda.mem_get_info()[1], dtype=torch.uint8,"
+        " device='cuda')\n"
+        "    return made(own, batches)\n"
+        "loop.Loop.one_step = one_step; sys.exit(train.main(sys.argv[1:]))"
+    )
+    done = start(on_cuda, ["-c", program, *arguments(dataset, tmp_path, train__compile="false")])
+    assert done.returncode not in (EXIT_DONE, EXIT_FATAL), done.stdout + done.stderr
+    assert "trying once more" in done.stdout + done.stderr
