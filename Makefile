@@ -6,6 +6,8 @@ STACK ?= local
 # The git ref that `make plan` compares with.
 AGAINST ?= HEAD
 PY := .venv/bin/python
+# A machine with a GPU may have torch in its own Python and no network for .venv: make gpu PY=python3.
+GPU_PY = $(if $(filter file,$(origin PY)),$(or $(wildcard $(PY)),$(PYTHON)),$(PY))
 LOCAL := $(PY) -m local
 # The local stack's environment for the local stack alone: another one has its own backend and kubeconfig.
 RUN = $(if $(filter local,$(STACK)),$(LOCAL) run --)
@@ -18,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy image audit ready expired docker-login prove chaos bench lint format lock docs snapshots doctor cost
+.PHONY: help up node use follow upload fetch tensorboard status down destroy clean preview doctor cost snapshots test e2e engine plan policy image audit ready expired docker-login prove chaos bench gpu lint format lock docs snapshots doctor cost
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -92,6 +94,9 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 bench: .venv/dev.stamp  ## measure anew what bench/results/ holds of the trainer and of `pulumi up` (root, 2 idle cores, 2 hours)
 	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
+
+gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed|attention|head|memory|profile [PY=python3]
+	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and types
 	.venv/bin/ruff format --check .

@@ -31,6 +31,7 @@ RUN_BY = {
     r"make (lint|test|e2e)$": PIPELINE,
     r"make up$": E2E,
     r"make \.venv/infra\.stamp": PIPELINE,
+    r"make gpu ARGS=": "tests/trainer/test_bench.py",
     r"make docs$": "tests/infra/test_docs.py",
     r"make snapshots$": "tests/infra/test_snapshot.py",
     r"(make plan|python -m infra\.plan)": "tests/infra/test_plan.py",

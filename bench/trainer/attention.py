@@ -1,29 +1,29 @@
 """Causal attention in the shape of GPT-2, forward and backward: `python -m bench.trainer.attention [--device cuda]`.
 
 On a CPU: torch's fused kernel and trainer/attention.py, as it is and compiled. On an accelerator: each of torch's
-kernels, since torch's own order of preference is not the same as the order of their speed.
+kernels and compiled flex_attention, since torch's own order of preference is not that of their speed. `--tiny` runs the
+accelerator's ways with small inputs, on a page apart.
 """
 
 import argparse
 import functools
 import statistics
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import page
-from bench.machine import describe
+from bench.machine import describe, results
 from bench.trainer.allocator import keep_memory
 from bench.trainer.head import measured
 from trainer import attention
 
-RESULTS = Path(__file__).parents[1] / "results"
 HEADS, WIDTH, SCALE = 12, 64, 0.125
 REPEATS = 7
-SHAPES = {"cpu": ((1, 1024), (4, 1024), (4, 128)), "cuda": ((32, 1024), (64, 1024))}
+SHAPES = {"cpu": ((1, 1024), (4, 1024), (4, 128)), "cuda": ((32, 1024), (64, 1024)), "tiny": ((1, 128),)}
 """Windows and their length."""
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -33,45 +33,62 @@ def main() -> None:
     keep_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.attention", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tiny", action="store_true", help="rehearse an accelerator's ways with small inputs")
     parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     place = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads"
+    accelerator = options.device == "cuda" or options.tiny
     lines = [
         "# Causal attention, forward and backward",
         "",
         f"Written by `python -m bench.trainer.attention --device {options.device}`. {HEADS} heads of "
-        f"width {WIDTH}; the median of {REPEATS} in turn.",
+        f"width {WIDTH}; the median of {REPEATS} in turn. TFLOP/s: of the products below the diagonal.",
         "",
         f"{describe('torch')}; {place}",
         "",
-        "| type | windows | way | ms | processor ms |",
-        "|---|---|---|---|---|",
+        "| type | windows | way | ms | processor ms | TFLOP/s |",
+        "|---|---|---|---|---|---|",
     ]
-    for dtype in (torch.bfloat16, torch.float32) if options.device == "cpu" else (torch.bfloat16,):
-        for windows, length in SHAPES[options.device]:
-            for name, (wall, cpu) in times(options.device, dtype, windows, length).items():
-                lines.append(
-                    f"| {str(dtype).removeprefix('torch.')} | {windows} x {length} | {name} | {1e3 * wall:.1f} "
-                    f"| {1e3 * cpu:.1f} |"
-                )
+    for dtype in (torch.bfloat16,) if accelerator else (torch.bfloat16, torch.float32):
+        for windows, length in SHAPES["tiny" if options.tiny else options.device]:
+            found = times(options.device, accelerator, dtype, windows, length)
+            flops = 6 * 2 * windows * HEADS * WIDTH * length**2 / 2  # two products forward, four back
+            for name, time in found.items():
+                figures = f"| {time} | | |"
+                if not isinstance(time, str):
+                    figures = f"| {1e3 * time[0]:.1f} | {1e3 * time[1]:.1f} | {flops / time[0] / 1e12:.1f} |"
+                lines.append(f"| {str(dtype).removeprefix('torch.')} | {windows} x {length} | {name} {figures}")
                 print(lines[-1], flush=True)
-    page.write(RESULTS / f"attention_{options.device}.md", "\n".join(lines))
+            page.write(results(options.tiny) / f"attention_{options.device}.md", "\n".join(lines))
+            fast = min((time[0], name) for name, time in found.items() if not isinstance(time, str))
+            print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.1f} ms", flush=True)
 
 
-def times(device: str, dtype: torch.dtype, windows: int, length: int) -> dict[str, tuple[float, float]]:
-    """Wall and processor seconds of each way."""
+def times(
+    device: str, accelerator: bool, dtype: torch.dtype, windows: int, length: int
+) -> dict[str, tuple[float, float] | str]:
+    """Wall and processor seconds of each way, or why it does not run here."""
     inputs = [torch.randn(windows, HEADS, length, WIDTH, dtype=dtype, device=device).requires_grad_() for _ in range(3)]
     outer = torch.randn_like(inputs[0])
-    ways = on_cpu(length) if device == "cpu" else on_accelerator()
+    ways = on_accelerator(length, device) if accelerator else on_cpu(length)
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    refused: dict[str, str] = {}
     for _ in range(REPEATS + 1):
         for name, way in ways.items():
+            if name in refused:
+                continue
             step = functools.partial(both, way, (inputs[0], inputs[1], inputs[2]), outer)
-            found[name].append(measured(step, device))
-    middle = {name: [statistics.median(part) for part in zip(*runs[1:], strict=True)] for name, runs in found.items()}
-    return {name: (wall, cpu) for name, (wall, cpu, _) in middle.items()}
+            try:
+                found[name].append(measured(step, device))
+            except Exception as error:  # kernels and compilers each have their own
+                refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
+    figures: dict[str, tuple[float, float] | str] = {}
+    for name, runs in found.items():
+        wall, cpu = ([run[part] for run in runs[1:]] for part in (0, 1))
+        figures[name] = refused[name] if name in refused else (statistics.median(wall), statistics.median(cpu))
+    return figures
 
 
 def both(way: Callable[[Inputs], torch.Tensor], inputs: Inputs, outer: torch.Tensor) -> None:
@@ -92,7 +109,9 @@ def on_cpu(length: int) -> dict[str, Callable[[Inputs], torch.Tensor]]:
     return {"torch": fused, "ours": blocks, "ours, compiled": torch.compile(blocks, dynamic=False)}
 
 
-def on_accelerator() -> dict[str, Callable[[Inputs], torch.Tensor]]:
+def on_accelerator(length: int, device: str) -> dict[str, Callable[[Inputs], torch.Tensor]]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
     def through(backend: SDPBackend) -> Callable[[Inputs], torch.Tensor]:
         def way(inputs: Inputs) -> torch.Tensor:
             with sdpa_kernel(backend):
@@ -101,7 +120,17 @@ def on_accelerator() -> dict[str, Callable[[Inputs], torch.Tensor]]:
         return way
 
     kernels = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
-    return {"torch's choice": fused} | {kernel.name.lower(): through(kernel) for kernel in kernels}
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    @functools.cache
+    def visible() -> Any:
+        return create_block_mask(lambda b, h, row, column: row >= column, None, None, length, length, device)
+
+    def flex(inputs: Inputs) -> torch.Tensor:
+        return compiled(*inputs, block_mask=visible(), scale=SCALE)  # pyright: ignore[reportReturnType]
+
+    ways = {"torch's choice": fused, "flex, compiled": flex}
+    return ways | {kernel.name.lower(): through(kernel) for kernel in kernels}
 
 
 if __name__ == "__main__":

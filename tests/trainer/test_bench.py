@@ -1,8 +1,21 @@
 """What the benches of the trainer write."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from bench import page
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import gpu, page
+from bench.trainer import profile, speed_table
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_bench_replaces_its_own_part_of_a_page_only(tmp_path: Path) -> None:
@@ -13,3 +26,95 @@ def test_a_bench_replaces_its_own_part_of_a_page_only(tmp_path: Path) -> None:
     for _ in range(2):
         page.write(path, "# Second\n")
         assert path.read_text("utf-8") == f"# Second\n\n{page.NOTES}\n\nThe machine was busy.\n"
+
+
+def figure(program: str, rate: float, preset: str = "small", **more: Any) -> dict[str, Any]:
+    shown = {"program": program, "preset": preset, "tokens_per_second": rate, "seconds": 1.0, "cpu": 1.0}
+    shown |= {"precision": "bf16", "compiled": True, "micro_batch": 32, "allocator": "kept", "machine": H200}
+    return shown | more
+
+
+H200 = "2026-11-22; AMD EPYC, 16 cores; torch 2.11.0; transformers 5.17.0; NVIDIA H200, CUDA 13.0"
+
+
+def test_goals_are_judged_within_one_run_by_both_peaks() -> None:
+    told = [figure("ours", 560_000), figure("loop", 520_000), figure("limit", 9e5, peak=790e12)]
+    told += [figure("ours", 190_000, "medium"), figure("nanoGPT", 900_000) | {"machine": "another day"}]
+    lines = speed_table.goals({str(number): each for number, each in enumerate(told)}, H200)
+    assert lines[0] == "bf16 peak: 790 TFLOP/s measured, 989 TFLOP/s by the data sheet"
+    assert "small: 560,000 tokens/s, MFU 0.484 (measured peak: 0.606)" in lines[1]
+    assert lines[1].endswith("reached")
+    assert "1.08 times the best peer (loop, 520,000); goal 1.1: missed" in lines[2]
+    assert "medium: 190,000 tokens/s" in lines[3]
+    assert lines[3].endswith("missed")
+    assert "| 32 | limit | matrix products | 900,000 |" in speed_table.text({"a": told[2]}, "cuda")
+
+
+def test_flops_are_counted_as_the_trainer_counts_them() -> None:
+    from trainer import model
+
+    net = model.build("micro", 50257, 50256, seed=1)
+    assert speed_table.flops_per_token("micro", length=64) == model.flops_per_token(net, 64)
+
+
+def test_a_trace_becomes_a_table_of_kernels_and_of_idle_time() -> None:
+    spans = [("product", 0, 60), ("sum", 50, 20), ("product", 90, 10)]
+    events = [{"name": name, "cat": "kernel", "ph": "X", "ts": at, "dur": time} for name, at, time in spans]
+    lines = profile.table([*events, {"name": "aten::mm", "cat": "cpu_op", "ph": "X", "ts": 0, "dur": 500}])
+    assert (
+        lines[0] == "0.1 ms from the first kernel to the end of the last, 80.0 % of it busy, 20.0 % with nothing to do."
+    )
+    assert lines[4] == "| product | 2 | 0.07 | 70.0 % |"
+
+
+def test_a_stage_is_ended_at_its_limit_and_keeps_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "GRACE_SECONDS", 0)
+    program = "import subprocess; print('== half of it', flush=True); subprocess.run(['sleep', '60'])"
+    stage = gpu.Stage("slow", [sys.executable, "-c", program])
+    gpu.run(stage, 3.0, None)
+    assert (stage.verdict, stage.lines) == ("ended at its limit", ["half of it"])
+    assert stage.seconds < 30
+
+
+def test_the_page_of_the_tests_has_what_was_said_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "results", lambda tiny: tmp_path)
+    watch = gpu.tests_page(argparse.Namespace(device="cpu", tiny=True))
+    watch("collected 3 items\n")
+    watch("tests/gpu/test_model.py::test_it[bf16] PASSED                  [ 33%]\n")
+    watch("tests/gpu/test_steps.py::test_that SKIPPED (needs a GPU)        [ 66%]\n")
+    text = (tmp_path / "tests_cpu.md").read_text("utf-8")
+    assert "1 passed, 0 failed, 2 in all" in text
+    assert "| test_steps.py: test_that | skipped (needs a GPU) |" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU runs it")
+def test_without_a_gpu_make_gpu_says_what_to_do_in_one_line() -> None:
+    found = subprocess.run(["make", "gpu", "STAGE=speed"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert found.returncode != 0
+    told = [line for line in found.stderr.splitlines() if not line.startswith("make")]
+    assert len(told) == 1
+    assert "finds no CUDA device" in told[0]
+    assert "ARGS='--device cpu --tiny'" in told[0]
+
+
+def test_make_gpu_takes_the_python_that_it_is_given() -> None:
+    """A machine with a GPU may have no network for .venv."""
+    found = subprocess.run(["make", "-n", "gpu", "PY=python9", "STAGE=head"], cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout.startswith('python9 -m bench.gpu --stage "head"')
+
+
+def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in ("yaml", "tokenizers") else True)
+    assert "has no PyYAML, tokenizers; choose another Python" in gpu.lacking("cuda", tiny=False)
+
+
+def test_a_stage_runs_to_its_end_as_a_rehearsal(tmp_path: Path) -> None:
+    """attention, the shortest: what a GPU is asked for is met here first."""
+    command = [sys.executable, "-m", "bench.gpu", "--stage", "attention", "--device", "cpu", "--tiny"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "attention: done after" in found.stdout
+    page_ = (tmp_path / "trainyard-rehearsal" / "attention_cpu.md").read_text("utf-8")
+    assert "| flex, compiled |" in page_
+    assert "| cudnn_attention | not here:" in page_

@@ -1,0 +1,110 @@
+"""Most memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
+
+The engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients are there while one computes)
+on random tokens, beside the estimate of trainer/memory.py, from which a run that names no micro-batch takes one. A row
+is written as it is known.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from typing import Any
+
+import torch
+
+from bench import page
+from bench.machine import describe, results
+from trainer import config, engine, model
+from trainer.distributed import World
+from trainer.language_model import LanguageModel
+from trainer.memory import estimate
+from trainer.presets import PRESETS
+from trainer.stopwatch import memory
+from trainer.work import Work
+
+LENGTH, VOCABULARY = 1024, 50257
+SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large", 16), ("xl", 8), ("small", 128))
+TINY = (("tiny", 2), ("tiny", 4))
+SECONDS = 400
+"""After these no further size is begun: each compiles for up to a minute."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.trainer.memory", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="rehearse with a tiny model")
+    options = parser.parse_args()
+    place = torch.cuda.get_device_name() if options.device == "cuda" else "resident memory of the process"
+    lines = [
+        "# Memory of a training step",
+        "",
+        f"Written by `python -m bench.trainer.memory --device {options.device}`. bf16, windows of {LENGTH} tokens.",
+        "",
+        f"{describe('torch', 'transformers')}; {place}",
+        "",
+        "| model | windows | most, GB | reserved by the allocator, GB | estimate, GB | most / estimate |",
+        "|---|---|---|---|---|---|",
+    ]
+    began = time.monotonic()
+    for preset, windows in TINY if options.tiny else SIZES:
+        if time.monotonic() - began > SECONDS:
+            print(f"== no time left for {preset}, {windows} windows", flush=True)
+            continue
+        lines.append(row(preset, windows, options))
+        print(f"== {lines[-1].strip('| ')}", flush=True)
+        page.write(results(options.tiny) / f"memory_{options.device}.md", "\n".join(lines))
+    return 0
+
+
+def row(preset: str, windows: int, options: argparse.Namespace) -> str:
+    length = 64 if options.tiny else LENGTH
+    gc.collect()
+    if options.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    size, device = PRESETS[preset], torch.device(options.device)
+    shape = (size.layers, size.heads, size.width, VOCABULARY, size.positions)
+    expected = estimate(*shape, windows * length)
+    try:
+        steps(preset, windows, length, device)
+    except torch.OutOfMemoryError:
+        return f"| {preset} | {windows} | does not fit | | {expected / 1e9:.1f} | |"
+    most = memory(device)
+    reserved = f"{torch.cuda.max_memory_reserved() / 1e9:.1f}" if device.type == "cuda" else ""
+    return f"| {preset} | {windows} | {most / 1e9:.1f} | {reserved} | {expected / 1e9:.1f} | {most / expected:.2f} |"
+
+
+def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
+    """Make two."""
+    net = model.build(preset, VOCABULARY, VOCABULARY - 1, seed=1).to(device)  # pyright: ignore[reportArgumentType]
+    module = LanguageModel(net)
+    if device.type == "cuda":
+        module.compile()
+    nothing: Any = None
+    tokens = 2 * windows * length
+    work = Work(
+        net=net,
+        module=module,
+        batches=nothing,
+        validation=nothing,
+        items_per_step=tokens,
+        tokens_per_step=tokens,
+        samples_per_step=2 * windows,
+        flops_per_token=0.0,
+        save_model=lambda weights, folder: None,
+        load_model=lambda folder: None,
+    )
+    world = World(rank=0, size=1, local_rank=0, round=1, device=device)
+    built = engine.build(work, config.load(["data.directory=/none", "run.directory=/none"]), world, torch.bfloat16)
+    ids = torch.randint(0, VOCABULARY, (windows, length + 1), device=device)
+    for number in range(2):
+        for last in (False, True):
+            built.accumulate((ids[:, :-1], ids[:, 1:]), 1.0, last)
+        built.step(1e-4, number + 1)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
