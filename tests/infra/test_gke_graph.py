@@ -246,57 +246,6 @@ def test_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
     assert ours.one("DaemonSet").urn in earlier(ours, ours.one("Job", "training"))
 
 
-def node_check(stack: Recording) -> Recorded:
-    (job,) = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("gpu-check")]
-    return job
-
-
-def test_the_check_of_the_nodes_never_waits_for_a_training_that_has_them() -> None:
-    """A resize does not ask again; what does ask again goes before the training, which comes back by itself."""
-    small, large = (
-        record("gcp-a100", changed("gcp-a100", check={"enabled": True}, workers={"count": count})) for count in (1, 2)
-    )
-    assert node_check(small).urn == node_check(large).urn
-    assert node_check(small).inputs["metadata"] == node_check(large).inputs["metadata"]
-    sized = {"spec.completions", "spec.parallelism", "spec.backoffLimit", "spec.template.spec.containers[0].args"}
-    assert sized == set(node_check(small).ignore_changes)
-    before, after = (dict(node_check(stack).inputs["spec"]) for stack in (small, large))
-    for spec in (before, after):
-        for field in ("completions", "parallelism", "backoffLimit"):
-            spec.pop(field)
-        spec["template"]["spec"]["containers"][0].pop("args")
-    assert before == after
-    other = record("gcp-a100", changed("gcp-a100", check={"enabled": True, "megabytes": 8}))
-    assert node_check(other).urn != node_check(small).urn
-    classes = {item.inputs["metadata"]["name"]: item.inputs for item in large.resources if item.kind == "PriorityClass"}
-    check = classes[node_check(large).inputs["spec"]["template"]["spec"]["priorityClassName"]]
-    training = classes[large.one("Job", "training").inputs["spec"]["template"]["spec"]["priorityClassName"]]
-    assert check["value"] > training["value"]
-    assert check["preemptionPolicy"] == "PreemptLowerPriority"
-
-
-def test_the_check_of_the_nodes_ends_in_an_output() -> None:
-    assert "gpuCheck" not in recorded("gcp-c3").outputs
-    stack = recorded("gcp-a100")
-    assert "gpuCheck" in stack.outputs
-    job = node_check(stack)
-    pod = job.inputs["spec"]["template"]["spec"]
-    training = stack.one("Job", "training")
-    assert (
-        pod["containers"][0]["resources"] == training.inputs["spec"]["template"]["spec"]["containers"][0]["resources"]
-    )
-    assert job.inputs["spec"]["completions"] == 2
-    assert job.urn in earlier(stack, training)
-    assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2700"
-    # It may write its own result and nothing else.
-    create, patch = stack.one("Role").inputs["rules"]
-    assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])
-    assert (patch["resourceNames"], patch["verbs"]) == ([job.inputs["metadata"]["name"]], ["patch"])
-    others = [item for item in stack.resources if item.kind in ("Job", "Deployment") and item.name != job.name]
-    for item in others:
-        assert item.inputs["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
-
-
 @pytest.mark.parametrize("name", STACKS)
 def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     outputs = recorded(name).outputs
