@@ -96,6 +96,7 @@ def test_two_runs_are_compared_in_one_file(tmp_path: Path) -> None:
         "181.27",
         "250,000",
         "–",
+        "15.0 %",
         "3:20 min",
         "3.00 GiB",
     ] in cells
