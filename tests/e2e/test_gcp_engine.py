@@ -224,6 +224,16 @@ def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPat
     assert existing(smoke) == set()
 
 
+def test_the_pools_of_a_fallback_and_their_class_come_and_go(fresh: CloudStack) -> None:
+    fresh.configure(nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]})
+    fresh.up()
+    assert fresh.preview() == {}
+    made = existing(fresh)
+    assert {f"{POOL}-on-demand", POOL, "kubernetes:cloud.google.com/v1:ComputeClass workers"} <= made
+    fresh.destroy()
+    assert existing(fresh) == set()
+
+
 def test_own_buckets_are_read_and_the_grant_goes_with_the_stack(fresh: CloudStack) -> None:
     fresh.configure(dataset={"input": ["gs://my-texts/books"]})
     fresh.up()
