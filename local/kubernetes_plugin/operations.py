@@ -121,7 +121,7 @@ def _apply(call: Call, inputs: dict[str, Any], live: dict[str, Any] | None) -> d
 
 def dry_run(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
     """The object as it would be with these inputs, whoever owns its fields."""
-    query = {"fieldManager": call.manager, "force": "true", "dryRun": "All"}
+    query: dict[str, Any] = {"fieldManager": call.manager, "force": "true", "dryRun": "All"}
     return call.client.request("PATCH", inputs, inputs, content_type=APPLY, **query)
 
 
