@@ -63,10 +63,10 @@ def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
         alike[item.parent, item.kind, depths[item.urn]].append(item)
     many = [items for items in alike.values() if len(items) > SHOWN_OF_A_KIND]
     titles = Counter(f"{len(items)} x {items[0].kind}" for items in many)
-    labels = {item.urn: f"{item.kind} {item.name}" for item in resources.values()}
+    labels = {item.urn: f"{item.kind} {item.plain_name}" for item in resources.values()}
     for items in many:
         title = f"{len(items)} x {items[0].kind}"
-        names = ", ".join(sorted(item.name for item in items))
+        names = ", ".join(sorted(item.plain_name for item in items))
         labels |= {item.urn: title if titles[title] == 1 else f"{title} {names}" for item in items}
     return labels
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import runpy
 import tempfile
 from collections.abc import Mapping
@@ -57,6 +58,11 @@ class Recorded:
     secret_outputs: tuple[str, ...] = ()
     timeouts: Mapping[str, str] = field(default_factory=dict)
     """create, update and delete, as the program wrote them ("60m")."""
+
+    @property
+    def plain_name(self) -> str:
+        """Without the hash of what it is made of, which any change of the trainer changes."""
+        return re.sub(r"-[0-9a-f]{8}$", "", self.name)
 
     @property
     def kind(self) -> str:

@@ -68,7 +68,7 @@ def _is_short(items: list[Any]) -> bool:
 
 
 def _title(item: Recorded) -> str:
-    return f"{item.type} {item.name}"
+    return f"{item.type} {item.plain_name}"
 
 
 def _ordered(resources: list[Recorded]) -> list[Recorded]:
