@@ -36,6 +36,7 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
     else:
         yield _cluster(cluster, name, stack)
         return
+    yield from _creator(amazon, config, stack)
     taken = list(_taken(amazon, name))
     yield from taken
     yield from _tagged(amazon, config, stack, free=not taken)
@@ -57,6 +58,21 @@ def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
         f"{name} exists already, and is not of this stack",
         f"pulumi config set --stack {stack} --path cluster.name OTHER-NAME",
     )
+
+
+def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
+    """Who creates a cluster administers it, and EKS refuses to make the same identity's entry again."""
+    # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION, arn:aws:iam::123456789012:user/PATH/NAME
+    who = amazon.identity.replace(":sts:", ":iam:").replace(":assumed-role/", ":role/")
+    who = who.rpartition("/")[0] if ":role/" in who else who
+    for at, arn in enumerate(config.eks.admins if config.eks else ()):
+        # Of a session's role the path is not known.
+        if (arn.partition("/")[0], arn.rpartition("/")[2]) == (who.partition("/")[0], who.rpartition("/")[2]):
+            yield problem(
+                "eks.admins",
+                f"names {arn}, which is you: who creates the cluster administers it already",
+                f"pulumi config rm --stack {stack} --path 'eks.admins[{at}]'",
+            )
 
 
 def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ from moto.eks.exceptions import (
 from moto.eks.responses import EKSResponse
 from moto.server import ThreadedMotoServer
 
+#: Who calls, whatever the credentials (moto's answer to sts:GetCallerIdentity).
+CALLER = "moto"
 #: Add-ons that EKS offers, as far as a training cluster uses them.
 ADDONS = (
     "vpc-cni",
@@ -91,7 +93,11 @@ class Eks(EKSResponse):
     def create_cluster(self) -> ActionResult:
         given = self._given()
         answer = super().create_cluster()
-        answer.result["cluster"].access_config = given.get("accessConfig") or {}  # type: ignore[index]
+        access = given.get("accessConfig") or {}
+        answer.result["cluster"].access_config = access  # type: ignore[index]
+        if access.get("bootstrapClusterCreatorAdminPermissions", True):
+            creator = f"arn:aws:iam::{self.current_account}:user/{CALLER}"
+            self._of("access entry", given["name"])[creator] = {"principalArn": creator, "policies": {}}
         return answer
 
     def create_addon(self) -> ActionResult:

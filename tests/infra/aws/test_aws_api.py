@@ -9,7 +9,7 @@ What moto 5.2 cannot do, so that only AWS itself tells:
 - nothing takes time, and nothing runs: no node joins, no add-on becomes healthy, no spot capacity, no image is pulled;
 - it evaluates no policies: statements are read by local/cloud_plugin/aws/policies.py, without resources and conditions,
   and nothing is said of the rights of whoever runs `pulumi up`, of key policies and of service control policies;
-- it knows no quotas (vCPUs of G instances, addresses, networks) and not which zone offers an instance type or EKS;
+- it knows no quotas (vCPUs of G instances, addresses, networks) and not which zone takes a control plane;
 - versions of Kubernetes, add-ons and AMIs are not checked, nor the contents of user data and add-on configurations;
 - it refuses less than AWS: what is in use, and what a resource needs, is checked in prerequisites.py and dependents.py.
 """

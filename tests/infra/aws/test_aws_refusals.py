@@ -13,6 +13,7 @@ from infra import computed
 from infra.recording import Recorded, record
 from local.cloud_plugin.aws import policies, resources, settled
 from local.cloud_plugin.aws.account import Account, Refused
+from local.cloud_plugin.aws.emulator import CALLER
 from local.kubernetes_plugin.errors import PluginError
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
@@ -200,6 +201,15 @@ def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_els
     assert account.call("eks", "list_clusters")["clusters"], "a control plane is up by then, and billed"
     with pytest.raises(Refused, match=r"choosing us-west-2a, us-west-2b, us-west-2c\."):
         built.up(graph, Account(endpoint, account_number("portland"), "us-west-2"))
+
+
+def test_who_creates_the_cluster_is_no_admin_a_second_time(living: Built) -> None:
+    entry = {
+        "clusterName": "trainyard-aws-g4dn",
+        "principalArn": f"arn:aws:iam::{living.account.number}:user/{CALLER}",
+    }
+    with pytest.raises(Refused, match="ResourceInUseException"):
+        resources.create(living.account, "aws:eks/accessEntry:AccessEntry", entry)
 
 
 def test_one_missing_action_is_enough(living: Built) -> None:

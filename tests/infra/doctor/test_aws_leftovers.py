@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infra.doctor import aws, aws_leftovers
 from infra.doctor.amazon import Amazon
 from infra.recording import record_anywhere
@@ -27,6 +29,19 @@ def test_a_cluster_of_somebody_else_has_the_name(here: Amazon) -> None:
     cluster(stack="other")
     finding = only(problems(aws_leftovers.checks(here, config(), STACK)))
     assert (finding.subject, finding.text) == ("cluster", f"{NAME} exists already, and is not of this stack")
+
+
+def test_who_creates_the_cluster_is_no_admin_a_second_time(here: Amazon) -> None:
+    """EKS answers 409 for the second entry, when the cluster is up and billed."""
+    assert here.identity.endswith(":user/moto")
+    other, me = "arn:aws:iam::123456789012:role/moto", "arn:aws:iam::123456789012:user/team/moto"
+    stack = config(eks={"admins": [other, me]})
+    finding = only(problems(aws_leftovers.checks(here, stack, STACK)))
+    assert (finding.subject, finding.fix.split("--path ")[1]) == ("eks.admins", "'eks.admins[1]'")
+    session = replace(here, identity="arn:aws:sts::123456789012:assumed-role/moto/me")
+    assert "'eks.admins[0]'" in only(problems(aws_leftovers.checks(session, stack, STACK))).fix
+    cluster(app="trainyard", stack=STACK)
+    assert problems(aws_leftovers.checks(here, stack, STACK)) == [], "who runs a later `pulumi up` may be in the list"
 
 
 def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> None:
