@@ -70,7 +70,7 @@ class Cloud:
             f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
         }
         self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {
-            "channels": [{"channel": "REGULAR", "defaultVersion": "1.34.1-gke.1829001"}]
+            "channels": [{"channel": "REGULAR", "defaultVersion": "1.35.0-gke.1171000"}]
         }
         for path in (
             "machineTypes/a2-highgpu-8g",

@@ -119,6 +119,11 @@ def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:
     assert "flex_start" in finding.fix
     channels[0]["defaultVersion"] = "1.32.2-gke.1652000"
     assert found("problem", stack) == []
+    # The kubelet's times for a shutdown, which the pools of Spot machines set, with 1.35.0-gke.1171000.
+    stack = config(nodes={"consumption": "spot"})
+    assert [item.subject for item in found("problem", stack)] == ["GKE's version"]
+    channels[0]["defaultVersion"] = "1.35.0-gke.1171000"
+    assert found("problem", stack) == []
 
 
 @pytest.mark.parametrize("status", [403, 404])
