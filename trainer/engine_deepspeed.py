@@ -299,7 +299,9 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 
     # For bf16 with fp32 sums it would take another optimizer in stage 1, which exchanges in fp32.
-    deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = lambda *_: ZERO_OPTIMIZATION
+    deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = (  # pyright: ignore[reportAttributeAccessIssue]
+        lambda *_: ZERO_OPTIMIZATION
+    )
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(
