@@ -80,9 +80,17 @@ class Groups:
     """What nodes need, and so has to outlive them."""
 
     def group(
-        self, name: str, zones: Sequence[str], template: aws.ec2.LaunchTemplate, image: str, size: range, **how: Any
+        self,
+        name: str,
+        zones: Sequence[str],
+        template: aws.ec2.LaunchTemplate,
+        image: str,
+        size: range,
+        update: str = "DEFAULT",
+        **how: Any,
     ) -> aws.eks.NodeGroup:
-        """`size`: fewest to most nodes; it begins with the fewest."""
+        """`size`: fewest to most nodes; it begins with the fewest. `update`: MINIMAL ends old nodes, then starts
+        new ones; DEFAULT the other way round."""
         g = aws.eks
         return g.NodeGroup(
             name,
@@ -97,7 +105,7 @@ class Groups:
                 id=template.id, version=template.latest_version.apply(lambda version: str(int(version)))
             ),
             scaling_config=g.NodeGroupScalingConfigArgs(min_size=size[0], desired_size=size[0], max_size=size[-1]),
-            update_config=g.NodeGroupUpdateConfigArgs(max_unavailable=1),
+            update_config=g.NodeGroupUpdateConfigArgs(max_unavailable=1, update_strategy=update),
             node_repair_config=g.NodeGroupNodeRepairConfigArgs(enabled=True),
             opts=self.scope.options(
                 depends_on=[*self.nodes.grants, *self.after],
@@ -157,6 +165,9 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
                 template,
                 GPU_IMAGE,
                 range(nodes.max + 1),
+                # The other way wants up to two machines more in each group, whatever it has, and fails where there are
+                # none (docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html).
+                update="MINIMAL",
                 capacity_type=capacity,
                 instance_types=types,
                 labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},

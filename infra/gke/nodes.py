@@ -18,7 +18,6 @@ from infra.gke.pools import CLASS, COMPUTE_CLASS, kinds, pool_name, zones
 from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
 from infra.needs import load
-from infra.scope import LONG
 from infra.sections import NodesConfig
 
 #: Seconds that pods of a Spot node have after its notice, all that the machine gets; system pods the last of them.
@@ -28,6 +27,9 @@ SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
 GRACE = 90
 #: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.
 DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+#: New nodes for a pool's old ones: GKE waits up to an hour on each for a pod whose disruption budget lets nothing evict
+#: it, such as the NFS server's (cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies).
+ROLLED = pulumi.CustomTimeouts(create="60m", update="180m", delete="60m")
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 #: flex_start and queued nodes are given for this time at most, hours.
 FLEX_HOURS = 7 * 24
@@ -276,7 +278,7 @@ def _kubelet(pool: NodesConfig, machine: Machine) -> gcp.container.NodePoolNodeC
 def _options(scope: Scope, cluster: gcp.container.Cluster, after: list[pulumi.Resource]) -> pulumi.ResourceOptions:
     return scope.options(
         depends_on=after,
-        timeouts=LONG,
+        timeouts=ROLLED,
         # Deleting a cluster deletes its pools.
         deleted_with=cluster,
         # The autoscaler changes it; a difference would replace the pool.

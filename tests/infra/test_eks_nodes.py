@@ -34,6 +34,13 @@ def test_nothing_with_an_accelerator_exists_at_rest() -> None:
     assert system["scalingConfig"] == {"minSize": 1, "desiredSize": 1, "maxSize": 3}
 
 
+def test_a_new_image_asks_for_no_accelerator_beside_those_in_use() -> None:
+    for group in workers(stack(nodes={"fallback": "on_demand"})):
+        assert group.inputs["updateConfig"] == {"maxUnavailable": 1, "updateStrategy": "MINIMAL"}
+    # Of the system's there is one: its successor comes before it goes.
+    assert stack().one("NodeGroup", "system").inputs["updateConfig"]["updateStrategy"] == "DEFAULT"
+
+
 def test_workers_are_wanted_from_the_zones_in_their_order() -> None:
     """Gradients that cross a zone are billed by the GB, so one zone is filled before the next is tried."""
     groups = workers(stack())

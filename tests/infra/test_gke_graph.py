@@ -192,6 +192,12 @@ def test_the_cluster_is_closed_watched_and_quiet_during_a_run() -> None:
     assert "DCGM" not in recorded("gcp-c3").one("Cluster").inputs["monitoringConfig"]["enableComponents"]
 
 
+def test_new_nodes_for_old_ones_may_take_longer_than_a_disruption_budget_holds_one_up() -> None:
+    # An hour a node for the NFS server, and the node itself.
+    for name in ("system", "workers"):
+        assert pool(recorded("gcp-a100"), name).timeouts["update"] == "180m"
+
+
 def test_upgrades_come_when_they_are_wanted() -> None:
     stack = record("gcp-c3", changed("gcp-c3", gke={"noUpgradesSince": None}))
     assert "maintenanceExclusions" not in stack.one("Cluster").inputs["maintenancePolicy"]

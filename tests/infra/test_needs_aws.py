@@ -134,3 +134,8 @@ def test_a_graph_without_a_right_or_an_add_on_is_found(lost: str, needed: str) -
 def test_every_version_has_what_the_nodes_count_on() -> None:
     oldest = float(features("eks")["nodes"].versions["eks"])
     assert all(float(version) >= oldest for version in get_args(EksConfig.model_fields["version"].annotation))
+
+
+def test_who_makes_nodes_with_tags_needs_the_right_to_start_machines() -> None:
+    """EKS checks it where a launch template has tags (launch-templates.html, "Tagging Amazon EC2 instances")."""
+    assert features("eks")["nodes"].permissions["ec2:RunInstances"]
