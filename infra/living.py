@@ -9,6 +9,7 @@ says what a change of each key does.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -108,10 +109,16 @@ def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
 HOLDS = {
     "changed": lambda old, new: True,
     "smaller": lambda old, new: new < old,
-    "older": lambda old, new: [int(part) for part in new.split(".")] < [int(part) for part in old.split(".")],
+    # `latest`, of which nothing is known, is neither older nor newer.
+    "older": lambda old, new: [] < _numbers(new) < _numbers(old),
     "on": lambda old, new: bool(new),
     "off": lambda old, new: not new,
 }
+
+
+def _numbers(version: str) -> list[int]:
+    """1.36.0-20261101 to compare with others."""
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _lost(key: str, built: Mapping[str, Any]) -> str:

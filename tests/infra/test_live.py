@@ -55,6 +55,13 @@ def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row
     assert living._is_guarded(row["key"]), "it is recorded"
 
 
+def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() -> None:
+    releases = ("1.36.0-20261101", "1.36.0-20260901")
+    assert living._impossible("eks.nodeRelease", *releases, {})
+    for old, new in (releases[::-1], ("latest", releases[1]), (releases[0], "latest")):
+        assert not living._impossible("eks.nodeRelease", old, new, {})
+
+
 @pytest.mark.parametrize(
     ("stack", "volume", "change", "expected"),
     [
