@@ -61,6 +61,8 @@ def hold(config: StackConfig, stack: str) -> None:
     built = read()
     if found := list(problems(config, built)):
         raise ConfigError(stack, found)
+    for line in cautions(config, built):
+        pulumi.warn(line)
     if config.cluster.replace and built:
         pulumi.warn(
             "cluster.replace is true: set it back to false after this `pulumi up`, or the next change is not asked"
@@ -94,6 +96,14 @@ def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
             yield f"{start}; {reason}; {back}, or `pulumi destroy` with it and then `pulumi up`"
         elif not config.cluster.replace and (lost := _lost(key, built)):
             yield f"{start} replaces {lost}; {back}, or set cluster.replace: true to lose what is there"
+
+
+def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each change from what was built that is made, but not as one would think."""
+    for row in table()["careful"]:
+        old, new = built.get(row["key"]), value_of(config, row["key"])
+        if row["kind"] == built.get("cluster.kind") and old is not None and old != new:
+            yield f"{row['key']}: {_shown(new)} on a stack that lives with {_shown(old)}; {row['because']}"
 
 
 def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
@@ -148,6 +158,7 @@ def _is_guarded(key: str) -> bool:
     said = [effects] if isinstance(effects, str) else effects.values()
     refused = table()["impossible"]
     asked = {key for row in refused for key in (row["key"], *row.get("where", {}))} | {"cluster.kind", "storage.retain"}
+    asked |= {row["key"] for row in table()["careful"]}
     return key in asked or any(set(PRECIOUS) & {*_replaced(text)} for text in said)
 
 
