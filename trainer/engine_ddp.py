@@ -33,10 +33,10 @@ class DdpEngine:
             self._module = DistributedDataParallel(
                 work.module,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
-                forward_sync_buffers=False,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=config.communication.bucket_megabytes,
             )
+            self._module.broadcast_buffers = False  # as an argument it has this name up to torch 2.11, another in 2.15
             self._module.register_comm_hook(None, self._exchange.hook)
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:

@@ -24,8 +24,8 @@ PEERS = re.compile(
     r"\bgloo\b|\bNCCL\b|ProcessGroup|TCPStore|Connection (closed|reset|refused)|Broken pipe", re.IGNORECASE
 )
 """The words of those who exchange. Their errors are plain RuntimeErrors where they come from a thread of theirs."""
-MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
-"""CUDA's, and those of torch's allocator on a CPU."""
+MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+"""CUDA's, those of torch's allocator on a CPU, and what cuBLAS and cuDNN say."""
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -240,3 +240,24 @@ def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
 def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(tmp_path: Path) -> None:
     """Of three workers one has two micro-batches, and the others are done with theirs when the notice is heard."""
     assert toy.drive(3, step_with_notice, tmp_path, folder=tmp_path) == [(True, False)] * 3
+
+
+def test_data_parallelism_is_asked_for_in_words_of_every_torch_from_2_11_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import engine_ddp
+    from trainer.distributed import World
+
+    class Module(torch.nn.Module):
+        """DistributedDataParallel as far as torch 2.11 and 2.15 call its arguments by the same names."""
+
+        def __init__(
+            self, module: torch.nn.Module, *, device_ids: Any, gradient_as_bucket_view: bool, bucket_cap_mb: int
+        ) -> None:
+            super().__init__()
+            self.broadcast_buffers = True
+
+        def register_comm_hook(self, state: object, hook: Callable[..., object]) -> None: ...
+
+    monkeypatch.setattr(engine_ddp, "DistributedDataParallel", Module)
+    world = World(rank=0, size=2, local_rank=0, round=1, device=torch.device("cpu"))
+    built = engine_ddp.DdpEngine(toy.work(), toy.configuration(), world, torch.float32)
+    assert built._module.broadcast_buffers is False, "no exchange of buffers before each pass"

@@ -109,3 +109,10 @@ def test_another_fault_of_a_device_ends_the_run_with_its_words(
 )
 def test_only_the_words_of_those_who_exchange_mean_lost_peers(error: RuntimeError, lost: bool) -> None:
     assert failures.lost_peers(error) is lost
+
+
+def test_a_library_that_finds_no_memory_is_taken_for_what_it_is() -> None:
+    """cuBLAS makes its handle at its first product; torch tells its refusal as a plain RuntimeError."""
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert failures.out_of_memory(error)
+    assert not failures.out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
