@@ -18,6 +18,8 @@ from trainer.errors import EXIT_USAGE, UserError
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
+COMPILING_SECONDS = 900
+"""The same before the first step, when all is compiled and nothing is logged."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Run:
         if self.done is not None:
             return "done"
         state = str(self.status.get("state", "unknown"))
-        fresh = time.time() - float(self.status.get("updated", 0)) < STALE_SECONDS
+        patience = COMPILING_SECONDS if state == "compiling" else STALE_SECONDS
+        fresh = time.time() - float(self.status.get("updated", 0)) < patience
         return state if fresh or state == "failed" else "interrupted"
 
     @property

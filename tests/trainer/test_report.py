@@ -112,13 +112,17 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     (stopped / "status.json").write_text(json.dumps(status | {"updated": time.time() - 1000}))
     with open(stopped / "metrics.jsonl", "a") as file:
         file.write('{"step": 60, "lo')  # torn by a kill
+    compiling = make(tmp_path / "compiling", 0)
+    ago = {"state": "compiling", "updated": time.time() - 300}
+    (compiling / "status.json").write_text(json.dumps(json.loads((compiling / "status.json").read_text()) | ago))
     begun = make(tmp_path / "begun", 0)
     empty = make(tmp_path / "empty", 0)
     (empty / "metrics.jsonl").write_text("")
     output = tmp_path / "report"
-    report.write(report.read_all([stopped, begun, empty]), output)
+    report.write(report.read_all([stopped, compiling, begun, empty]), output)
     states = {row[0]: row[1:3] for row in rows((output / "index.html").read_text()) if len(row) > 3}
     assert states["stopped"] == ["interrupted", "50 / 100"]
+    assert states["compiling"] == ["compiling", "0 / 100"]
     assert states["begun"] == ["starting", "0 / 100"]
     assert states["empty"] == ["starting", "0 / 100"]
     for one in (begun, empty):
