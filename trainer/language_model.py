@@ -213,8 +213,9 @@ def gelu(values: torch.Tensor) -> torch.Tensor:
 def preferred_attention(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Within it, torch tries its attention kernels in the best order for the device.
 
-    cuDNN's is the fastest on Hopper (compute capability 9.0), and the last in torch's own order. The others follow it,
-    for shapes and types that it does not have. It holds for what is compiled within it, too: the kernel is chosen then.
+    cuDNN's is the fastest on Hopper (compute capability 9.0). torch 2.15 tries it first there by itself, torch 2.11
+    last (sdp_utils.cpp). The others follow it, for shapes and types that it does not have. It holds for what is
+    compiled within it, too: the kernel is chosen then.
     """
     if device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) != (9, 0):
         return contextlib.nullcontext()

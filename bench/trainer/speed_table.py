@@ -99,9 +99,11 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
         goal = GOALS.get(preset, 0.0)
         said = f"{preset}: {_rate(own):,.0f} tokens/s, MFU {_mfu(own, sheet)} (measured peak: {_mfu(own, measured)})"
         if sheet and goal:
-            reached = _rate(own) * flops_per_token(preset) / sheet >= goal
-            said += f"; goal of one H200: MFU {goal}" + (f", {GOAL_TOKENS:,} tokens/s" * (preset == "small"))
-            said += f": {'reached' if reached else 'missed'}"
+            verdicts = {f"MFU {goal}": _rate(own) * flops_per_token(preset) / sheet >= goal}
+            if preset == "small":
+                verdicts[f"{GOAL_TOKENS:,} tokens/s"] = _rate(own) >= GOAL_TOKENS
+            told = (f"{wanted} {'reached' if reached else 'missed'}" for wanted, reached in verdicts.items())
+            said += f"; goals of one H200: {', '.join(told)}"
         lines.append(said)
         if peer is not None:
             ratio = _rate(own) / _rate(peer)
