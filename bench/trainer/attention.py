@@ -58,12 +58,12 @@ def main() -> None:
             for name, time in found.items():
                 figures = f"| {time} | | |"
                 if not isinstance(time, str):
-                    figures = f"| {1e3 * time[0]:.1f} | {1e3 * time[1]:.1f} | {flops / time[0] / 1e12:.1f} |"
+                    figures = f"| {1e3 * time[0]:.2f} | {1e3 * time[1]:.2f} | {flops / time[0] / 1e12:.1f} |"
                 lines.append(f"| {str(dtype).removeprefix('torch.')} | {windows} x {length} | {name} {figures}")
                 print(lines[-1], flush=True)
             page.write(results(options.tiny) / f"attention_{options.device}.md", "\n".join(lines))
             fast = min((time[0], name) for name, time in found.items() if not isinstance(time, str))
-            print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.1f} ms", flush=True)
+            print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.2f} ms", flush=True)
 
 
 def times(
