@@ -94,3 +94,5 @@ def test_a_device_name_finds_its_own_peak_first() -> None:
         assert not any(earlier in name for earlier in names[:number]), name
     assert named("NVIDIA H200") == 989e12
     assert named("AMD Instinct MI300X") is None
+    assert named("NVIDIA A100-SXM4-40GB") == 312e12
+    assert named("NVIDIA L40") is None, "it is no L4"
