@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+# Before any test loads torch: two cores are shared by several workers, and a process that is forked from one with more
+# threads hangs in its first product.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from infra.recording import Recording, record
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, tmp_
 
 
 @pytest.fixture
-def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A pulumi that knows one stack, once STATE exists."""
     program = tmp_path / "bin" / "pulumi"
     program.parent.mkdir()
@@ -96,7 +98,10 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     state = tmp_path / "exported.json"
     monkeypatch.setenv("STATE", str(state))
-    return state
+    # A shell cannot trap what was ignored when it began, as in a job in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield state
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, tmp_path: Path) -> None:

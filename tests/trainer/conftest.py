@@ -20,8 +20,6 @@ from typing import Any
 
 import pytest
 
-# Before torch is loaded anywhere: two cores are shared by several workers.
-os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from hypothesis import settings as hypothesis_settings

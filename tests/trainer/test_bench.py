@@ -101,7 +101,8 @@ def test_without_a_gpu_make_gpu_says_what_to_do_in_one_line() -> None:
 
 def test_make_gpu_takes_the_python_that_it_is_given() -> None:
     """A machine with a GPU may have no network for .venv."""
-    found = subprocess.run(["make", "-n", "gpu", "PY=python9", "STAGE=head"], cwd=ROOT, capture_output=True, text=True)
+    command = ["make", "--no-print-directory", "-n", "gpu", "PY=python9", "STAGE=head"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.stdout.startswith('python9 -m bench.gpu --stage "head"')
 
 
