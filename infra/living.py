@@ -102,7 +102,9 @@ def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each change from what was built that is made, but not as one would think."""
     for row in table()["careful"]:
         old, new = built.get(row["key"]), value_of(config, row["key"])
-        if row["kind"] == built.get("cluster.kind") and old is not None and old != new:
+        if row["kind"] != built.get("cluster.kind") or old is None or old == new:
+            continue
+        if max(old, new) > row.get("above", 0):
             yield f"{row['key']}: {_shown(new)} on a stack that lives with {_shown(old)}; {row['because']}"
 
 

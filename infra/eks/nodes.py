@@ -35,6 +35,10 @@ from infra.needs import load
 from infra.scope import LONG
 
 SYSTEM_DISK_GIB = 50
+#: Size that a group of workers may have at least, whatever `nodes.max` says: the autoscaler holds all groups together to
+#: that. To change a group's limit the provider sends the number of nodes of the state as well, 0, and EKS ends those that
+#: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota has been 100, and is 450 now.
+GROUP_LIMIT = 100
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.
 TAINT = "present"
 #: Label by which the autoscaler knows that a node has accelerators that its device plugin has not announced yet.
@@ -164,7 +168,7 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
                 [zone],
                 template,
                 GPU_IMAGE,
-                range(nodes.max + 1),
+                range(max(GROUP_LIMIT, nodes.max) + 1),
                 # The other way wants up to two machines more in each group, whatever it has, and fails where there are
                 # none (docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html).
                 update="MINIMAL",

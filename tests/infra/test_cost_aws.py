@@ -8,6 +8,7 @@ import pytest
 
 from infra import cost
 from infra.bill import Estimate
+from infra.cluster import AUTOSCALER
 from infra.config import StackConfig, parse
 from infra.eks import machines, prices
 from infra.recording import record_anywhere, stack_file_values
@@ -161,7 +162,10 @@ def test_the_bill_has_exactly_what_the_program_declares() -> None:
     for workers in groups.values():
         assert workers["instanceTypes"][0] == stack.nodes.machine_type
         assert workers["scalingConfig"]["minSize"] == 0
-        assert line(estimate, "workers, spot").what.startswith(_count(workers))
+    (autoscaler,) = (item.inputs for item in declared if item.kind == "Deployment" and item.name == AUTOSCALER)
+    total = stack.nodes.max + int(system["scalingConfig"]["maxSize"])
+    assert f"--max-nodes-total={total}" in str(autoscaler["spec"]["template"]["spec"]["containers"][0])
+    assert line(estimate, "workers, spot").what.startswith(f"0 to {stack.nodes.max} x ")
     disks = {
         item.name: item.inputs["blockDeviceMappings"][0]["ebs"]["volumeSize"]
         for item in declared

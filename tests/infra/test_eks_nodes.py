@@ -7,6 +7,7 @@ import json
 from email import message_from_string
 from typing import Any
 
+from infra.eks.nodes import GROUP_LIMIT
 from infra.recording import Recording
 from tests.infra.eks import STACK, ZONES, pod, stack, workers
 
@@ -24,7 +25,7 @@ def node_configuration(found: Recording, name: str = "workers") -> dict[str, Any
 
 def test_nothing_with_an_accelerator_exists_at_rest() -> None:
     for group in workers(stack()):
-        assert group.inputs["scalingConfig"] == {"minSize": 0, "desiredSize": 0, "maxSize": 4}
+        assert group.inputs["scalingConfig"] == {"minSize": 0, "desiredSize": 0, "maxSize": GROUP_LIMIT}
         assert group.inputs["capacityType"] == "SPOT"
         assert group.inputs["instanceTypes"] == ["g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge"]
         assert group.inputs["amiType"] == "AL2023_x86_64_NVIDIA"
@@ -32,6 +33,17 @@ def test_nothing_with_an_accelerator_exists_at_rest() -> None:
     assert system["capacityType"] == "ON_DEMAND"
     assert system["amiType"] == "AL2023_x86_64_STANDARD"
     assert system["scalingConfig"] == {"minSize": 1, "desiredSize": 1, "maxSize": 3}
+
+
+def test_more_nodes_change_the_autoscaler_and_no_group_that_trains() -> None:
+    """A change of a group's limit would send its size of the state as well, and end the nodes that train."""
+    few, more, most = stack(), stack(nodes={"max": 50}), stack(nodes={"max": 150})
+    assert [group.inputs for group in workers(more)] == [group.inputs for group in workers(few)]
+    assert {group.inputs["scalingConfig"]["maxSize"] for group in workers(most)} == {150}
+    for found, nodes in ((few, 4), (more, 50), (most, 150)):
+        arguments = found.one("Deployment", "cluster-autoscaler").inputs["spec"]["template"]["spec"]["containers"][0]
+        system = found.one("NodeGroup", "system").inputs["scalingConfig"]["maxSize"]
+        assert f"--max-nodes-total={nodes + system:g}" in str(arguments)
 
 
 def test_a_new_image_asks_for_no_accelerator_beside_those_in_use() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from infra import living
 from infra.config import StackConfig, parse
+from infra.eks.nodes import GROUP_LIMIT
 from infra.recording import record
 from tests.infra import live
 from tests.infra.recorded import changed
@@ -57,15 +58,18 @@ def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row
 
 def test_another_most_of_nodes_is_told_that_the_state_has_an_old_size_on_aws() -> None:
     """The provider sends the size with the most, and `ignoreChanges` keeps the one that the group began with."""
-    for change, key in (({"nodes": {"max": 8}}, "nodes.max"), ({"eks": {"systemNodes": 4}}, "eks.systemNodes")):
+    assert {row.get("above", 0) for row in living.table()["careful"]} == {0, GROUP_LIMIT}
+    for change, key in (({"nodes": {"max": 101}}, "nodes.max"), ({"eks": {"systemNodes": 4}}, "eks.systemNodes")):
         (line,) = living.cautions(config("aws-g4dn", **change), built("aws-g4dn", "efs"))
         assert line.startswith(f"{key}: ")
         assert "pulumi up --refresh" in line
         assert living._is_guarded(key), "it is recorded"
     assert not list(living.cautions(config("aws-g4dn"), built("aws-g4dn", "efs")))
-    assert not list(living.cautions(config("aws-g4dn", nodes={"max": 8}), {})), "a first up has no old size"
+    # Up to there the autoscaler's limit changes, and no group.
+    assert not list(living.cautions(config("aws-g4dn", nodes={"max": 100}), built("aws-g4dn", "efs")))
+    assert not list(living.cautions(config("aws-g4dn", nodes={"max": 101}), {})), "a first up has no old size"
     # GKE's pools keep their size in no state.
-    assert not list(living.cautions(config("gcp-c3", nodes={"max": 8}), built("gcp-c3", "nfs")))
+    assert not list(living.cautions(config("gcp-c3", nodes={"max": 101}), built("gcp-c3", "nfs")))
 
 
 def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() -> None:

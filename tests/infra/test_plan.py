@@ -64,7 +64,7 @@ def test_no_change_is_none() -> None:
         ("gcp-a100", {"training": {"steps": 30_000}}, {REPLACED: {JOB}}),
         ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
         ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
-        ("aws-g4dn", {"nodes": {"max": 8}}, {CHANGED: GROUPS}),
+        ("aws-g4dn", {"nodes": {"max": 8}}, {}),  # of the autoscaler
         ("aws-g4dn", {"training": {"metricsEvery": 7}}, {REPLACED: {JOB}}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) and "nodes" in value else None,
