@@ -35,9 +35,9 @@ from infra.needs import load
 from infra.scope import LONG
 
 SYSTEM_DISK_GIB = 50
-#: Size that a group of workers may have at least, whatever `nodes.max` says: the autoscaler holds all groups together to
-#: that. To change a group's limit the provider sends the number of nodes of the state as well, 0, and EKS ends those that
-#: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota has been 100, and is 450 now.
+#: Limit of a group of workers, nodes, where `nodes.max` is not larger: that is what the autoscaler holds all groups
+#: together to. With another limit of a group the provider sends the state's number of nodes, 0, and EKS ends those that
+#: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota was 100 nodes, and is 450 now.
 GROUP_LIMIT = 100
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.
 TAINT = "present"

@@ -162,7 +162,7 @@ def test_the_bill_has_exactly_what_the_program_declares() -> None:
     for workers in groups.values():
         assert workers["instanceTypes"][0] == stack.nodes.machine_type
         assert workers["scalingConfig"]["minSize"] == 0
-    (autoscaler,) = (item.inputs for item in declared if item.kind == "Deployment" and item.name == AUTOSCALER)
+    autoscaler = recording.one("Deployment", AUTOSCALER).inputs
     total = stack.nodes.max + int(system["scalingConfig"]["maxSize"])
     assert f"--max-nodes-total={total}" in str(autoscaler["spec"]["template"]["spec"]["containers"][0])
     assert line(estimate, "workers, spot").what.startswith(f"0 to {stack.nodes.max} x ")

@@ -21,7 +21,6 @@ POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk d
 VOLUME = "kubernetes:core/v1:PersistentVolume nfs-server"
 GROUP = "aws:eks/nodeGroup:NodeGroup workers-"
 #: A node group in each zone.
-GROUPS = {f"{GROUP}use2-az{number}" for number in "123"}
 JOB = "kubernetes:batch/v1:Job training"
 
 
