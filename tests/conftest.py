@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import yaml
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from infra.recording import Recording, record
+
+# A job in the background begins with it ignored, and what tests start would never hear of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.fixtures_cluster", "tests.fixtures_google"]
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +87,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, tmp_
 
 
 @pytest.fixture
-def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pulumi that knows one stack, once STATE exists."""
     program = tmp_path / "bin" / "pulumi"
     program.parent.mkdir()
@@ -98,10 +96,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     state = tmp_path / "exported.json"
     monkeypatch.setenv("STATE", str(state))
-    # A shell cannot trap what was ignored when it began, as in a job in the background.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield state
-    signal.signal(signal.SIGINT, before)
+    return state
 
 
 def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, tmp_path: Path) -> None:
