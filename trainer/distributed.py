@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from trainer.errors import Retry, UserError
 from trainer.network import interface_towards
 from trainer.precision import TYPES, choose, hardware
 
+DEVICE = "TRAINYARD_DEVICE"
+"""`cuda`: the node has accelerators, and is paid for them; workloads/pod.py sets it."""
 LARGEST_BYTES = 1 << 28
 """Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
 
@@ -38,6 +41,22 @@ class World:
     @property
     def first(self) -> bool:
         return self.rank == 0
+
+
+def require_device(begun: bool) -> None:
+    """Refuse to train on the processor of a node that has accelerators.
+
+    `begun`: the run has a checkpoint, so the stack is right and this node broken: Retry. Else UserError: the driver, or
+    the image, fits no node of the stack.
+    """
+    if os.environ.get(DEVICE) != "cuda" or torch.cuda.is_available():
+        return
+    message = (
+        f"no CUDA device: torch {torch.__version__} finds none on a node with accelerators, and would train on its "
+        f"processor; its driver has to know CUDA {torch.version.cuda} (`nvidia-smi` in the pod says which it knows): "
+        "take a newer nodes.gpuDriverVersion or Kubernetes version, or an image with an older torch"
+    )
+    raise Retry(message) if begun else UserError(message)
 
 
 def join(timeout_seconds: int) -> World:

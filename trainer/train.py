@@ -68,8 +68,9 @@ def main(arguments: list[str]) -> int:
 
 def train(config: Config, run: Path, notice: Notice) -> None:
     """Train to config.train.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
-    from trainer import ahead, cores, distributed, loop
+    from trainer import ahead, checkpoint, cores, distributed, loop
 
+    distributed.require_device(begun=bool(checkpoint.listed(run)))
     cores.free_main_thread()
     task = importlib.import_module(TASKS[config.task.name])
     ahead.wait_for_place()

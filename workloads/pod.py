@@ -89,6 +89,9 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
     if pool.whole_cores and workers.processes == 1:
         # The launcher makes it OpenMP's own setting, for the workers alone (trainer/cores.py).
         values["TRAINYARD_BIND_CORES"] = "1"
+    if workers.gpus:
+        # With too old a driver torch finds no device, and would go on without one (trainer/distributed.py).
+        values["TRAINYARD_DEVICE"] = "cuda"
     if workers.allocator == "tcmalloc":
         values["LD_PRELOAD"] = TCMALLOC
     return values | workers.environment

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ import torch.distributed as dist
 from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer.conftest import Workers, run_worker
-from trainer import checkpoint, failures
+from trainer import checkpoint, distributed, failures, train
+from trainer.config import Config
+from trainer.errors import Retry, UserError
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
@@ -116,3 +119,18 @@ def test_a_library_that_finds_no_memory_is_taken_for_what_it_is() -> None:
     error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
     assert failures.out_of_memory(error)
     assert not failures.out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_node_with_accelerators_that_torch_does_not_find_is_not_trained_on(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hours would be paid, and its processor used. With a checkpoint the run has trained, so the node is broken."""
+    monkeypatch.setenv(distributed.DEVICE, "cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if begun:
+        (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
+    told: type[Exception] = Retry if begun else UserError
+    with pytest.raises(told, match=r"^no CUDA device: torch .* on a node with accelerators") as error:
+        train.train(Config(), tmp_path, cast(train.Notice, None))
+    assert "\n" not in str(error.value)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from infra.recording import Recording, record, stack_file_values, stacks
+from trainer import distributed
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 
@@ -112,6 +113,7 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
     environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
     assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment[distributed.DEVICE] == "cuda"
     assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
 
 
