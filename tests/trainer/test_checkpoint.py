@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
+from tests.trainer.conftest import PRELOAD
 from trainer import checkpoint
 from trainer.checkpoint import Snapshot
 from trainer.config import Checkpoint as Settings
@@ -110,9 +111,11 @@ def _save_and_die(run: str, at: int, largest: int, report: str) -> None:
 def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
     """Whether a process that saves step 20 died of it."""
     report = run / "survived"
-    # Each attempt is a process, as a kill ends it.
+    # Each attempt is a process, as a kill ends it; not a fork of this one, where other tests may have left threads.
     arguments = (str(run), at, largest, str(report))
-    child = multiprocessing.get_context("fork").Process(target=_save_and_die, args=arguments)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    child = context.Process(target=_save_and_die, args=arguments)
     child.start()
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ)
