@@ -50,6 +50,17 @@ def _no_nodes(what: str) -> Callable[[Account, str, Inputs], None]:
     return check
 
 
+def _no_nodes_in_its_subnet(what: str) -> Callable[[Account, str, Inputs], None]:
+    """What is of one zone is needed by the nodes there alone."""
+
+    def check(account: Account, id_: str, state: Inputs) -> None:
+        for group in node_groups(account):
+            if state["subnetId"] in group["subnets"]:
+                raise _in_use(f"{what} {id_}", f"node group {group['nodegroupName']} lives with it")
+
+    return check
+
+
 def _internet_gateway_free(account: Account, id_: str, state: Inputs) -> None:
     for gateway in account.call("ec2", "describe_nat_gateways")["NatGateways"]:
         if gateway["VpcId"] == state.get("vpcId") and gateway["State"] == "available":
@@ -114,13 +125,13 @@ _CHECKS: dict[str, Callable[[Account, str, Inputs], None]] = {
     "aws:ec2/securityGroup:SecurityGroup": _security_group_free,
     "aws:ec2/natGateway:NatGateway": _no_nodes("NAT gateway"),
     "aws:ec2/route:Route": _no_nodes("route"),
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": _no_nodes("route table association"),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": _no_nodes_in_its_subnet("route table association"),
     "aws:ec2/internetGateway:InternetGateway": _internet_gateway_free,
     "aws:ec2/eip:Eip": _eip_free,
     "aws:ec2/vpc:Vpc": _vpc_free,
     "aws:ec2/launchTemplate:LaunchTemplate": _template_unused,
     "aws:ec2/placementGroup:PlacementGroup": _no_nodes("placement group"),
-    "aws:efs/mountTarget:MountTarget": _no_nodes("mount target"),
+    "aws:efs/mountTarget:MountTarget": _no_nodes_in_its_subnet("mount target"),
     "aws:eks/addon:Addon": _cni_unused,
     "aws:iam/role:Role": _rights_unused,
     "aws:iam/rolePolicy:RolePolicy": _rights_unused,
