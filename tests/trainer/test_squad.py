@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
+from tests.trainer.conftest import Workers, apart, losses, metrics, reached, wait_until
 from trainer import config as configuration
 from trainer import finetune_qa, squad, squad_data
 from trainer.errors import UserError
@@ -267,8 +267,8 @@ def test_a_hub_dataset_of_the_same_questions_is_the_same(tmp_path: Path) -> None
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert squad_data.read(KEY, f"hf:{folder}") == questions
-    assert squad_data.read("question_answering.validation", f"hf:{folder}") == questions
+    assert apart(squad_data.read, KEY, f"hf:{folder}") == questions
+    assert apart(squad_data.read, "question_answering.validation", f"hf:{folder}") == questions
 
 
 def test_misplaced_answers_are_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
