@@ -14,7 +14,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -35,17 +34,6 @@ ROOT = Path(__file__).parents[2]
 Metrics = list[dict[str, Any]]
 PRELOAD = ["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "trainer.model", "trainer.loop"]
 """What worker processes have loaded when they are forked."""
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function's result, from a process that has run no other test.
-
-    After two thousand other tests `datasets` has ended with a RecursionError here, for a reason that is not known yet.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(function, *arguments).result(120)
 
 
 @pytest.fixture(autouse=True)

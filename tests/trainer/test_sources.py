@@ -24,7 +24,7 @@ import zstandard
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from tests.trainer.conftest import apart
+from tests.trainer.toy import apart
 from trainer import documents, prepare
 from trainer.documents import Piece, Segment, plan, units
 from trainer.sources import Source, find

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import Workers, apart, losses, metrics, reached, wait_until
+from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
+from tests.trainer.toy import apart
 from trainer import config as configuration
 from trainer import finetune_qa, squad, squad_data
 from trainer.errors import UserError
