@@ -216,4 +216,5 @@ def _buildkit(
 if __name__ == "__main__":
     # `make image`: the context, and the tag of what is built from it.
     chosen = next(recipe for recipe in RECIPES if recipe.name == sys.argv[1])
-    print(stage(chosen, content_hash(chosen, {})), f"{chosen.repository}:{content_hash(chosen, {})}")
+    version = content_hash(chosen, {})
+    print(stage(chosen, version), f"{chosen.repository}:{version}")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-import yaml
 
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
+from infra.needs import load
 from infra.sections import Section
 
 TYPE = "trainyard:infra:Built"
@@ -194,15 +194,11 @@ def _shown(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    return (
-        ", ".join(map(_shown, value))
-        if isinstance(value, list)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else value
-    )
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @cache
 def table() -> dict[str, Any]:
-    return yaml.safe_load((Path(__file__).parent / "live.yaml").read_text())
+    return load(Path(__file__).parent / "live.yaml")

@@ -9,14 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from infra.needs import load
 from infra.sections import ClusterConfig
 
 #: Stands for any zone's name: as long as the longest.
 ZONE = "z" * 15
-
-
 REMEDY = {"stack": "take another name for the stack (`pulumi stack init`)"}
 
 
@@ -25,7 +22,7 @@ def rows(kind: str) -> list[dict[str, Any]]:
     """The rows of names.yaml for a kind of cluster, the tightest first."""
     folder = Path(__file__).parent
     files = [folder / "names.yaml", folder / kind / "names.yaml"]
-    return [row for file in files if file.exists() for row in yaml.safe_load(file.read_text())["names"]]
+    return [row for file in files if file.exists() for row in load(file)["names"]]
 
 
 def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:

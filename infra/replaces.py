@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path as File
 from typing import Any
 
-import yaml
+from infra.needs import load
 
 Path = tuple[str, ...]
 
@@ -20,7 +20,7 @@ def _table(kind: str) -> dict[str, list[Path]]:
     that roll its nodes; its outputs that are counted."""
     found: dict[str, list[Path]] = {}
     for file in sorted(File(__file__).parent.glob("*/replaces.yaml")):
-        content = yaml.safe_load(file.read_text())
+        content = load(file)
         for type_, paths in content.get(kind, {}).items():
             found[type_] = [tuple(path.split(".")) for path in paths.split()]
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from infra.config import ConfigError, StackConfig, parse, section_class
 from infra.recording import Recorded, Recording, record, stack_file_values
 
 Values = dict[str, Any]
@@ -19,6 +21,44 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
         else:
             values[name] = {**values.get(name, {}), **change}
     return values
+
+
+def variants(
+    stack: str,
+    kind: str,
+    sections: Iterable[str],
+    more: Iterable[dict[str, Any]],
+    together: Mapping[tuple[str, str, Any], dict[str, dict[str, Any]]],
+) -> Iterator[tuple[str, Values, StackConfig]]:
+    """(Title, values, configuration) of the stack as it is, with each of the changes `more`, and with each value of each
+    key of the sections that has few of them, one at a time; `together` are keys that such a value needs beside it. What
+    the rules refuse before anything is made is left out, and what is of another kind of cluster.
+    """
+    changes: list[dict[str, Any]] = [{}, *more]
+    for section in sections:
+        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
+            for value in _few(field.annotation):
+                change = {section: {field.alias or name: value}}
+                for other, beside in together.get((section, name, value), {}).items():
+                    change[other] = {**change.get(other, {}), **beside}
+                changes.append(change)
+    for change in changes:
+        values = changed(stack, **change)
+        try:
+            config = parse(values, stack)
+        except ConfigError:
+            continue
+        if config.cluster.kind == kind:
+            yield f"{stack} {change}", values, config
+
+
+def _few(annotation: Any) -> tuple[Any, ...]:
+    """The values of a key that is one of few."""
+    if annotation is bool:
+        return (True, False)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for part in get_args(annotation) if part is not ... for value in _few(part))
 
 
 @lru_cache(maxsize=4)

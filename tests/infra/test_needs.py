@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 
-from infra.config import ConfigError, StackConfig, parse, section_class
 from infra.gke.services import apis, used
 from infra.needs import Trace, features, shown
 from infra.recording import Recording, record, stack_file_values, stacks
 from local.cloud_plugin.gcp import unmet
-from tests.infra.recorded import Values, changed, earlier
+from tests.infra.recorded import earlier, variants
 
 POOL = "gcp:container/nodePool:NodePool"
 #: Sections that say what is made on Google Cloud.
@@ -63,29 +61,6 @@ def test_a_pool_with_image_streaming_needs_its_api_and_a_role_of_the_nodes() -> 
     assert feature.roles == {"nodes": ("roles/serviceusage.serviceUsageConsumer",)}
 
 
-def variants(stack: str) -> Iterator[tuple[str, Values]]:
-    """The stack as it is, and with each value of each key that has few of them, one at a time."""
-    yield stack, stack_file_values(stack)
-    for change in TEXTS:
-        yield f"{stack} {change}", changed(stack, **change)
-    for section in GKE_SECTIONS:
-        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
-            for value in _values(field.annotation):
-                sections = {section: {field.alias or name: value}}
-                for other, more in TOGETHER.get((section, name, value), {}).items():
-                    sections[other] = {**sections.get(other, {}), **more}
-                yield f"{stack} {sections}", changed(stack, **sections)
-
-
-def _values(annotation: Any) -> tuple[Any, ...]:
-    """The values of a key that is one of few."""
-    if annotation is bool:
-        return (True, False)
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(value for part in get_args(annotation) for value in _values(part))
-
-
 def not_met(stack: Recording) -> list[str]:
     """What a resource needs of Google Cloud, and does not come after."""
     problems = []
@@ -102,13 +77,7 @@ def not_met(stack: Recording) -> list[str]:
 @pytest.mark.parametrize("name", GKE)
 def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str) -> None:
     tried = 0
-    for title, values in variants(name):
-        try:
-            config = parse(values, name)
-        except ConfigError:
-            continue  # The rules refuse it before anything is made.
-        if config.cluster.kind != "gke":
-            continue
+    for title, values, config in variants(name, "gke", GKE_SECTIONS, TEXTS, TOGETHER):
         stack = record(name, values)
         tried += 1
         assert not_met(stack) == [], title

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import pytest
 
-from infra.config import ConfigError, StackConfig, parse, section_class
 from infra.eks.section import EksConfig
 from infra.needs import features, shown
 from infra.recording import Recorded, Recording, record, stack_file_values, stacks
-from tests.infra.recorded import Values, changed, earlier
+from tests.infra.recorded import earlier, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
 #: Sections that say what is made on AWS.
@@ -29,27 +28,6 @@ MORE: list[dict[str, Any]] = [
 #: Who acts by the role that an input names, and the user of a role by its own name.
 ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
 USERS = {"network": "network", "efs-driver": "driver", "autoscaler": "autoscaler"}
-
-
-def variants(stack: str) -> Iterator[tuple[str, Values]]:
-    """The stack as it is, and with each other value of each key that has few of them, one at a time."""
-    yield stack, stack_file_values(stack)
-    for change in MORE:
-        yield f"{stack} {change}", changed(stack, **change)
-    for section in SECTIONS:
-        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
-            for value in _values(field.annotation):
-                if value != field.default:
-                    change = {section: {field.alias or name: value}}
-                    yield f"{stack} {change}", changed(stack, **change)
-
-
-def _values(annotation: Any) -> tuple[Any, ...]:
-    if annotation is bool:
-        return (True, False)
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(value for part in get_args(annotation) if part is not ... for value in _values(part))
 
 
 def not_met(stack: Recording) -> list[str]:
@@ -101,14 +79,9 @@ def grants(before: list[Recorded], role: str) -> set[str]:
 @pytest.mark.parametrize("name", AWS)
 def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str) -> None:
     tried = 0
-    for title, values in variants(name):
-        try:
-            config = parse(values, name)
-        except ConfigError:
-            continue  # The rules refuse it before anything is made.
-        if config.cluster.kind == "eks":
-            tried += 1
-            assert not_met(record(name, values)) == [], title
+    for title, values, _ in variants(name, "eks", SECTIONS, MORE, {}):
+        tried += 1
+        assert not_met(record(name, values)) == [], title
     assert tried > 15
 
 

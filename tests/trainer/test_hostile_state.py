@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -18,19 +17,10 @@ from torch.distributed.elastic.rendezvous.api import RendezvousParameters, Rende
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
 from tests.trainer.conftest import EtcdServer, free_port, wait_until
+from tests.trainer.toy import Bomb
 from trainer import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state
 from trainer.etcd import Etcd, access
 from trainer.rendezvous import Handler
-
-
-class Bomb:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self._path}",)
 
 
 def full_state() -> _RendezvousState:

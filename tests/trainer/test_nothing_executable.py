@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,14 +84,6 @@ def test_the_search_finds_what_it_looks_for(line: str) -> None:
     assert breaches(line)
 
 
-class Bomb:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self._path}",)
-
-
 def _weights(folder: Path) -> None:
     model.load(str(folder), "weights", 50257, 8, None)
 
@@ -111,7 +102,7 @@ def test_a_model_that_brings_code_is_refused_in_one_line(opener: str, kind: str,
     config: dict[str, Any] = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1, "n_embd": 8}
     config |= {"n_head": 1, "n_positions": 8}
     if kind == "pickled weights":
-        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(executed)))
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(toy.Bomb(executed)))
     else:
         config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Net"}}
         (folder / "evil.py").write_text(f"open({str(executed)!r}, 'w')\nclass Config: pass\nclass Net: pass\n")
@@ -156,7 +147,7 @@ def deceived(world: World, hostile: bytes, length: int) -> str:
 
 @pytest.mark.parametrize("length", [0, -1, 1 << 60, None])
 def test_what_another_worker_sends_is_not_unpickled(length: int | None, tmp_path: Path) -> None:
-    hostile = pickle.dumps(Bomb(tmp_path / "executed"))
+    hostile = pickle.dumps(toy.Bomb(tmp_path / "executed"))
     [_, said] = toy.drive(2, deceived, hostile, len(hostile) if length is None else length, folder=tmp_path)
     assert said
     assert not (tmp_path / "executed").exists()
