@@ -11,7 +11,7 @@ GPU_PY = $(if $(filter file,$(origin PY)),$(or $(wildcard $(PY)),$(PYTHON)),$(PY
 LOCAL := $(PY) -m local
 # The local stack's environment for the local stack alone: another one has its own backend and kubeconfig.
 RUN = $(if $(filter local,$(STACK)),$(LOCAL) run --)
-FOLLOW = $(PY) -m workloads.follow --before 'eval "$$($(LOCAL) env)"'
+FOLLOW = $(PY) -m cli.follow --before 'eval "$$($(LOCAL) env)"'
 # The kubeconfig context of the local stack: only trainyard-local is a node of ours.
 CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
@@ -47,13 +47,13 @@ follow: .venv/infra.stamp  ## come back to a training that runs
 	@$(RUN) $(FOLLOW) --stack $(STACK)
 
 upload: .venv/infra.stamp  ## put files on the shared volume: make upload STACK=local FROM=corpus/ [TO=texts] (or s3://, gs://, https://)
-	@$(RUN) $(PY) -m workloads.upload --stack $(STACK) $(if $(TO),--to "$(TO)") "$(FROM)"
+	@$(RUN) $(PY) -m cli.upload --stack $(STACK) $(if $(TO),--to "$(TO)") "$(FROM)"
 
 fetch: .venv/infra.stamp  ## bring a run to this machine: model, metrics, report: make fetch STACK=local [TO=folder]
-	@$(RUN) $(PY) -m workloads.fetch --stack $(STACK) $(if $(TO),--to "$(TO)")
+	@$(RUN) $(PY) -m cli.fetch --stack $(STACK) $(if $(TO),--to "$(TO)")
 
 tensorboard: .venv/infra.stamp  ## open a stack's TensorBoard in the browser
-	@$(RUN) $(PY) -m workloads.board --stack $(STACK)
+	@$(RUN) $(PY) -m cli.board --stack $(STACK)
 
 status: .venv/infra.stamp  ## what of the local node runs
 	@$(LOCAL) status
@@ -111,14 +111,14 @@ format: .venv/dev.stamp  ## format, and fix what the linter can
 	.venv/bin/ruff check --fix .
 
 docs: .venv/dev.stamp  ## write the pictures and tables of README and docs/ anew from the code
-	$(PY) -m infra.docs
+	$(PY) -m review.docs
 	$(PY) -m trainer.reference
 
 snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
-	$(PY) -m infra.snapshot --update
+	$(PY) -m review.snapshot --update
 
 plan: .venv/infra.stamp  ## what this checkout changes in the cloud, without credentials: make plan AGAINST=origin/main
-	@$(PY) -m infra.plan --against "$(AGAINST)"
+	@$(PY) -m review.plan --against "$(AGAINST)"
 
 policy: .venv/policy.stamp node  ## a preview of the local stack, held to the policy pack
 	@$(LOCAL) run -- pulumi preview --stack local --policy-pack policy
@@ -138,13 +138,13 @@ audit: .venv/dev.stamp  ## known vulnerabilities of what is locked: a report
 ready: .venv/infra.stamp .venv/policy.stamp  ## the environments of the program and of the policy pack
 
 reached: .venv/infra.stamp  ## does this machine reach a stack's cluster, as a workflow's runner has to: make reached STACK=aws-g4dn
-	@$(PY) -m infra.deploy reach $(STACK)
+	@$(PY) -m cli.deploy reach $(STACK)
 
 settle: .venv/infra.stamp  ## end what a cancelled workflow has begun; it leaves no locked stack
-	@$(PY) -m infra.deploy settle $(STACK)
+	@$(PY) -m cli.deploy settle $(STACK)
 
 expired: .venv/infra.stamp  ## stacks whose cluster.ttlHours are over
-	@$(PY) -m infra.expiry
+	@$(PY) -m cli.expired
 
 docker-login: .venv/infra.stamp  ## let Docker push to a stack's registry; AWS's is logged into by the program itself
 	@case $(STACK) in gcp-*) gcloud auth configure-docker --quiet \

@@ -23,7 +23,7 @@ from workloads.workspace import Workspace
 stack = pulumi.get_stack()
 try:
     config = parse(stack_values(), stack)
-    if __name__ == "__main__":  # under Pulumi; a recording (infra/recording.py) builds nothing
+    if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
     hold(config, stack)
     cluster = cluster_for(config, stack)

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from infra.recording import ROOT, Recorded, Recording, record_anywhere, stacks
+from infra.stackfiles import ROOT, stacks
+from review.recording import Recorded, Recording, record_anywhere
 
 RESULT = ROOT / "bench" / "results" / "graph.md"
 

@@ -2,7 +2,7 @@
 
 It writes bench/results/preview.md. Under mocks it is the program alone: imports, configuration, declarations. On the
 engine (`--engine`) it is the program's process under `pulumi preview`, and the whole command, in a cloud that is a file
-(local/cloud_plugin). Times of the program are of processor: other programs on the machine do not count, and waiting
+(tests/standin). Times of the program are of processor: other programs on the machine do not count, and waiting
 does not either.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import describe
-from infra.recording import ROOT, stacks
+from infra.stackfiles import ROOT, stacks
 
 RESULT = ROOT / "bench" / "results" / "preview.md"
 #: What a preview may cost in the program, seconds of processor.
@@ -30,7 +30,7 @@ RUNS = 5
 #: The program in a process of its own: what a person waits for, imports included.
 PROGRAM = """
 import json, sys, time
-from infra.recording import record_anywhere
+from review.recording import record_anywhere
 stack = record_anywhere(sys.argv[1])
 sdks = sorted(name for name in sys.modules if name.startswith("pulumi_") and "." not in name)
 print(json.dumps({"seconds": time.process_time(), "resources": len(stack.resources), "sdks": sdks}))
@@ -63,10 +63,10 @@ def measured(stack: str, runs: int = RUNS) -> dict[str, Any]:
 def on_engine(stack: str) -> tuple[float, float]:
     """Seconds of processor of the program, and of the whole command as a clock on the wall shows them, the better of
     two previews."""
-    from local.cloud_plugin.aws.account import Account
-    from local.cloud_plugin.aws.emulator import aws
     from tests.conftest import OFFER, write_kubeconfig
     from tests.e2e import cloud_stack
+    from tests.standin.aws.account import Account
+    from tests.standin.aws.emulator import aws
 
     with tempfile.TemporaryDirectory() as name, aws() as endpoint:
         folder = Path(name)

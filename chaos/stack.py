@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from chaos.nodes import ROOT
-from infra.recording import stack_file_values
+from infra.stackfiles import stack_file_values
 
 CONTEXT = "trainyard-local"
 

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from infra.recording import stack_file_values
+from infra.stackfiles import stack_file_values
 
 NAME = "trainyard"
 #: What a builder in a container runs; Docker pulls it once.

@@ -58,7 +58,7 @@ def _cents(value: float | None) -> float | str:
 
 def comparison() -> str:
     """Every stack that makes its cluster, on demand and as Spot, as a Markdown table for docs/costs.md."""
-    from infra.recording import stack_file_values, stacks
+    from infra.stackfiles import stack_file_values, stacks
 
     rows: list[str] = []
     lists: list[str] = []
@@ -116,7 +116,7 @@ def _shown(value: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     # The program imports this module for its outputs, and needs no recording.
-    from infra.recording import stack_file_values, stacks
+    from infra.stackfiles import stack_file_values, stacks
 
     parser = argparse.ArgumentParser(prog="python -m infra.cost", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("stack", help=f"one of {', '.join(stacks())}")

@@ -151,7 +151,7 @@ def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
     if not training.settings:
         return
     # The trainer's own table of keys; it imports nothing but YAML, and only a stack that uses this key needs it.
-    from trainer.config import keys
+    from trainer.config.schema import keys
 
     known = keys()
     for key in training.settings:

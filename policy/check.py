@@ -10,9 +10,10 @@ import sys
 
 import pulumi
 
-from infra.recording import Recorded, Recording, record_anywhere, stacks
+from infra.stackfiles import stacks
 from policy.resource import Resource
 from policy.rules import RULES, Violation, violations
+from review.recording import Recorded, Recording, record_anywhere
 
 #: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
 _SIGNATURE = "4dabf18193072939515e22adb298388d"

@@ -19,13 +19,14 @@ from bench.graph import creation, destruction
 from infra.config import ConfigError
 from infra.doctor.amazon import NoAnswer as AmazonSilent
 from infra.doctor.google import NoAnswer as GoogleSilent
-from infra.recording import ROOT, record, stack_file_values, stacks
+from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import report
 from prove.engine import State, load, play
 from prove.rows import steps
 from prove.screen import Screen
 from prove.subject import Command, Subject
 from prove.volume import reachable
+from review.recording import record
 
 HOME = ROOT / ".local" / "prove"
 LOCAL = "trainyard-local"

@@ -15,9 +15,9 @@ from bench.graph import creation
 from chaos.faults import expect
 from infra.doctor.__main__ import diagnose
 from infra.doctor.finding import summary
-from infra.recording import record
 from prove.engine import Cannot
 from prove.subject import Subject
+from review.recording import record
 
 FALL = 1.5
 """How far below a guess among all tokens the loss has to come, nats: the frequencies of the tokens alone bring 3."""

@@ -8,16 +8,16 @@ from kubernetes import client
 
 from bench.graph import destruction
 from chaos.faults import expect
+from cli.reach import volume_pod
+from cli.watch import as_json, connect
 from infra.cost import estimate
-from infra.recording import record
 from prove.clouds import cloud_of
 from prove.engine import Cannot
 from prove.faults import uncordon
 from prove.subject import Subject
 from prove.volume import OWN
+from review.recording import record
 from workloads.layout import DATA, dataset_folder, run_folder
-from workloads.reach import volume_pod
-from workloads.watch import as_json, connect
 
 
 def no_changes(subject: Subject) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chaos.faults import expect
+from cli.state import State as Training
 from prove.clouds import cloud_of
 from prove.engine import Cannot
 from prove.subject import Subject
 from workloads.nfs import NAME as NFS_SERVER
-from workloads.state import State as Training
 
 PATIENCE = 1800
 """Seconds until a lost node's successor trains: machines with accelerators take up to 15 minutes to come."""

@@ -13,7 +13,7 @@ from typing import Any
 from bench.machine import describe
 from chaos.page import busy
 from infra.config import StackConfig
-from infra.recording import ROOT
+from infra.stackfiles import ROOT
 from prove.engine import State, Step
 from prove.screen import WORDS, minutes
 

@@ -23,13 +23,13 @@ from kubernetes import client
 from chaos.faults import expect
 from chaos.lab import Expected
 from chaos.stack import Stack
+from cli.follow import Target, target_of
+from cli.state import State as Training
+from cli.status import read
+from cli.watch import as_json, connect
 from infra.config import StackConfig, parse
-from infra.recording import ROOT, stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
 from prove.engine import State, check_limit
-from workloads.follow import Target, target_of
-from workloads.state import State as Training
-from workloads.status import read
-from workloads.watch import as_json, connect
 
 PYTHON = sys.executable
 LEAVE_SECONDS = 300

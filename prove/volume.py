@@ -10,11 +10,11 @@ import time
 from contextlib import ExitStack
 
 from chaos.faults import expect
-from infra.recording import ROOT
+from cli.reach import Pod, volume_pod
+from infra.stackfiles import ROOT
 from prove.engine import Cannot
 from prove.subject import PYTHON, Subject
 from workloads.layout import DATA
-from workloads.reach import Pod, volume_pod
 
 VISIBLE_SECONDS = 90
 """NFS clients keep what they know of a folder for up to 60 s (nfs(5), acdirmax)."""

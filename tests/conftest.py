@@ -14,7 +14,7 @@ import yaml
 # threads hangs in its first product.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from infra.recording import Recording, record
+from review.recording import Recording, record
 
 # A job in the background begins with it ignored, and what tests start would never hear of it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.config import StackConfig, section_class
-from infra.recording import ROOT, stacks
+from infra.stackfiles import ROOT, stacks
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CLOUD = "☁"

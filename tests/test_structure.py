@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import infra.recording
+import review.recording
 from bench.preview import under_mocks
 from infra.config import StackConfig, section_class
-from infra.recording import ROOT, record, stack_file_values, stacks
 from infra.sections import Section
+from infra.stackfiles import ROOT, stack_file_values, stacks
+from review.recording import record
 
 #: Longest file, lines: a file is one idea.
 LONGEST = 350
@@ -55,7 +56,7 @@ def test_a_resource_inside_an_apply_would_be_seen(monkeypatch: pytest.MonkeyPatc
         network = gcp.compute.Network("network")
         network.self_link.apply(lambda link: gcp.compute.Router("hidden", network=link, region="r"))
 
-    monkeypatch.setattr(infra.recording, "_program", program)
+    monkeypatch.setattr(review.recording, "_program", program)
     assert [item.name for item in record("gcp-c3").resources] == ["network", "hidden"]
     assert [item.name for item in record("gcp-c3", known=False).resources] == ["network"]
 

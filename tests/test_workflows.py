@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import deploy
+from cli import deploy
 from infra.config import parse
 from infra.doctor import amazon
-from infra.recording import ROOT, stack_file_values, stacks
+from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
 
 FOLDER = ROOT / ".github"
@@ -151,12 +151,12 @@ def test_a_comment_a_stack_without_outputs_held_to_the_policy() -> None:
 
 
 def deploying() -> dict[str, list[dict[str, Any]]]:
-    """Workflow -> the steps of its job that runs infra.deploy."""
+    """Workflow -> the steps of its job that runs cli.deploy."""
     return {
         path.stem: job["steps"]
         for path in WORKFLOWS
         for job in jobs(path).values()
-        if any("infra.deploy" in step.get("run", "") for step in job["steps"])
+        if any("cli.deploy" in step.get("run", "") for step in job["steps"])
     }
 
 
@@ -240,7 +240,7 @@ def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
 
 def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     """On the engine: tests/e2e/test_deploy.py."""
-    (drift,) = [step for step in deploying()["drift"] if "infra.deploy" in step.get("run", "")]
+    (drift,) = [step for step in deploying()["drift"] if "cli.deploy" in step.get("run", "")]
     assert " drift " in drift["run"]
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer import config as configuration
-from trainer import memory
-from trainer import model_source as sources
-from trainer.data import Tokens, gather, open_dataset, windows
-from trainer.distributed import World, any_of, join, precision, summed
+from trainer.config import schema as configuration
+from trainer.data.batches import Tokens, gather, open_dataset, windows
 from trainer.errors import EXIT_USAGE, UserError
+from trainer.models import memory
+from trainer.models import source as sources
+from trainer.parallel.world import World, any_of, join, precision, summed
 
 if TYPE_CHECKING:
-    from trainer.work import Validation as Losses
+    from trainer.tasks.work import Validation as Losses
 
 
 class Interrupted(Exception):
@@ -153,7 +153,7 @@ Parts = tuple[nn.Module, "Losses", configuration.Config, Callable[[], dict[str, 
 
 def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     """The work that the checkpoint's own configuration describes, with its weights."""
-    from trainer.train import TASKS
+    from trainer.train.__main__ import TASKS
 
     # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
     # may no longer hand out. What distillation validates is the student's plain loss.
@@ -173,7 +173,7 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
 
 
 def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
-    from trainer.language_model import LanguageModel
+    from trainer.models.gpt2 import LanguageModel
 
     if options.data is None:
         raise UserError("--data is missing; with --model give the folder that trainer.prepare wrote")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import read_json, write_json
-from trainer.metrics import event
+from trainer.train.metrics import event
 
 COMPLETE = "fetched.json"
 """Written last: a folder without it is incomplete and fetched again."""
@@ -69,7 +69,7 @@ def fetch(model: str, output: Path) -> None:
 
 def fetch_questions(named: list[str], output: Path) -> None:
     """Write train.json and validation.json, or find that they are there. Raises UserError for what is no SQuAD."""
-    from trainer.squad_data import read
+    from trainer.tasks.squad_data import read
 
     found = read_json(output / COMPLETE)
     if found is not None and found.get("questions") == named:

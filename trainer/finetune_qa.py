@@ -6,7 +6,7 @@ The defaults are those of BERT on SQuAD: windows of 384 tokens that overlap by 1
 
 import sys
 
-from trainer import train
+from trainer.train import __main__ as train
 
 DEFAULTS = (
     "task.name=question_answering",

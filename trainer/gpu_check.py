@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from trainer import network
+from trainer.elastic import network
 from trainer.errors import EXIT_RESTART, EXIT_USAGE, UserError
 
 WAIT_SECONDS = 2400
@@ -139,7 +139,7 @@ def _process(
     import torch
     import torch.distributed as dist
 
-    from trainer import distributed
+    from trainer.parallel import world as distributed
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")

@@ -15,8 +15,10 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-from trainer import capability, config, cores, metrics, network
+from trainer.config import schema as config
+from trainer.elastic import capability, cores, network
 from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop, UserError
+from trainer.train import metrics
 
 TERMINATION_LOG = "/dev/termination-log"
 MESSAGE_BYTES = 4096
@@ -109,8 +111,8 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
-    from trainer import rendezvous, rendezvous_c10d, rendezvous_etcd
-    from trainer.agent import Agent
+    from trainer.elastic import rendezvous, rendezvous_c10d, rendezvous_etcd
+    from trainer.elastic.agent import Agent
 
     cores.bind_workers(options.nproc_per_node)
     scheme, separator, _ = options.rdzv_endpoint.rpartition("://")

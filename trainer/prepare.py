@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer import tokenizer as tokenizers
-from trainer.data import INDEX, VERSION, open_dataset
-from trainer.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
+from trainer.data import tokenizer as tokenizers
+from trainer.data.batches import INDEX, VERSION, open_dataset
+from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
+from trainer.data.pieces import Settings, available_cpus, run
+from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
+from trainer.data.sources import SAMPLE, Source, find
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
-from trainer.metrics import event
-from trainer.pieces import Settings, available_cpus, run
-from trainer.shards import PROGRESS, SPLITS, Part, Recipe, token_type
-from trainer.sources import SAMPLE, Source, find
+from trainer.train.metrics import event
 
 __all__ = ["SAMPLE", "main", "prepare"]
 

@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from trainer import config, metrics
+from trainer.config import schema as config
+from trainer.train import metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
 

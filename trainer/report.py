@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
-from trainer import checkpoint, metrics
+from trainer.checkpoint import format as checkpoint
 from trainer.errors import EXIT_USAGE, UserError
+from trainer.train import metrics
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write(runs: list[Run], output: Path) -> None:
     """index.html with everything in it, and each picture as a file of its own."""
-    from trainer import report_page, report_plots
+    from trainer.export import report_page, report_plots
 
     output.mkdir(parents=True, exist_ok=True)
     pictures = report_plots.draw(runs)

@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from trainer import model_source as sources
 from trainer.errors import EXIT_USAGE, UserError
+from trainer.models import source as sources
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def sample(
     count: int = 1,
 ) -> list[str]:
     """`count` texts that begin with the prompt. Raises UserError when the model or its tokenizer is missing."""
-    from trainer import tokenizer as tokenizers_of_text
+    from trainer.data import tokenizer as tokenizers_of_text
 
     net = sources.load_language_model(source)
     tokenizer = tokenizers_of_text.load(source.model)

@@ -9,8 +9,8 @@ import sys
 import threading
 from datetime import timedelta
 
-from trainer import metrics
 from trainer.errors import EXIT_DONE, EXIT_USAGE
+from trainer.train import metrics
 
 PORT = 29400
 

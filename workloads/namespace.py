@@ -91,7 +91,7 @@ def _policies(training: TrainingConfig) -> dict[str, k8s.networking.v1.NetworkPo
             ingress=ingress,
             egress=egress,
         ),
-        # Whoever writes there can end the training, though not run code in it (trainer/rendezvous_state.py).
+        # Whoever writes there can end the training, though not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": net.NetworkPolicySpecArgs(
             pod_selector=etcd,
             policy_types=["Ingress"],

@@ -25,7 +25,7 @@ def export(
     training: Training,
     check: GpuCheck | None = None,
 ) -> None:
-    """The stack's outputs; workloads/follow.py reads them."""
+    """The stack's outputs; cli/follow.py reads them."""
     name = config.cluster.namespace
     kubectl = f"kubectl --context {shlex.quote(cluster.context)} --namespace {name}"
     pulumi.export("context", cluster.context)

@@ -87,10 +87,10 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
         **pool.environment,
     }
     if pool.whole_cores and workers.processes == 1:
-        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/cores.py).
+        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/elastic/cores.py).
         values["TRAINYARD_BIND_CORES"] = "1"
     if workers.gpus:
-        # With too old a driver torch finds no device, and would go on without one (trainer/distributed.py).
+        # With too old a driver torch finds no device, and would go on without one (trainer/parallel/world.py).
         values["TRAINYARD_DEVICE"] = "cuda"
     if workers.allocator == "tcmalloc":
         values["LD_PRELOAD"] = TCMALLOC

@@ -13,7 +13,7 @@ from workloads.certificates import CompileKey
 from workloads.namespace import Namespace
 from workloads.pod import labels
 
-#: The trainer's KEY (trainer/compiled.py).
+#: The trainer's KEY (trainer/models/compiled.py).
 CACHE_KEY = "TRAINYARD_CACHE_KEY"
 #: Environment variable -> field of the configuration.
 VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}

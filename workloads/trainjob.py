@@ -2,7 +2,7 @@
 
 The same pods in the same Job: a TrainingRuntime holds the Job's specification as one replicated job of a JobSet, and a
 TrainJob names the runtime and the number of nodes. Its controller makes the Job, so what reads a training's Job and
-pods (workloads/status.py, follow.py, logs.py) finds them under the name that `job_of` gives. The schema that this is
+pods (cli/status.py, follow.py, logs.py) finds them under the name that `job_of` gives. The schema that this is
 held to is that of trainer.kubeflow.org/v1alpha1 (Trainer v2.0.0).
 """
 

@@ -29,7 +29,7 @@ DEADLINE_SECONDS = 24 * 3600
 
 
 def volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
-    """The template. What its pods run comes from the command that makes them (workloads/reach.py)."""
+    """The template. What its pods run comes from the command that makes them (cli/reach.py)."""
     cluster, namespace = workspace.cluster, workspace.namespace
     container = k8s.core.v1.ContainerArgs(
         name=VOLUME_ACCESS,

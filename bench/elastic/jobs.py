@@ -47,7 +47,8 @@ def find_kwok() -> str:
 
 def declared_job(workers: int) -> dict[str, Any]:
     """The Job of the local stack with this many workers, as the program declares it, for pods that nobody runs."""
-    from infra.recording import record, stack_file_values
+    from infra.stackfiles import stack_file_values
+    from review.recording import record
 
     values = stack_file_values("local")
     values["workers"] = {**values["workers"], "count": workers, "min": 1}

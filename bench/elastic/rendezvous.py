@@ -100,7 +100,7 @@ class Group:
     def __init__(self, endpoint: str, numbers: range, members: int) -> None:
         from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
-        from trainer import rendezvous_etcd
+        from trainer.elastic import rendezvous_etcd
 
         self.sizes: list[int] = []
         self.handlers = []

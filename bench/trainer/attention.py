@@ -1,8 +1,8 @@
 """Causal attention in the shape of GPT-2, forward and backward: `python -m bench.trainer.attention [--device cuda]`.
 
-On a CPU: torch's fused kernel and trainer/attention.py, as it is and compiled. On an accelerator: each of torch's
-kernels and compiled flex_attention, since torch's own order of preference is not that of their speed. `--tiny` runs the
-accelerator's ways with small inputs, on a page apart.
+On a CPU: torch's fused kernel and trainer/models/attention.py, as it is and compiled. On an accelerator: each of
+torch's kernels and compiled flex_attention, since torch's own order of preference is not that of their speed.
+`--tiny` runs the accelerator's ways with small inputs, on a page apart.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from bench import page
 from bench.machine import describe, results
 from bench.trainer.allocator import keep_memory
 from bench.trainer.head import measured
-from trainer import attention
+from trainer.models import attention
 
 HEADS, WIDTH, SCALE = 12, 64, 0.125
 REPEATS = 7

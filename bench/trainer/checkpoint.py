@@ -18,10 +18,12 @@ import torch
 from bench import page
 from bench.machine import describe
 from bench.trainer.allocator import keep_memory
-from trainer import config, model, optimizer
-from trainer.checkpoint import Snapshot, complete
-from trainer.language_model import LanguageModel
-from trainer.saver import Saver
+from trainer.checkpoint.format import Snapshot, complete
+from trainer.checkpoint.saver import Saver
+from trainer.config import schema as config
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.train import optimizer
 
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoint.md"
 TOKENS = 64

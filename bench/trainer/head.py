@@ -1,8 +1,8 @@
 """Ways from hidden state to loss and gradients, head of GPT-2: `python -m bench.trainer.head [--device cuda]`.
 
-ours: trainer/head.py, in groups of rows and through inductor. torch: F.linear_cross_entropy in chunks (eager only, from
-torch 2.15 on). Liger: its fused kernel in Triton, where it is installed. plain: product and cross-entropy in fp32, as
-they stand in most trainings, eager and compiled. bf16, 1024 tokens (32,768 on an accelerator, 64 with `--tiny`).
+ours: trainer/models/head.py, in groups of rows and through inductor. torch: F.linear_cross_entropy in chunks (eager
+only, from torch 2.15 on). Liger: its fused kernel in Triton, where it is installed. plain: product and cross-entropy in
+fp32, as they stand in most trainings, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bench import page
 from bench.machine import describe, results
 from bench.trainer.allocator import keep_memory
-from trainer.head import Kernels, token_loss
+from trainer.models.head import Kernels, token_loss
 
 WIDTH, VOCABULARY, PADDED = 768, 50257, 50304
 REPEATS = 5

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
 def measure(mode: dict[str, Any]) -> dict[str, float]:
     import torch
 
-    from trainer.presets import PRESETS
+    from trainer.config.presets import PRESETS
 
     torch.set_float32_matmul_precision("high")
     size, device = PRESETS[mode["preset"]], mode["device"]

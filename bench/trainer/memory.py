@@ -1,8 +1,8 @@
 """Most memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
 
 The engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients are there while one computes)
-on random tokens, beside the estimate of trainer/memory.py, from which a run that names no micro-batch takes one. A row
-is written as it is known.
+on random tokens, beside the estimate of trainer/models/memory.py, from which a run that names no micro-batch takes
+one. A row is written as it is known.
 """
 
 import argparse
@@ -15,13 +15,15 @@ import torch
 
 from bench import page
 from bench.machine import describe, results
-from trainer import config, engine, model
-from trainer.distributed import World
-from trainer.language_model import LanguageModel
-from trainer.memory import estimate
-from trainer.presets import PRESETS
-from trainer.stopwatch import memory
-from trainer.work import Work
+from trainer.config import schema as config
+from trainer.config.presets import PRESETS
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.models.memory import estimate
+from trainer.parallel import engine
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train.stopwatch import memory
 
 LENGTH, VOCABULARY = 1024, 50257
 SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large", 16), ("xl", 8), ("small", 128))

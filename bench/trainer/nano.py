@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer.presets import PRESETS, Preset
+from trainer.config.presets import PRESETS, Preset
 
 ROWS = 50304
 """GPT-2's 50,257 words, up to the next multiple of 64."""

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
-    from trainer.stopwatch import memory
+    from trainer.train.stopwatch import memory
 
     clock, losses = {"loop": loop, "nanoGPT": nano, "Trainer": trainer}[mode["program"]](mode)
     most = memory(torch.device(mode["device"]))
@@ -52,14 +52,14 @@ class Clock:
 
 
 def batches(mode: dict[str, Any]) -> Any:
-    from trainer.data import Batches, open_dataset
+    from trainer.data.batches import Batches, open_dataset
 
     train = open_dataset(mode["data"]).train
     return Batches(train, mode["length"], mode["micro_batch"], mode["tokens_per_step"], seed=1337)
 
 
 def network(mode: dict[str, Any]) -> Any:
-    from trainer import model
+    from trainer.models import weights as model
 
     return model.build(mode["preset"], 50257, 50256, seed=1337).to(mode["device"])
 

@@ -20,7 +20,7 @@ from tiktoken_ext.openai_public import r50k_pat_str  # pyright: ignore[reportMis
 from tokenizers import Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
-from trainer.encoding import by_words
+from trainer.data.encoding import by_words
 
 END = 50256
 PORTION = 7822

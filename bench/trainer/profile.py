@@ -21,7 +21,7 @@ from bench import page
 from bench.machine import describe, results
 from bench.trainer import text
 from bench.trainer.speed import accelerator
-from trainer import profiler
+from trainer.train import profiler
 
 ROWS = 30
 FIRST, LAST = 6, 8

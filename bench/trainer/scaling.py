@@ -123,7 +123,7 @@ def link(node: Node, compute_seconds: float) -> float:
 
 def gradient_bytes() -> float:
     """What each of two workers sends in a step in fp32: 2 x 1/2 of the gradient."""
-    from trainer import model
+    from trainer.models import weights as model
 
     return 4.0 * sum(value.numel() for value in model.build("micro", 500, 0, seed=0).parameters())
 

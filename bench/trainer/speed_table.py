@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trainer.peaks import named
-from trainer.presets import PRESETS
+from trainer.config.presets import PRESETS
+from trainer.train.peaks import named
 
 GOAL_PEER, GOAL_LIMIT = 1.15, 1.25
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
@@ -13,7 +13,7 @@ PEERS = ("loop", "nanoGPT", "Trainer")
 
 
 def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) -> float:
-    """Forward and backward, as trainer.model counts them (PaLM, arXiv 2204.02311, appendix B)."""
+    """Forward and backward, as trainer.models.weights counts them (PaLM, arXiv 2204.02311, appendix B)."""
     size = PRESETS[preset]
     layer = 12 * size.width**2 + 13 * size.width
     parameters = vocabulary * size.width + size.layers * layer + 2 * size.width

@@ -23,7 +23,7 @@ IMPORTS = {
     "python": "pass",
     "torch": "import torch",
     "transformers' GPT-2, beside torch": "import torch; from transformers.models.gpt2 import modeling_gpt2",
-    "all of the trainer": "import trainer.loop, trainer.pretrain",
+    "all of the trainer": "import trainer.train.loop, trainer.tasks.pretrain",
 }
 MARKS = {
     "process joined": r"event=round",

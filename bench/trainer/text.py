@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data import INDEX, VERSION
+from trainer.data.batches import INDEX, VERSION
 from trainer.files import sha256, write_json
 
 SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
@@ -21,7 +21,7 @@ def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) ->
     from tokenizers import Tokenizer
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
-    from trainer.tokenizer import END_OF_TEXT, FILE, end_of_text
+    from trainer.data.tokenizer import END_OF_TEXT, FILE, end_of_text
 
     text = SAMPLE.read_text("utf-8")[:characters]
     learnt = ByteLevelBPETokenizer()

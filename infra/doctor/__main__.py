@@ -12,7 +12,7 @@ import yaml
 from infra.config import ConfigError, StackConfig, parse
 from infra.doctor import everywhere, finding, images
 from infra.doctor.finding import Finding, ok, problem
-from infra.recording import stack_file_values, stacks
+from infra.stackfiles import stack_file_values, stacks
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:

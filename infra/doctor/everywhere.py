@@ -13,7 +13,7 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.recording import ROOT
+from infra.stackfiles import ROOT
 
 INSTALL_PULUMI = "curl -fsSL https://get.pulumi.com | sh"
 #: Pulumi.yaml says so to Pulumi itself, too late to say what to do.

@@ -1,4 +1,4 @@
-"""A stack of the repository, run by the real Pulumi engine in a cloud that is a file (local/cloud_plugin)."""
+"""A stack of the repository, run by the real Pulumi engine in a cloud that is a file (tests/standin)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from local import environment, paths
-from local.cloud_plugin.__main__ import VARIABLE
-from local.cloud_plugin.aws.account import Account
-from local.cloud_plugin.aws.provider import VARIABLE as AWS
-from local.cloud_plugin.cloud import Cloud
+from tests.standin.__main__ import VARIABLE
+from tests.standin.aws.account import Account
+from tests.standin.aws.provider import VARIABLE as AWS
+from tests.standin.cloud import Cloud
 
 PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 #: What a project of its own has of the repository, so that no test writes into a stack file of it.
@@ -112,7 +112,7 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
         launcher = programs / f"pulumi-resource-{package}"
         python = shlex.quote(sys.executable)
         root = shlex.quote(str(paths.ROOT))
-        launcher.write_text(f'#!/bin/sh\ncd {root} && exec {python} -m local.cloud_plugin {package} "$@"\n')
+        launcher.write_text(f'#!/bin/sh\ncd {root} && exec {python} -m tests.standin {package} "$@"\n')
         launcher.chmod(0o755)
     variables = {
         **os.environ,

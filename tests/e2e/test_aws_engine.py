@@ -1,5 +1,5 @@
 """What the real Pulumi engine decides about aws-g4dn, with AWS's own API behind it: what a change updates, replaces or
-deletes, in which order everything goes. The account is moto's, which refuses what AWS refuses (local/cloud_plugin/aws).
+deletes, in which order everything goes. The account is moto's, which refuses what AWS refuses (tests/standin/aws).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from local.cloud_plugin.aws import inventory, settled
-from local.cloud_plugin.aws.account import Account
-from local.cloud_plugin.aws.emulator import aws
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
+from tests.standin.aws import inventory, settled
+from tests.standin.aws.account import Account
+from tests.standin.aws.emulator import aws
 
 pytestmark = pytest.mark.engine
 STACK, REGION = "aws-g4dn", "us-east-2"

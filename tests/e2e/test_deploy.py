@@ -37,13 +37,13 @@ class Thing(Resource):
 
 Thing(Slow(), "slow", {})
 """
-#: infra.deploy with that project in place of the repository; without the policy pack, whose environment is not needed.
+#: cli.deploy with that project in place of the repository; without the policy pack, whose environment is not needed.
 DRIVER = """
 import sys
 from pathlib import Path
 from infra import deploy
 from infra.config import parse
-from infra.recording import stack_file_values
+from infra.stackfiles import stack_file_values
 command, folder, patience, last = sys.argv[1:]
 deploy.ROOT = Path(folder)
 deploy.COMMANDS["up"] = ("up", "--yes", "--skip-preview")

@@ -1,5 +1,5 @@
 """What the real Pulumi engine decides about the GCP stacks: what a change updates, replaces or deletes, in which order
-everything goes. The cloud is a file that refuses what Google Cloud refuses (local/cloud_plugin)."""
+everything goes. The cloud is a file that refuses what Google Cloud refuses (tests/standin)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.cloud_plugin.cloud import Thing
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
+from tests.standin.cloud import Thing
 
 pytestmark = pytest.mark.engine
 POOL, DISK, CLUSTER = (

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from infra.recording import ROOT, Recording, record
+from infra.stackfiles import ROOT
+from review.recording import Recording, record
 from tests.infra.recorded import changed
 
 pytestmark = pytest.mark.cluster

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from local.cloud_plugin.aws.account import Account
-from local.cloud_plugin.aws.emulator import aws
-from local.cloud_plugin.cloud import Thing
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
+from tests.standin.aws.account import Account
+from tests.standin.aws.emulator import aws
+from tests.standin.cloud import Thing
 
 pytestmark = pytest.mark.engine
 DISK, CLUSTER = "gcp:compute/disk:Disk data", "gcp:container/cluster:Cluster cluster"

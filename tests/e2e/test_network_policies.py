@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from infra.recording import record
 from local import network
+from review.recording import record
 from tests.fixtures_cluster import local
 from workloads.pod import ETCD_PORT, STORE_PORT, labels
 from workloads.rendezvous import METRICS_PORT

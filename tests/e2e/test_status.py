@@ -1,4 +1,4 @@
-"""workloads.status and workloads.logs against the real API: a Job whose pods say what the trainer would say."""
+"""cli.status and cli.logs against the real API: a Job whose pods say what the trainer would say."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from kubernetes import client, config
 from rich.console import Console
 
-from workloads import logs
-from workloads.follow import Target
-from workloads.status import read, screen
+from cli import logs
+from cli.follow import Target
+from cli.status import read, screen
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

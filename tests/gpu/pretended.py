@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch._subclasses.fake_tensor as fake_tensor
 
-from trainer import language_model
+from trainer.models import gpt2 as language_model
 
 MEMORY = 141 * 10**9
 """Bytes of an H200."""

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer import config, engine, model
-from trainer.distributed import World
-from trainer.language_model import LanguageModel
-from trainer.work import Work
+from trainer.config import schema as config
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.parallel import engine
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
 
 VOCABULARY, LENGTH, WINDOWS, PER_STEP = 300, 64, 2, 4
 PRESET = "micro" if torch.cuda.is_available() else "tiny"

@@ -12,14 +12,20 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from tests.gpu import pretended
-from trainer import config, distributed, engine, feed, language_model, loop, metrics, model, precision
-from trainer.communication import Clock
-from trainer.distributed import World
+from trainer.config import schema as config
+from trainer.data import feed
 from trainer.evaluate import Validation
-from trainer.head import Kernels, TiedGradient, token_loss
-from trainer.language_model import LanguageModel
-from trainer.stopwatch import memory
-from trainer.work import Work
+from trainer.models import gpt2 as language_model
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.models.head import Kernels, TiedGradient, token_loss
+from trainer.parallel import engine
+from trainer.parallel import world as distributed
+from trainer.parallel.communication import Clock
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import loop, metrics, precision
+from trainer.train.stopwatch import memory
 
 VOCABULARY, LENGTH, PER_STEP = 300, 32, 2
 TYPES = pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
@@ -168,7 +174,7 @@ def test_the_feed_hands_out_batches_on_cuda(cuda: torch.device, monkeypatch: pyt
 
 
 def test_what_the_run_reads_of_the_device_can_be_asked(cuda: torch.device) -> None:
-    from trainer.peaks import peak
+    from trainer.train.peaks import peak
 
     assert precision.choose("auto", precision.hardware(cuda))[0] == "bf16"
     assert peak(cuda) == 989e12

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from tests.gpu import small
-from trainer import model
-from trainer.head import Kernels, token_loss
-from trainer.language_model import LanguageModel
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.models.head import Kernels, token_loss
 
 pytestmark = pytest.mark.gpu
 

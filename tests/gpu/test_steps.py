@@ -15,10 +15,12 @@ import torch.distributed as dist
 
 from bench.trainer import memory
 from tests.gpu import small
-from trainer import checkpoint, engine, feed
-from trainer.distributed import World
-from trainer.memory import estimate
-from trainer.presets import PRESETS
+from trainer.checkpoint import format as checkpoint
+from trainer.config.presets import PRESETS
+from trainer.data import feed
+from trainer.models.memory import estimate
+from trainer.parallel import engine
+from trainer.parallel.world import World
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.recording import Recorded, Recording, record
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"

@@ -1,5 +1,5 @@
 """What a change of a key does to a living stack, found out: every key of a recorded stack is changed, and the change
-followed through the graph (infra/plan.py). `python -m tests.infra.live [SECTION]` prints
+followed through the graph (review/plan.py). `python -m tests.infra.live [SECTION]` prints
 the table that infra/live.yaml has."""
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import yaml
 
 from infra.config import ConfigError, StackConfig, parse, section_class
 from infra.living import value_of
-from infra.plan import DELETED, REPLACED, ROLLS, Change, follow
-from infra.recording import record_anywhere, stack_file_values
-from infra.snapshot import snapshot
+from infra.stackfiles import stack_file_values
+from review.plan import DELETED, REPLACED, ROLLS, Change, follow
+from review.recording import record_anywhere
+from review.snapshot import snapshot
 
 Values = dict[str, Any]
 DIGEST = f"image@sha256:{'0' * 64}"

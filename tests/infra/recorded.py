@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from infra.config import ConfigError, StackConfig, parse, section_class
-from infra.recording import Recorded, Recording, record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, Recording, record
 
 Values = dict[str, Any]
 
@@ -30,9 +31,9 @@ def variants(
     more: Iterable[dict[str, Any]],
     together: Mapping[tuple[str, str, Any], dict[str, dict[str, Any]]],
 ) -> Iterator[tuple[str, Values, StackConfig]]:
-    """(Title, values, configuration) of the stack as it is, with each of the changes `more`, and with each value of each
-    key of the sections that has few of them, one at a time; `together` are keys that such a value needs beside it. What
-    the rules refuse before anything is made is left out, and what is of another kind of cluster.
+    """Yield (title, values, configuration) of the stack as it is, with each change of `more`, and with each value of
+    each key of the sections that is one of few; `together` are keys that such a value needs beside it. What the rules
+    refuse, and what is of another kind of cluster, is left out.
     """
     changes: list[dict[str, Any]] = [{}, *more]
     for section in sections:

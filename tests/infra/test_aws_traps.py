@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from infra.recording import ROOT, Recorded, Recording, record
+from infra.stackfiles import ROOT
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
 STACK = "aws-g4dn"

@@ -8,7 +8,7 @@ from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES
 from infra.eks import nodes as eks_nodes
 from infra.gke import nodes as gke_nodes
 from infra.machine import allocatable, for_pods
-from trainer.presets import PRESETS
+from trainer.config.presets import PRESETS
 
 
 def test_models_are_the_trainers_presets() -> None:

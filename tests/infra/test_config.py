@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.config import ConfigError, StackConfig, parse
-from infra.recording import stack_file_values
+from infra.stackfiles import stack_file_values
 
 MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
 

@@ -10,7 +10,8 @@ from infra import cost
 from infra.bill import Estimate
 from infra.config import StackConfig, parse
 from infra.gke import prices
-from infra.recording import Recorded, record_anywhere, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, record_anywhere
 from tests.infra import billed
 from tests.infra.billed import changed, line
 

@@ -11,7 +11,8 @@ from infra.bill import Estimate
 from infra.cluster import AUTOSCALER
 from infra.config import StackConfig, parse
 from infra.eks import machines, prices
-from infra.recording import record_anywhere, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import record_anywhere
 from tests.infra import billed
 from tests.infra.billed import changed, line
 

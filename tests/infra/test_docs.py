@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import layers
 from infra.config import StackConfig
-from infra.docs import ARCHITECTURE, DOCUMENTS, refreshed
+from review import layers
+from review.docs import ARCHITECTURE, DOCUMENTS, refreshed
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

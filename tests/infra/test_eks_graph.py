@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recording
+from review.recording import Recording
 from tests.infra.eks import ZONES, pod, stack
 from tests.infra.recorded import earlier
 from workloads.pod import TRAINER_ID

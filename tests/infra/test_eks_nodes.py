@@ -8,7 +8,7 @@ from email import message_from_string
 from typing import Any
 
 from infra.eks.nodes import GROUP_LIMIT
-from infra.recording import Recording
+from review.recording import Recording
 from tests.infra.eks import STACK, ZONES, pod, stack, workers
 
 
@@ -107,7 +107,7 @@ def test_every_run_has_a_rendezvous_of_its_own() -> None:
 
 
 def test_the_trainer_takes_every_argument() -> None:
-    from trainer.config import load
+    from trainer.config.schema import load
 
     arguments = pod(stack(), "Job", "training")["containers"][0]["args"]
     config = load(arguments[arguments.index("--") + 1 :])

@@ -14,7 +14,7 @@ from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES, WORKER_MACHIN
 from infra.eks.nodes import AUTOSCALER_IMAGES
 from infra.eks.section import EksConfig
 from infra.machine import allocatable
-from infra.recording import record
+from review.recording import record
 from tests.infra.recorded import changed
 
 STACK = "aws-g4dn"

@@ -12,9 +12,9 @@ import moto
 import pulumi
 import pytest
 
-from infra import computed
 from infra.eks.machines import MACHINES, NO_CONTROL_PLANE, REGIONS, SYSTEM_MACHINES
-from infra.recording import Recording, record
+from review import computed
+from review.recording import Recording, record
 from tests.infra.recorded import changed
 
 STACK = "aws-g4dn"

@@ -8,7 +8,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.recording import record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import record
 from tests.conftest import OFFER, write_kubeconfig
 
 

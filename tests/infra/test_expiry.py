@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra import expiry
+from cli import expired as expiry
+from cli.expired import expired, main
 from infra.config import ConfigError
-from infra.expiry import expired, main
 from tests.infra.recorded import changed
 
 NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)

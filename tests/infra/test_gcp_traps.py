@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from infra.recording import ROOT, Recorded, Recording, record, record_anywhere, stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
+from review.recording import Recorded, Recording, record, record_anywhere
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 CANARY = "hf_canaryCanaryCANARYcanary"

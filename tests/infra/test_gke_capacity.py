@@ -8,9 +8,9 @@ import pytest
 
 from infra import cost
 from infra.config import ConfigError, parse
-from infra.recording import Recorded, Recording, record
-from local.cloud_plugin.gcp import unmet
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
+from tests.standin.gcp import unmet
 
 LABEL, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recorded, Recording, record
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
@@ -270,7 +270,7 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
 @pytest.mark.parametrize("task", ["language_model", "question_answering"])
 @pytest.mark.parametrize("name", STACKS)
 def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task: str) -> None:
-    from trainer.config import load
+    from trainer.config.schema import load
 
     # A step is shared out between 16 accelerators, or between 3 machines.
     answering = {"microBatch": 3 if name == "gcp-a100" else 8}

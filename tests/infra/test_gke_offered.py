@@ -13,7 +13,7 @@ import pytest
 
 from infra.config import ConfigError, StackConfig, parse
 from infra.gke import offered
-from infra.recording import record
+from review.recording import record
 from tests.infra.recorded import changed
 
 PATH = "/projects/your-project/zones/us-central1-d/machineTypes/a2-highgpu-8g"

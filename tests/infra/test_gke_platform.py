@@ -8,7 +8,8 @@ import pytest
 
 from infra.catalog import MACHINES
 from infra.machine import DAEMONS, allocatable
-from infra.recording import record, stack_file_values, stacks
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import record
 from tests.infra.recorded import changed, recorded
 
 

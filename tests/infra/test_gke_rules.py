@@ -8,7 +8,7 @@ import pulumi
 import pytest
 
 from infra.config import ConfigError, parse
-from infra.recording import record
+from review.recording import record
 from tests.infra.recorded import changed
 
 

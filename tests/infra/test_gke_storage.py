@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.recording import Recording, record
+from review.recording import Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
 STACKS = ["gcp-a100", "gcp-c3"]

@@ -14,7 +14,8 @@ import yaml
 
 from infra import buildx
 from infra.image import ROOT, Recipe, content_hash, stage
-from infra.recording import Recorded, record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, record
 from tests.conftest import write_kubeconfig
 from tests.infra.recorded import changed
 

@@ -9,7 +9,7 @@ import pytest
 from infra import living
 from infra.config import StackConfig, parse
 from infra.eks.nodes import GROUP_LIMIT
-from infra.recording import record
+from review.recording import record
 from tests.infra import live
 from tests.infra.recorded import changed
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.graph import STORAGE, creation, destruction, table
-from infra.recording import Recorded, Recording, record_anywhere, stacks
+from infra.stackfiles import stacks
+from review.recording import Recorded, Recording, record_anywhere
 
 CLOUDS = [name for name in stacks() if name != "local"]
 

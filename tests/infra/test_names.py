@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infra.config import ConfigError, parse
 from infra.names import ZONE, made, rows
-from infra.recording import record
+from review.recording import record
 from tests.infra.recorded import changed
 
 KINDS = {"gke": "gcp-c3", "eks": "aws-g4dn"}

@@ -8,9 +8,10 @@ import pytest
 
 from infra.gke.services import apis, used
 from infra.needs import Trace, features, shown
-from infra.recording import Recording, record, stack_file_values, stacks
-from local.cloud_plugin.gcp import unmet
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import Recording, record
 from tests.infra.recorded import earlier, variants
+from tests.standin.gcp import unmet
 
 POOL = "gcp:container/nodePool:NodePool"
 #: Sections that say what is made on Google Cloud.

@@ -10,7 +10,8 @@ import pytest
 
 from infra.eks.section import EksConfig
 from infra.needs import features, shown
-from infra.recording import Recorded, Recording, record, stack_file_values, stacks
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import earlier, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import plan
-from infra.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, main, report
-from infra.recording import record
-from infra.snapshot import snapshot
+from review import plan
+from review.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, main, report
+from review.recording import record
+from review.snapshot import snapshot
 from tests.infra.recorded import changed, recorded
 
 POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"

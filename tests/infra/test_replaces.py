@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra import replaces
-from infra.recording import record
+from review import replaces
+from review.recording import record
 from tests.infra.recorded import changed
 
 DISK, CLUSTER, SUBNET = (

@@ -9,8 +9,9 @@ import pytest
 
 from infra.config import ConfigError, StackConfig, parse, section_class
 from infra.eks import prices
-from infra.graph import draw
-from infra.recording import ROOT, record_anywhere, stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
+from review.graph import draw
+from review.recording import record_anywhere
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "aws.md", "costs.md")}
 

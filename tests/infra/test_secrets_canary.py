@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from infra.image import RECIPES, ROOT, Recipe, content_hash, context_files, stage
-from infra.plan import compare, report
-from infra.recording import Recording, record, stacks
-from infra.snapshot import snapshot
+from infra.stackfiles import stacks
+from review.plan import compare, report
+from review.recording import Recording, record
+from review.snapshot import snapshot
 from tests.infra.recorded import changed
 
 CANARIES = {"huggingFaceToken": "hf_canaryCanaryCANARYcanary", "wandbApiKey": "0123canary4567canary89abcanary"}

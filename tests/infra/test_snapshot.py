@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import infra.image
-from infra import snapshot
-from infra.recording import Recorded, Recording, record_anywhere, stacks
+from infra.stackfiles import stacks
+from review import snapshot
+from review.recording import Recorded, Recording, record_anywhere
 
 
 @pytest.mark.parametrize("stack", stacks())

@@ -48,7 +48,7 @@ def test_the_launcher_starts_the_stand_in_from_anywhere(machine: Path) -> None:
     environment.choose_plugin(download=False)
     text = (paths.BIN / environment.PLUGIN).read_text()
     assert f"PYTHONPATH={paths.ROOT}" in text
-    assert f"exec {sys.executable} -m local.kubernetes_plugin" in text
+    assert f"exec {sys.executable} -m local.plugin" in text
     assert os.access(paths.BIN / environment.PLUGIN, os.X_OK)
 
 

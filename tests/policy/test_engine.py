@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.recording import ROOT
-from local.cloud_plugin.aws.account import Account
-from local.cloud_plugin.aws.emulator import aws
+from infra.stackfiles import ROOT
 from tests.conftest import OFFER, write_kubeconfig
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
+from tests.standin.aws.account import Account
+from tests.standin.aws.emulator import aws
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 PACK = ("--policy-pack", "policy")

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.config import ConfigError, parse
-from infra.recording import record, stack_file_values
+from infra.stackfiles import stack_file_values
 from policy.check import broken
+from review.recording import record
 
 #: Configurations of each stack; each takes half a second to declare.
 EXAMPLES = 12

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from infra.image import RECIPES, Recipe
-from infra.recording import ROOT, Recording, record_anywhere, stacks
+from infra.stackfiles import ROOT, stacks
 from policy.check import broken, main
 from policy.resource import UNKNOWN, Resource
 from policy.rules import RULES, demand, name, violations
+from review.recording import Recording, record_anywhere
 from tests.infra.recorded import recorded
 from workloads.pod import TRAINER_ID
 

@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSResponse
 from infra.config import StackConfig, parse
 from infra.doctor.amazon import Amazon
 from infra.doctor.google import Google
-from infra.recording import stack_file_values
+from infra.stackfiles import stack_file_values
 from prove.aws import Aws, _lists
 from prove.engine import State
 from prove.gcp import Gcp

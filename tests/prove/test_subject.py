@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from infra.config import parse
-from infra.recording import ROOT, record, stack_file_values, stacks
+from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import __main__ as command
 from prove import report
 from prove.engine import Result, State
 from prove.rows import STEPS, steps
 from prove.subject import LONG, Proved, hourly, overridden
+from review.recording import record
 
 PULUMI = """#!/bin/sh
 case "$1 $2" in

@@ -32,7 +32,12 @@ hypothesis_settings.load_profile("shared-cores")
 
 ROOT = Path(__file__).parents[2]
 Metrics = list[dict[str, Any]]
-PRELOAD = ["torch.distributed", "transformers.models.gpt2.modeling_gpt2", "trainer.model", "trainer.loop"]
+PRELOAD = [
+    "torch.distributed",
+    "transformers.models.gpt2.modeling_gpt2",
+    "trainer.models.weights",
+    "trainer.train.loop",
+]
 """What worker processes have loaded when they are forked."""
 
 
@@ -109,7 +114,7 @@ def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> N
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    from trainer import train
+    from trainer.train import __main__ as train
 
     sys.exit(train.main(arguments))
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from trainer import agent, metrics
-from trainer.agent import Agent
+from trainer.elastic import agent
+from trainer.elastic.agent import Agent
 from trainer.errors import Stop
 from trainer.files import write_json
+from trainer.train import metrics
 
 PATIENCE = 3
 

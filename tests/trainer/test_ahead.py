@@ -14,9 +14,14 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, api, start_processes
 
 from tests.trainer.conftest import ROOT, wait_until
-from trainer.ahead import SIGN, Ahead, wait_for_place
+from trainer.elastic.ahead import SIGN, Ahead, wait_for_place
 
-WORKER = "from trainer.ahead import wait_for_place; wait_for_place(); import os, sys; sys.exit(int(os.environ['RANK']))"
+WORKER = """
+from trainer.elastic.ahead import wait_for_place
+wait_for_place()
+import os, sys
+sys.exit(int(os.environ["RANK"]))
+"""
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer.conftest import PRELOAD
-from trainer import checkpoint
-from trainer.checkpoint import Snapshot
-from trainer.config import Checkpoint as Settings
+from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import Snapshot
+from trainer.checkpoint.saver import Saver
+from trainer.config.schema import Checkpoint as Settings
+from trainer.data.folder import save_tokenizer
 from trainer.errors import UserError
-from trainer.folder import save_tokenizer
-from trainer.saver import Saver
 
 SIZE: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import config
+from trainer.config import schema as config
 from trainer.errors import UserError
 
 NEEDED = ["data.directory=/data/x", "run.directory=/runs/x", "train.sequence_length=128", "model.preset=tiny"]

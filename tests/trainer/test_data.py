@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import feed
-from trainer.data import Batches, Tokens, gather, open_dataset, permute, share, windows
-from trainer.distributed import World
+from trainer.data import feed
+from trainer.data.batches import Batches, Tokens, gather, open_dataset, permute, share, windows
 from trainer.errors import UserError
+from trainer.parallel.world import World
 
 seeds = st.integers(0, 2**31)
 GOLDEN = [854, 706, 317, 389, 749, 88, 148, 817]
@@ -154,7 +154,7 @@ def test_auto_verifies_what_is_small(dataset: Path, tmp_path: Path, monkeypatch:
     shard.write_bytes(shard.read_bytes()[::-1])
     with pytest.raises(UserError, match="does not match its checksum"):
         open_dataset(str(tmp_path), "auto")
-    monkeypatch.setattr("trainer.data.VERIFIED_BYTES", 1000)
+    monkeypatch.setattr("trainer.data.batches.VERIFIED_BYTES", 1000)
     open_dataset(str(tmp_path), "auto")
     open_dataset(str(tmp_path), False)
 

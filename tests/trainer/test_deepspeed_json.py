@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from trainer import config, deepspeed_json, engine
-from trainer.distributed import World
+from trainer.config import deepspeed_json
+from trainer.config import schema as config
 from trainer.errors import UserError
+from trainer.parallel import engine
+from trainer.parallel.world import World
 
 Z1: dict[str, Any] = {
     "optimizer": {"type": "AdamW", "params": {"lr": 0.0006, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
@@ -124,7 +126,7 @@ def test_batch_sizes_that_contradict_the_run_are_told(tmp_path: Path, document: 
 
 
 def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
-    from trainer.engine_deepspeed import deepspeed_settings
+    from trainer.parallel.deepspeed import deepspeed_settings
 
     path = tmp_path / "deepspeed.json"
     path.write_text(

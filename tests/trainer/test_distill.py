@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.trainer.conftest import Workers, losses
-from trainer import config as configuration
-from trainer import distill
-from trainer.distill import Distillation, copy_layers
+from trainer.config import schema as configuration
 from trainer.errors import UserError
+from trainer.tasks import distill
+from trainer.tasks.distill import Distillation, copy_layers
 
 VOCABULARY = 500
 

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import ROOT
-from trainer import config, config_values, metrics, reference
+from trainer import reference
+from trainer.config import schema as config
+from trainer.config import values as config_values
+from trainer.train import metrics
 
 
 @pytest.mark.parametrize("name", sorted(reference.PARTS))

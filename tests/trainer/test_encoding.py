@@ -11,9 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
-from trainer.encoding import Encode, by_words, encoder, plain, splits_like_gpt2
-from trainer.sources import SAMPLE
-from trainer.tokenizer import load
+from trainer.data.encoding import Encode, by_words, encoder, plain, splits_like_gpt2
+from trainer.data.sources import SAMPLE
+from trainer.data.tokenizer import load
 
 Both = tuple[Encode, Encode]
 

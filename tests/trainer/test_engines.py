@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics, wait_until
-from trainer import checkpoint
+from trainer.checkpoint import format as checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -75,7 +75,7 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_and_engines(
 
 
 def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
-    from trainer import engine
+    from trainer.parallel import engine
 
     config = toy.configuration(**engine_settings)
     return toy.steps(engine.build(toy.work(), config, world, torch.float16), world, 0, 4)
@@ -98,7 +98,7 @@ def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tm
 
 
 def fp32_steps(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
-    from trainer import engine
+    from trainer.parallel import engine
 
     config = toy.configuration(**engine_settings)
     return toy.steps(engine.build(toy.work(), config, world, torch.float32), world, 0, 2)
@@ -129,7 +129,7 @@ def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, t
 
 
 def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
-    from trainer import engine
+    from trainer.parallel import engine
 
     config = toy.configuration(communication__compression=compression)
     built = engine.build(toy.work(), config, world, torch.float32)
@@ -195,9 +195,10 @@ def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Setting
 
 def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
     """What a model cannot do with one batch, it can never do: wrong gradients, masks or targets show here."""
-    from trainer import engine, model
-    from trainer.distributed import World
-    from trainer.language_model import LanguageModel
+    from trainer.models import weights as model
+    from trainer.models.gpt2 import LanguageModel
+    from trainer.parallel import engine
+    from trainer.parallel.world import World
 
     net = model.build("tiny", 100, 0, seed=1)
     module = LanguageModel(net)
@@ -224,9 +225,9 @@ class Given:
 
 
 def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
-    from trainer import feed
-    from trainer.loop import Loop
-    from trainer.metrics import Reporter
+    from trainer.data import feed
+    from trainer.train.loop import Loop
+    from trainer.train.metrics import Reporter
 
     config = toy.configuration()
     reporter = Reporter(folder, 1, world.size, 1, config.metrics, first=False)
@@ -243,8 +244,8 @@ def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(tmp_path: P
 
 
 def test_data_parallelism_is_asked_for_in_words_of_every_torch_from_2_11_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer import engine_ddp
-    from trainer.distributed import World
+    from trainer.parallel import ddp as engine_ddp
+    from trainer.parallel.world import World
 
     class Module(torch.nn.Module):
         """DistributedDataParallel as far as torch 2.11 and 2.15 call its arguments by the same names."""

@@ -15,7 +15,8 @@ from tests.trainer import toy
 
 def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Four steps; the same with a new engine after two, from what a checkpoint would hold."""
-    from trainer import distributed, engine
+    from trainer.parallel import engine
+    from trainer.parallel import world as distributed
 
     config = toy.configuration(**changes)
     whole = toy.steps(engine.build(toy.work(), config, world, torch.bfloat16), world, 0, 4)
@@ -54,8 +55,9 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
 
 def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
     """Of a step that the second worker begins half a second late, after two that both begin together."""
-    from trainer import distributed, engine
-    from trainer.feed import Feed
+    from trainer.data.feed import Feed
+    from trainer.parallel import engine
+    from trainer.parallel import world as distributed
 
     built = engine.build(toy.work(), toy.configuration(**changes), world, torch.float32)
     feed = Feed(toy.Batches(), world, 0, built.equal_turns)

@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from tests.trainer.conftest import EtcdServer
+from trainer.elastic.etcd import Etcd, access
 from trainer.errors import UserError
-from trainer.etcd import Etcd, access
 
 Start = Callable[..., EtcdServer]
 

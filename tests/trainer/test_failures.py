@@ -14,9 +14,12 @@ import torch.distributed as dist
 from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer.conftest import Workers, run_worker
-from trainer import checkpoint, distributed, failures, train
-from trainer.config import Config
+from trainer.checkpoint import format as checkpoint
+from trainer.config.schema import Config
 from trainer.errors import Retry, UserError
+from trainer.parallel import world as distributed
+from trainer.train import __main__ as train
+from trainer.train import failures
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
@@ -26,7 +29,7 @@ OTHER = "CUDA error: an illegal memory access was encountered"
 
 def second_fails_at(step: int, error: type[RuntimeError], text: str, environment: dict[str, str]) -> None:
     """Let the second worker raise in this step, and the launcher's error file of each lie beside the log."""
-    from trainer.engine_ddp import DdpEngine
+    from trainer.parallel.ddp import DdpEngine
 
     real = DdpEngine.step
 

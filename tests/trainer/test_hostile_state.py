@@ -18,9 +18,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _
 
 from tests.trainer.conftest import EtcdServer, free_port, wait_until
 from tests.trainer.toy import Bomb
-from trainer import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state
-from trainer.etcd import Etcd, access
-from trainer.rendezvous import Handler
+from trainer.elastic import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state
+from trainer.elastic.etcd import Etcd, access
+from trainer.elastic.rendezvous import Handler
 
 
 def full_state() -> _RendezvousState:

@@ -9,9 +9,11 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
-from trainer import attention, language_model, model
-from trainer.head import Kernels, TiedGradient, replace_in_groups, token_loss
-from trainer.language_model import LanguageModel
+from trainer.models import attention
+from trainer.models import gpt2 as language_model
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
 
 VOCABULARY = 300
 """No multiple of 128: the copy that the head multiplies has 384 rows."""

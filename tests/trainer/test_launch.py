@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import Launcher, Workers, losses, reached, termination, wait_until
-from trainer import checkpoint, launch
+from trainer import launch
+from trainer.checkpoint import format as checkpoint
 
 Start = Callable[..., Launcher]
 Settings = Callable[..., list[str]]

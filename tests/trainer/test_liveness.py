@@ -15,8 +15,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousState,
 )
 
-from trainer import rendezvous_state
-from trainer.liveness import WatchingStateHolder
+from trainer.elastic import rendezvous_state
+from trainer.elastic.liveness import WatchingStateHolder
 
 A, B, C, D = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3, 4))
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,11 +10,17 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from trainer import communication, config, evaluate, language_model, loop, memory, model
-from trainer.data import Tokens
+from trainer import evaluate
+from trainer.config import schema as config
+from trainer.config.presets import PRESETS
+from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.language_model import LanguageModel
-from trainer.presets import PRESETS
+from trainer.models import gpt2 as language_model
+from trainer.models import memory
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.parallel import communication
+from trainer.train import loop
 
 GIB = 2**30
 NEEDED = ["data.directory=/d", "run.directory=/r"]

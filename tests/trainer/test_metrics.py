@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import free_port
-from trainer.config import Metrics
-from trainer.metrics import Reporter, StepFigures
+from trainer.config.schema import Metrics
+from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
 

@@ -14,11 +14,12 @@ from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
 
 from tests.trainer.conftest import Workers
-from trainer import checkpoint, model
-from trainer.data import open_dataset
+from trainer.checkpoint import format as checkpoint
+from trainer.config.presets import PRESETS
+from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.language_model import LanguageModel
-from trainer.presets import PRESETS
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import capability, fetch, gpu_check, launch
+from trainer import fetch, gpu_check, launch
+from trainer.elastic import capability
 from trainer.errors import EXIT_FATAL, UserError
 
 PRESENT = """processor\t: 0
@@ -236,7 +237,7 @@ def test_a_model_that_cannot_be_fetched_is_one_line(tmp_path: Path) -> None:
 
 
 def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
-    from trainer.squad_data import read
+    from trainer.tasks.squad_data import read
 
     answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
     unanswered = {"id": "2", "question": "Why?", "is_impossible": True, "answers": []}

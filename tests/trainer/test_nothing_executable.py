@@ -16,9 +16,11 @@ import torch.distributed as dist
 
 from tests.trainer import toy
 from tests.trainer.conftest import ROOT
-from trainer import distributed, model, model_source
-from trainer.distributed import World
 from trainer.errors import UserError
+from trainer.models import source as model_source
+from trainer.models import weights as model
+from trainer.parallel import world as distributed
+from trainer.parallel.world import World
 
 UNPICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 MODULES = sorted(path for folder in ("trainer", "workloads") for path in (ROOT / folder).rglob("*.py"))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trainer.errors import UserError
-from trainer.peaks import named, peaks
-from trainer.precision import Hardware, choose, hardware
+from trainer.train.peaks import named, peaks
+from trainer.train.precision import Hardware, choose, hardware
 
 T4 = Hardware("Tesla T4", (7, 5))
 

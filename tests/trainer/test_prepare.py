@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from trainer import documents, prepare, shards
-from trainer.data import open_dataset
-from trainer.sources import find
+from trainer import prepare
+from trainer.data import documents, shards
+from trainer.data.batches import open_dataset
+from trainer.data.sources import find
 
 
 def run(*arguments: str | Path) -> int:
@@ -117,7 +118,7 @@ def test_a_killed_preparation_is_not_taken_for_a_dataset(text: Path, tmp_path: P
 
 
 def test_gpt2s_own_tokenizer_needs_no_network_and_matches_its_known_ids(tmp_path: Path) -> None:
-    from trainer.tokenizer import load
+    from trainer.data.tokenizer import load
 
     tokenizer = load("gpt2")
     # As OpenAI's encoder and every copy of it encodes this text.
@@ -307,7 +308,7 @@ def test_progress_is_told_in_log_lines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("trainer.pieces.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.data.pieces.LOG_SECONDS", 0.0)
     monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
     assert run("--input", *pieces, "--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("event=preparing ")]

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import Workers
-from trainer import communication, config, report, report_page
+from trainer import report
+from trainer.config import schema as config
 from trainer.errors import UserError
+from trainer.export import report_page
+from trainer.parallel import communication
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]

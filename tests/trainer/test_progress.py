@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer import config, resume
-from trainer.engine import Outcome
+from trainer.checkpoint import resume
+from trainer.config import schema as config
 from trainer.errors import TrainingError
-from trainer.progress import Progress, check_first_loss, check_weights
+from trainer.parallel.engine import Outcome
+from trainer.train.progress import Progress, check_first_loss, check_weights
 
 
 def outcomes(progress: Progress, flags: list[int], first: int = 0) -> None:

@@ -20,8 +20,8 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from tests.trainer.conftest import ROOT, EtcdServer, wait_until
-from trainer.etcd import Etcd, access
-from trainer.rendezvous_etcd import EtcdBackend, EtcdStore
+from trainer.elastic.etcd import Etcd, access
+from trainer.elastic.rendezvous_etcd import EtcdBackend, EtcdStore
 
 
 def connect(server: EtcdServer, **options: Any) -> Etcd:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainer import config, report
-from trainer.checkpoint import folder
-from trainer.metrics import Reporter, StepFigures
+from trainer import report
+from trainer.checkpoint.format import folder
+from trainer.config import schema as config
+from trainer.train.metrics import Reporter, StepFigures
 
 
 def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes: Any) -> Path:
@@ -135,7 +136,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
-    from trainer.report_plots import split
+    from trainer.export.report_plots import split
 
     parts = split(report.read(make(tmp_path / "run", 30), "run"))
     assert parts == pytest.approx(
@@ -161,7 +162,7 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_speed_of_every_run_is_inside_the_picture() -> None:
     from matplotlib.figure import Figure
 
-    from trainer import report_plots
+    from trainer.export import report_plots
 
     def run(speed: float) -> report.Run:
         lines = [{"step": step, "tokens_per_second": speed} for step in (1, 2)]

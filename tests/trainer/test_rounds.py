@@ -18,9 +18,9 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousExitOp
 
 from tests.trainer.conftest import EtcdServer, wait_until
-from trainer import rendezvous_etcd
-from trainer.etcd import Etcd
-from trainer.rendezvous import Handler
+from trainer.elastic import rendezvous_etcd
+from trainer.elastic.etcd import Etcd
+from trainer.elastic.rendezvous import Handler
 
 
 class Nodes:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.trainer.test_checkpoint import Training, newest
-from trainer import checkpoint
-from trainer.config import Checkpoint as Settings
-from trainer.saver import Saver, scheduled
+from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.saver import Saver, scheduled
+from trainer.config.schema import Checkpoint as Settings
 
 MEGABYTE = 2**20
 

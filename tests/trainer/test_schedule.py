@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Optimizer
-from trainer.schedule import learning_rate
+from trainer.config.schema import Optimizer
+from trainer.train.schedule import learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:

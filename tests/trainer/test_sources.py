@@ -25,9 +25,10 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from tests.trainer.toy import apart
-from trainer import documents, prepare
-from trainer.documents import Piece, Segment, plan, units
-from trainer.sources import Source, find
+from trainer import prepare
+from trainer.data import documents
+from trainer.data.documents import Piece, Segment, plan, units
+from trainer.data.sources import Source, find
 
 TEXTS = [
     f"Document {number} says: light is not similar, {'very ' * (number % 7)}homogeneal.\n\nTwice."
@@ -227,7 +228,7 @@ def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypat
 
 def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
     """A document that is too long for one call has the ids that it would have in one."""
-    from trainer.tokenizer import load
+    from trainer.data.tokenizer import load
 
     tokenizer = load("gpt2")
     whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"

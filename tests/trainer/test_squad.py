@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
 from tests.trainer.toy import apart
-from trainer import config as configuration
-from trainer import finetune_qa, squad, squad_data
+from trainer import finetune_qa
+from trainer.config import schema as configuration
 from trainer.errors import UserError
-from trainer.squad_data import Question
-from trainer.squad_features import Batches, Feature, collate, features
-from trainer.squad_score import best_span, exact_match, f1, score
+from trainer.tasks import squad, squad_data
+from trainer.tasks.squad_data import Question
+from trainer.tasks.squad_features import Batches, Feature, collate, features
+from trainer.tasks.squad_score import best_span, exact_match, f1, score
 
 QUESTIONS = Path(__file__).parent / "data" / "squad.json"
 KEY = "question_answering.train"

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
-from trainer import squad_cache, squad_data
-from trainer.squad_data import Question
-from trainer.squad_features import Feature, features
+from trainer.tasks import squad_cache, squad_data
+from trainer.tasks.squad_data import Question
+from trainer.tasks.squad_features import Feature, features
 
 QUESTIONS = squad_data.read("question_answering.train", str(Path(__file__).parent / "data" / "squad.json"))
 SHAPE = (48, 8, 12)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.conftest import Workers, losses, reached, wait_until
-from trainer import checkpoint
+from trainer.checkpoint import format as checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]

@@ -16,9 +16,9 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousInfo, RendezvousParameters
 
 from tests.trainer.conftest import ROOT, Launcher, free_port, losses, wait_until
-from trainer import network, rendezvous_c10d
-from trainer.rendezvous import Handler
-from trainer.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend
+from trainer.elastic import network, rendezvous_c10d
+from trainer.elastic.rendezvous import Handler
+from trainer.elastic.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend
 
 
 class StorePod:

@@ -13,9 +13,10 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.trainer.conftest import Workers, losses, run_worker
-from trainer import compiled, config
-from trainer.checkpoint import Checkpoint, verify
-from trainer.distributed import World
+from trainer.checkpoint.format import Checkpoint, verify
+from trainer.config import schema as config
+from trainer.models import compiled
+from trainer.parallel.world import World
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
@@ -28,8 +29,8 @@ XL_SECONDS = 18.7e9 / 60e6 / SCALE
 
 def slow_machine(environment: dict[str, str], arguments: list[str], log: str) -> None:
     """Both read a checkpoint as slowly as XL's; the second takes longer to load it and to compile as well."""
-    from trainer import checkpoint
-    from trainer.language_model import LanguageModel
+    from trainer.checkpoint import format as checkpoint
+    from trainer.models.gpt2 import LanguageModel
 
     sha256, load_optimizer, second = checkpoint.sha256, checkpoint.load_optimizer, environment["RANK"] == "1"
 

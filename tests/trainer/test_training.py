@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
-from trainer import checkpoint
+from trainer.checkpoint import format as checkpoint
 
 PATIENCE = 240
 """Seconds: what takes ten of them takes minutes on a machine that others use."""

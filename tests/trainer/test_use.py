@@ -16,7 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
 from tests.trainer.test_squad import QUESTIONS, encoder
-from trainer import evaluate, export, sample
+from trainer import evaluate, sample
+from trainer.export import __main__ as export
 
 __all__ = ["encoder"]  # a fixture
 
@@ -121,7 +122,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     for _ in range(20):
         with torch.no_grad():
             ids = torch.cat([ids, net(ids).logits[:, -1:].argmax(-1)], dim=1)
-    from trainer.model_source import from_run
+    from trainer.models.source import from_run
 
     text = sample.sample(from_run(run), "The Rays", 20, temperature=0)[0]
     assert text == words.decode(ids[0], skip_special_tokens=True)
@@ -130,7 +131,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "exact"), [("fp32", True), ("bf16", False), ("fp16", False)])
 def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: str, exact: bool) -> None:
-    from trainer.language_model import LanguageModel
+    from trainer.models.gpt2 import LanguageModel
 
     output = tmp_path / "model"
     assert export.main(["--run", str(run), "--output", str(output), "--dtype", dtype]) == 0

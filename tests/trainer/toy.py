@@ -55,7 +55,7 @@ class Batches:
 
 
 def work() -> Any:
-    from trainer.work import Work
+    from trainer.tasks.work import Work
 
     net = Net()
     return Work(
@@ -74,7 +74,7 @@ def work() -> Any:
 
 def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]]:
     """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
-    from trainer.feed import Feed
+    from trainer.data.feed import Feed
 
     feed = Feed(Batches(), world, first, engine.equal_turns)
     found = []
@@ -126,7 +126,7 @@ def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -
 def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    from trainer import distributed
+    from trainer.parallel import world as distributed
 
     torch.set_num_threads(1)
     joined = distributed.join(30)
@@ -136,7 +136,7 @@ def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: 
 
 
 def configuration(**changes: Any) -> Any:
-    from trainer import config
+    from trainer.config import schema as config
 
     values = {"data.directory": "/none", "run.directory": "/none", "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1}
     values |= {key.replace("__", "."): value for key, value in changes.items()}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recording, record
+from cli import board, reach
+from review.recording import Recording, record
 from tests.infra.recorded import changed
-from workloads import board, reach
 from workloads.layout import VOLUME_ACCESS
 
 

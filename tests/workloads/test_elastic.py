@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from infra.config import ConfigError, parse
-from infra.recording import Recording, record, record_anywhere, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recording, record, record_anywhere
 from workloads.certificates import CertificateProvider, issue
 
 pytestmark = pytest.mark.usefixtures("local_kubeconfig")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cli import fetch
+from cli.transfer import Pair, TransferError, get
+from cli.volume_server import PIECE, hashes, partial
 from tests.workloads.volume import Seen, Wire, server
-from workloads import fetch
-from workloads.transfer import Pair, TransferError, get
-from workloads.volume_server import PIECE, hashes, partial
 
 RUN = "/data/runs/small"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.recording import Recorded, Recording, record
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.recording import Recorded, Recording, record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, Recording, record
 
 CLUSTER_SCOPED = {"Namespace", "PersistentVolume", "PriorityClass"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
-from infra.recording import record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import record
 from workloads.dataset import prepare_arguments
 from workloads.training_arguments import run_name, training_arguments
 
@@ -70,7 +71,7 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
-    from trainer.config import load
+    from trainer.config.schema import load
 
     training = TrainingConfig(model="tiny", steps=20, tokens_per_step=256, sequence_length=64, micro_batch=2)
     training = training.model_copy(update={"optimizer": training.optimizer.model_copy(update={"warmup_steps": 3})})

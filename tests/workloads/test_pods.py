@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recording, record, stack_file_values, stacks
-from trainer import distributed
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import Recording, record
+from trainer.parallel import world as distributed
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from workloads import reach
+from cli import reach
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from chaos.lab import find_etcd
-from infra.recording import Recording, record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recording, record
+from trainer.elastic.etcd import Etcd, access
 from trainer.errors import UserError
-from trainer.etcd import Etcd, access
 from workloads.certificates import issue
 
 NAMES = {"CACERT": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from workloads.follow import Target
-from workloads.logs import choose
-from workloads.state import INDEX, state
-from workloads.status import screen, status_file
+from cli.follow import Target
+from cli.logs import choose
+from cli.state import INDEX, state
+from cli.status import screen, status_file
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 TARGET = Target("trainyard-local", "trainyard", "train-small-1", None, {})

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.recording import Recorded, Recording, record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, Recording, record
 from tests.workloads import schema
 from workloads import trainjob
 

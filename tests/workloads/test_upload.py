@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from cli import upload
+from cli.reach import SERVER
+from cli.transfer import Pair, TransferError, copy, put
+from cli.volume_server import PIECE, Server, partial
 from tests.workloads.volume import Seen, Wire, server
-from workloads import upload
-from workloads.reach import SERVER
-from workloads.transfer import Pair, TransferError, copy, put
-from workloads.volume_server import PIECE, Server, partial
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_a_killed_transfer_goes_on_with_the_pieces_that_are_missing(tmp_path: Pa
     program = f"""
 import socket, sys
 from pathlib import Path
-from workloads.transfer import Volume, put
-from workloads.upload import local_files
+from cli.transfer import Volume, put
+from cli.upload import local_files
 from tests.workloads.volume import Seen
 class Slow(Seen):
     def advance(self, size):
@@ -134,7 +134,7 @@ def test_a_damaged_piece_is_found_and_sent_again_alone(tmp_path: Path, volume_fo
 def test_a_piece_that_arrives_damaged_is_refused(
     volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workloads.transfer.PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
     with pytest.raises(TransferError, match="arrived damaged"):
         wire.volume.ask("PUT", "bytes", b"x", path=volume_folder / "a", start=0, sha256=_sha(b"y"), size=1)
     assert tree(volume_folder) == {}
@@ -161,7 +161,7 @@ def test_connections_that_break_are_made_again(tmp_path: Path, volume_folder: Pa
 def test_a_server_that_stays_away_is_told_with_what_to_do(
     tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workloads.transfer.PATIENCE_SECONDS", 1)
+    monkeypatch.setattr("cli.transfer.PATIENCE_SECONDS", 1)
     with server(volume_folder) as (port, _):
         wire = Wire(port)
     with pytest.raises(TransferError, match=r"connection to the volume is lost .* it goes on where it stopped"):

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workloads.reach import SERVER, relay
-from workloads.transfer import Volume
+from cli.reach import SERVER, relay
+from cli.transfer import Volume
 
 
 class Seen:
@@ -34,7 +34,7 @@ class Seen:
 
 
 class Wire:
-    """Connections to a server through workloads.reach.relay; what passes is counted."""
+    """Connections to a server through cli.reach.relay; what passes is counted."""
 
     def __init__(self, port: int, break_after: int | None = None):
         self.port, self.break_after = port, break_after

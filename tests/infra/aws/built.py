@@ -1,6 +1,6 @@
 """The recorded resource graph of a stack, made in an emulated AWS account and deleted again.
 
-References in the record are to values that infra/computed.py made up; here each is replaced by what AWS answered when
+References in the record are to values that review/computed.py made up; here each is replaced by what AWS answered when
 the resource was made. The order is the worst that the graph allows, so that a dependency that is missing is found out,
 and not hidden by the order in which the program happens to be written.
 """
@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from infra import computed
-from infra.recording import Recorded, Recording
-from local.cloud_plugin.aws import resources
-from local.cloud_plugin.aws.account import Account
+from review import computed
+from review.recording import Recorded, Recording
 from tests.infra.recorded import earlier
+from tests.standin.aws import resources
+from tests.standin.aws.account import Account
 
 #: Values that the record cannot have by chance, and so can be looked for inside of texts.
 DISTINCT = 12

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.cloud_plugin.aws.account import Account
-from local.cloud_plugin.aws.emulator import aws
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
 from tests.infra.recorded import recorded
+from tests.standin.aws.account import Account
+from tests.standin.aws.emulator import aws
 
 STACK, REGION = "aws-g4dn", "us-east-2"
 

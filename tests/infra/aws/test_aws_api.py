@@ -5,9 +5,9 @@ account gave to those before it, in the worst order that the graph allows. So a 
 role that cannot be assumed, a missing right or dependency is refused here as in AWS, and destroy leaves nothing.
 
 What moto 5.2 cannot do, so that only AWS itself tells:
-- it has no add-ons, access entries, pod identities and placement groups: local/cloud_plugin/aws/emulator.py adds them;
+- it has no add-ons, access entries, pod identities and placement groups: tests/standin/aws/emulator.py adds them;
 - nothing takes time, and nothing runs: no node joins, no add-on becomes healthy, no spot capacity, no image is pulled;
-- it evaluates no policies: statements are read by local/cloud_plugin/aws/policies.py, without resources and conditions,
+- it evaluates no policies: statements are read by tests/standin/aws/policies.py, without resources and conditions,
   and nothing is said of the rights of whoever runs `pulumi up`, of key policies and of service control policies;
 - it knows no quotas (vCPUs of G instances, addresses, networks) and not which zone takes a control plane;
 - versions of Kubernetes, add-ons and AMIs are not checked, nor the contents of user data and add-on configurations;
@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import pytest
 
-from infra.recording import record
-from local.cloud_plugin.aws import inventory, resources, settled
-from local.cloud_plugin.aws.account import Account, Refused
+from review.recording import record
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
 from tests.infra.aws.conftest import REGION, STACK, account_number
 from tests.infra.recorded import changed, recorded
+from tests.standin.aws import inventory, resources, settled
+from tests.standin.aws.account import Account, Refused
 
 
 def test_all_of_it_is_made_and_a_training_could_run(living: Built) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from infra import computed
-from infra.recording import Recorded, record
-from local.cloud_plugin.aws import policies, resources, settled
-from local.cloud_plugin.aws.account import Account, Refused
-from local.cloud_plugin.aws.emulator import CALLER
-from local.kubernetes_plugin.errors import PluginError
+from local.plugin.errors import PluginError
+from review import computed
+from review.recording import Recorded, record
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
 from tests.infra.aws.conftest import STACK, account_number
 from tests.infra.recorded import changed, recorded
+from tests.standin.aws import policies, resources, settled
+from tests.standin.aws.account import Account, Refused
+from tests.standin.aws.emulator import CALLER
 
 NOWHERE = "arn:aws:iam::aws:policy/AmazonEKSClusterPolice"
 ZONE = "use2-az1"

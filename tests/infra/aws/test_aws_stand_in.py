@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from local.cloud_plugin.aws.provider import VARIABLE, AwsResources
-from local.cloud_plugin.cloud import Cloud
-from local.kubernetes_plugin.engine import Engine
-from local.kubernetes_plugin.errors import PluginError
-from local.kubernetes_plugin.naming import Urn
-from local.kubernetes_plugin.values import UNKNOWN
+from local.plugin.engine import Engine
+from local.plugin.errors import PluginError
+from local.plugin.naming import Urn
+from local.plugin.values import UNKNOWN
+from tests.standin.aws.provider import VARIABLE, AwsResources
+from tests.standin.cloud import Cloud
 
 GROUP, TEMPLATE = "aws:eks/nodeGroup:NodeGroup", "aws:ec2/launchTemplate:LaunchTemplate"
 LIFECYCLE = "aws:ecr/lifecyclePolicy:LifecyclePolicy"

@@ -16,12 +16,12 @@ from infra.config import parse
 from infra.doctor import aws_leftovers
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding
-from infra.recording import ROOT, stack_file_values
-from local.cloud_plugin.aws.account import Account
+from infra.stackfiles import ROOT, stack_file_values
 from tests.infra.aws import built
 from tests.infra.aws.built import Built
 from tests.infra.aws.conftest import REGION, STACK, account_number
 from tests.infra.recorded import recorded
+from tests.standin.aws.account import Account
 
 RUNBOOK = (ROOT / "docs" / "aws.md").read_text()
 #: No machine runs in the emulation, and so no disk and no interface of a node.

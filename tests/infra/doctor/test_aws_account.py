@@ -13,7 +13,8 @@ from infra.doctor.__main__ import main
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding
 from infra.needs import shown
-from infra.recording import record, stack_file_values
+from infra.stackfiles import stack_file_values
+from review.recording import record
 from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, Raw, client, config, only, problems
 from tests.infra.recorded import changed
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from infra.doctor import aws, aws_leftovers
 from infra.doctor.amazon import Amazon
-from infra.recording import record_anywhere
+from review.recording import record_anywhere
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
 
 

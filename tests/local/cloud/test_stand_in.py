@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra import computed
-from local.cloud_plugin.cloud import CLUSTER, Cloud, Thing
-from local.cloud_plugin.server import Resources
-from local.kubernetes_plugin.engine import Engine
-from local.kubernetes_plugin.errors import PluginError
-from local.kubernetes_plugin.naming import Urn
-from local.kubernetes_plugin.values import UNKNOWN, Secret
+from local.plugin.engine import Engine
+from local.plugin.errors import PluginError
+from local.plugin.naming import Urn
+from local.plugin.values import UNKNOWN, Secret
+from review import computed
+from tests.standin.cloud import CLUSTER, Cloud, Thing
+from tests.standin.server import Resources
 
 ROOT = Path(__file__).parents[3]
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
@@ -229,7 +229,7 @@ def test_another_image_is_the_same_resource(tmp_path: Path) -> None:
 
 def test_it_starts_for_tests_only() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "local.cloud_plugin", "gcp"], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "tests.standin", "gcp"], cwd=ROOT, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1
     assert "it is for tests" in done.stderr

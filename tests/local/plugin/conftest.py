@@ -71,7 +71,7 @@ def engine_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
     """Pulumi on PATH with our launcher before it, and a home of its own."""
     folder = tmp_path_factory.mktemp("launcher")
     launcher = folder / "pulumi-resource-kubernetes"
-    command = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m local.kubernetes_plugin"
+    command = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m local.plugin"
     launcher.write_text(f'#!/bin/sh\n{command} "$@"\n')
     launcher.chmod(0o755)
     return {

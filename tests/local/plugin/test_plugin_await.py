@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from local.kubernetes_plugin.values import to_struct
+from local.plugin.values import to_struct
 from tests.local.plugin.conftest import Cluster, Entry, Stack, resource
 from tests.local.plugin.test_plugin_engine import SKIP, sleeper
 from tests.local.plugin.test_plugin_protocol import start_plugin

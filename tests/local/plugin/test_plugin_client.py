@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from local.kubernetes_plugin import client as client_module
-from local.kubernetes_plugin import operations
-from local.kubernetes_plugin.client import Client
-from local.kubernetes_plugin.engine import Engine
-from local.kubernetes_plugin.errors import ApiError, CancelledError, NoSuchKindError, PluginError
-from local.kubernetes_plugin.naming import Urn
-from local.kubernetes_plugin.provider import Provider
-from local.kubernetes_plugin.settings import Settings
+from local.plugin import client as client_module
+from local.plugin import operations
+from local.plugin.client import Client
+from local.plugin.engine import Engine
+from local.plugin.errors import ApiError, CancelledError, NoSuchKindError, PluginError
+from local.plugin.naming import Urn
+from local.plugin.provider import Provider
+from local.plugin.settings import Settings
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "demo"}}
 KINDS = {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]}

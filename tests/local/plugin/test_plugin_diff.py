@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra import immutable
-from local.kubernetes_plugin import diff, ownership, state
-from local.kubernetes_plugin.values import UNKNOWN
+from local.plugin import diff, ownership, state
+from local.plugin.values import UNKNOWN
+from review import immutable
 
 
 def job(**spec: Any) -> dict[str, Any]:

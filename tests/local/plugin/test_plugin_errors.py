@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from local.kubernetes_plugin.errors import ApiError, hide, parse_status
+from local.plugin.errors import ApiError, hide, parse_status
 
 
 def refused(code: int, reason: str, message: str, causes: list[dict[str, Any]] | None = None) -> str:

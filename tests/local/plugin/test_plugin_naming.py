@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from local.kubernetes_plugin import naming
-from local.kubernetes_plugin.errors import PluginError
-from local.kubernetes_plugin.naming import Urn
-from local.kubernetes_plugin.values import UNKNOWN
+from local.plugin import naming
+from local.plugin.errors import PluginError
+from local.plugin.naming import Urn
+from local.plugin.values import UNKNOWN
 
 
 def urn(token: str, name: str = "train") -> Urn:

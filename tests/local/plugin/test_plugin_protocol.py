@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
-from local.kubernetes_plugin.values import UNKNOWN, Secret, from_struct, to_struct
+from local.plugin.values import UNKNOWN, Secret, from_struct, to_struct
 
 ROOT = Path(__file__).parents[3]
 KUBECONFIG = """
@@ -30,7 +30,7 @@ URN = "urn:pulumi:dev::project::kubernetes:{}::train"
 @contextmanager
 def start_plugin(kubeconfig: str, process: list[subprocess.Popen[str]] | None = None) -> Iterator[Any]:
     """A stub of a running plugin, configured. It must end by itself when told to."""
-    command = [sys.executable, "-m", "local.kubernetes_plugin"]
+    command = [sys.executable, "-m", "local.plugin"]
     plugin = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if process is not None:
         process.append(plugin)
@@ -150,7 +150,7 @@ def test_a_bug_in_the_request_is_no_traceback(stub: Any) -> None:
 def test_it_does_not_outlive_its_parent() -> None:
     script = """
 import subprocess, sys
-plugin = subprocess.Popen([sys.executable, "-m", "local.kubernetes_plugin"], stdout=subprocess.PIPE)
+plugin = subprocess.Popen([sys.executable, "-m", "local.plugin"], stdout=subprocess.PIPE)
 plugin.stdout.readline()
 print(plugin.pid, flush=True)
 """

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from local.kubernetes_plugin import awaiting, pods
-from local.kubernetes_plugin.client import Client
-from local.kubernetes_plugin.errors import PluginError
-from local.kubernetes_plugin.readiness import readiness
-from local.kubernetes_plugin.settings import Settings
+from local.plugin import awaiting, pods
+from local.plugin.client import Client
+from local.plugin.errors import PluginError
+from local.plugin.readiness import readiness
+from local.plugin.settings import Settings
 
 CLIENT = Client(Settings({}, None, "default"), threading.Event())
 

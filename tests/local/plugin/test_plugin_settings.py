@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from local.kubernetes_plugin import settings
-from local.kubernetes_plugin.errors import PluginError
-from local.kubernetes_plugin.values import UNKNOWN
+from local.plugin import settings
+from local.plugin.errors import PluginError
+from local.plugin.values import UNKNOWN
 
 
 def kubeconfig(name: str, server: str = "https://a:6443", namespace: str | None = None) -> dict[str, Any]:

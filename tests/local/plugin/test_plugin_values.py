@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from local.kubernetes_plugin.quantity import canonical
-from local.kubernetes_plugin.values import (
+from local.plugin.quantity import canonical
+from local.plugin.values import (
     SECRET_SIGNATURE,
     SIGNATURE,
     UNKNOWN,

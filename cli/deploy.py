@@ -1,0 +1,215 @@
+"""Runs Pulumi for a workflow: `python -m cli.deploy up STACK`, then `settle`, also where the job was cancelled.
+
+GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it with its children after 2.5 s
+more; steps with `if: cancelled()` then have five minutes
+(docs.github.com/en/actions/reference/workflow-cancellation-reference, 2026-11-22). Pulumi killed in the middle leaves
+the stack locked, and resources that its state does not know. So Pulumi has a session of its own and writes to a file:
+the step that follows the file may be killed, and `settle` waits until what was begun has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from infra.config import ConfigError, StackConfig, parse
+from infra.stackfiles import ROOT, stack_file_values, stacks
+
+QUIET = ("--non-interactive", "--color", "never", "--suppress-outputs", "--suppress-progress")
+COMMANDS = {
+    "up": ("up", "--yes", "--skip-preview", "--policy-pack", "policy"),
+    "destroy": ("destroy", "--yes", "--skip-preview"),
+    "drift": ("preview", "--refresh", "--expect-no-changes", "--diff"),
+}
+#: Minutes for everything that has no key of its own: control plane, nodes, image, storage (infra/scope.py, LONG).
+MINUTES = {"up": 75, "destroy": 120, "drift": 30}
+#: What GitHub lets a job take on a machine of its own; 10 are for what is before and after Pulumi.
+HOSTED_MINUTES = 360 - 10
+#: Seconds that Pulumi gets to end what it has begun, then to give up, of the five minutes that GitHub gives.
+PATIENCE, LAST = 210.0, 30.0
+#: Pulumi prints it when it has the stack for itself (backend/diy/backend.go; with Pulumi Cloud a line earlier).
+LOCKED = re.compile(r"^(Updating|Destroying) \(", re.MULTILINE)
+#: Characters of the log that a run's page shows.
+SHOWN = 60_000
+
+
+def minutes(command: str, config: StackConfig) -> int:
+    """How long a command may take: `up` waits for the text to be tokenised and for the check, not for the training."""
+    limit = MINUTES[command]
+    if command == "up":
+        limit += config.dataset.timeout_minutes + (config.check.timeout_minutes if config.check.enabled else 0)
+    return limit
+
+
+def unreachable(config: StackConfig) -> str | None:
+    """Why this machine does not reach the cluster's API; GKE's lets in whom IAM knows, from anywhere."""
+    if config.eks is None:
+        return None
+    # The others need neither the SDK nor the question.
+    from infra.doctor.amazon import NoAnswer, connect, own_address
+
+    allowed, address = config.eks.api_allowed_cidrs, own_address()
+    if address and any(ipaddress.ip_address(address) in ipaddress.ip_network(cidr) for cidr in allowed):
+        return None
+    try:
+        cluster = connect(config.eks.region).ask("eks", "describe_cluster", name=config.name)["cluster"]
+    except NoAnswer:
+        cluster = {}
+    host = str(cluster.get("endpoint") or "").removeprefix("https://")
+    if (host and _answers(host)) or (not host and not address):
+        return None
+    return (
+        f"eks.apiAllowedCidrs: {', '.join(allowed)} does not let in {address or 'this machine'}, and the cluster is "
+        "not reached from here; name a runner inside, or one with an address of yours, in the variable RUNNER "
+        "(docs/previews.md)"
+    )
+
+
+def _answers(host: str) -> bool:
+    try:
+        socket.create_connection((host, 443), timeout=10).close()
+    except OSError:
+        return False
+    return True
+
+
+class Run:
+    """One Pulumi, known by its files to the step that starts it and to the one that settles it."""
+
+    def __init__(self) -> None:
+        folder = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir())
+        self.log, self.pid_file = folder / "trainyard-pulumi.log", folder / "trainyard-pulumi.pid"
+        self.told = folder / "trainyard-pulumi.told"
+
+    def start(self, command: str, stack: str) -> subprocess.Popen[bytes]:
+        arguments = ["pulumi", *COMMANDS[command], "--stack", stack, *QUIET]
+        self.told.unlink(missing_ok=True)
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.pid_file.write_text(str(process.pid))
+        return process
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def pid(self) -> int | None:
+        """Of a Pulumi that still runs."""
+        try:
+            pid = int(self.pid_file.read_text())
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, ValueError, IndexError):
+            return None
+        return None if state == "Z" else pid
+
+    def tell(self, number: int) -> None:
+        if pid := self.pid():
+            os.kill(pid, number)
+
+    def interrupt(self) -> None:
+        """Once: a second signal makes Pulumi leave what it has begun."""
+        if not self.told.exists():
+            self.told.touch()
+            self.tell(signal.SIGINT)
+
+    def ended(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while self.pid() is not None:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.2)
+        return True
+
+
+def follow(run: Run, process: subprocess.Popen[bytes], limit: float) -> int:
+    """Print what Pulumi writes until it ends, or until its time is over, in seconds; return the exit code."""
+    until, said = time.monotonic() + limit, 0
+    while True:
+        code = process.poll()
+        text = run.text()
+        print(text[said:], end="", flush=True)
+        said = len(text)
+        if code is not None:
+            return code
+        if time.monotonic() > until:
+            print(f"error: not done after {limit / 60:g} minutes; Pulumi is told to end", file=sys.stderr, flush=True)
+            return 1
+        time.sleep(0.5)
+
+
+def settle(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) -> int:
+    """Wait for a Pulumi that was told to end; free the stack where only killing it was left, and it had the stack."""
+    run.interrupt()
+    if not run.ended(patience):
+        # The second: Pulumi writes down what was pending.
+        run.tell(signal.SIGINT)
+        if not run.ended(last):
+            run.tell(signal.SIGKILL)
+            run.ended(last)
+            if LOCKED.search(run.text()):
+                print(f"error: Pulumi did not end and was killed; {stack} is unlocked", file=sys.stderr)
+                return subprocess.run(["pulumi", "cancel", "--yes", "--stack", stack], cwd=ROOT).returncode
+    return 0
+
+
+def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
+    limit = minutes(command, config)
+    if limit > HOSTED_MINUTES and os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted":
+        print(
+            f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes, and "
+            f"GitHub's machines stop: it ends after {HOSTED_MINUTES}, and the next one goes on; a runner of yours, "
+            "named in the variable RUNNER, has the time",
+            flush=True,
+        )
+        limit = HOSTED_MINUTES
+    if command == "up":
+        subprocess.run(["pulumi", "stack", "select", "--create", stack], cwd=ROOT, check=True)
+
+    def leave(number: int, frame: Any) -> None:
+        run.interrupt()
+        sys.exit(128 + number)
+
+    process = run.start(command, stack)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    code = follow(run, process, limit * 60)
+    if process.poll() is None:
+        settle(stack, run)
+    run.pid_file.unlink(missing_ok=True)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a") as page:
+            page.write(f"### pulumi {command} {stack}\n\n```\n{run.text()[-SHOWN:]}\n```\n")
+    return code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m cli.deploy", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=[*COMMANDS, "settle", "reach"])
+    parser.add_argument("stack", choices=stacks())
+    options = parser.parse_args(arguments)
+    if options.command == "settle":
+        return settle(options.stack, Run())
+    try:
+        config = parse(stack_file_values(options.stack), options.stack)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if problem := unreachable(config):
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    return 0 if options.command == "reach" else change(options.command, options.stack, config, Run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

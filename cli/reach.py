@@ -1,0 +1,221 @@
+"""From this machine into the cluster: a pod on the shared volume while it is needed, and ports of pods forwarded.
+
+All of it goes through the API server, with the rights of the user's own kubeconfig: nothing listens outside of the
+cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import urllib3.exceptions
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import portforward, stream
+from websocket import WebSocketException
+
+from cli.watch import UnreachableError, as_json, why_waiting
+from workloads.layout import DATA, VOLUME_ACCESS
+
+SERVER = Path(__file__).with_name("volume_server.py")
+PORT = 8700
+#: Where commands in the pod leave what is to be fetched, beside the volume.
+SCRATCH = "/tmp/made"
+#: Label of our pods: those that ended are removed by the next command.
+LABEL = "trainyard/volume-access"
+START_SECONDS = 300
+"""A node that has not the image yet pulls several gigabytes."""
+COMMAND_SECONDS = 300
+_opening = threading.Lock()
+"""The client exchanges a function of its API client while it opens a stream."""
+
+
+def _hook(failed: Any, otherwise: Callable[[Any], object] = threading.excepthook) -> None:
+    """The end of a port forward shows as the end of its socket; the client's thread would print a traceback too."""
+    name = failed.thread.name if failed.thread else ""
+    if not (isinstance(failed.exc_value, OSError) and name.startswith("Kubernetes port forward proxy")):
+        otherwise(failed)
+
+
+threading.excepthook = _hook
+
+
+class Pod:
+    """A pod and its ports."""
+
+    def __init__(self, api: client.ApiClient, namespace: str, name: str):
+        # A client of its own: while a stream is opened, every other request of the same client would become one.
+        self.core = client.CoreV1Api(client.ApiClient(api.configuration))
+        self.namespace, self.name = namespace, name
+
+    def connect(self, port: int) -> socket.socket:
+        """A connection to a port of the pod, on its loopback. Raises OSError when it cannot be made."""
+        try:
+            with _opening:
+                forward = portforward(
+                    self.core.connect_get_namespaced_pod_portforward, self.name, self.namespace, ports=str(port)
+                )
+        except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
+            raise ConnectionError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
+        return forward.socket(port)
+
+    def run(self, command: list[str]) -> tuple[int, str]:
+        """Run a command in the pod: its exit code and what it wrote. Raises UnreachableError."""
+        try:
+            with _opening:
+                shell = stream(
+                    self.core.connect_get_namespaced_pod_exec,
+                    self.name,
+                    self.namespace,
+                    command=command,
+                    stdout=True,
+                    stderr=True,
+                    _preload_content=False,
+                )
+            shell.run_forever(timeout=COMMAND_SECONDS)
+            if shell.is_open():
+                shell.close()
+                return 1, f"{' '.join(command)}: not done after {COMMAND_SECONDS} s"
+            code = shell.returncode  # before what was written: reading that drops the channel that has the code
+            return code, shell.read_all()
+        except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
+            raise UnreachableError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
+
+
+@contextmanager
+def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], None]) -> Iterator[Pod]:
+    """A pod on the shared volume that runs cli/volume_server.py, removed at the end.
+
+    Raises:
+        UnreachableError: when the stack has no template for it, or it does not start.
+    """
+    core = client.CoreV1Api(api)
+    try:
+        template = as_json(core.read_namespaced_pod_template, VOLUME_ACCESS, namespace)["template"]
+    except ApiException as error:
+        if error.status != 404:
+            raise UnreachableError(f"cannot read PodTemplate {namespace}/{VOLUME_ACCESS}: {error.reason}") from None
+        raise UnreachableError(
+            f"the stack has no PodTemplate {namespace}/{VOLUME_ACCESS}; `pulumi up` brings it"
+        ) from None
+    except urllib3.exceptions.HTTPError as error:
+        raise UnreachableError(f"the cluster does not answer: {type(error).__name__}") from None
+    _remove_ended(core, namespace)
+    pod = Pod(api, namespace, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:8]}")
+    try:
+        core.create_namespaced_pod(namespace, _from(template, pod.name))
+        _wait(core, pod, waiting)
+        yield pod
+    except ApiException as error:
+        raise UnreachableError(f"cannot make pod {namespace}/{pod.name}: {_message(error)}") from None
+    finally:
+        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+            core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
+
+
+def _message(error: ApiException) -> str:
+    """The API server's own sentence, such as which quota or right is missing."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)
+
+
+def _from(template: dict[str, Any], name: str) -> Any:
+    """A pod of the template whose program is our server."""
+    labels = {**template["metadata"]["labels"], LABEL: "true"}
+    spec = template["spec"]
+    spec["containers"][0]["args"] = ["python3", "-c", SERVER.read_text("utf-8"), str(PORT), DATA, SCRATCH]
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> None:
+    """Until the server in the pod answers."""
+    end = time.monotonic() + START_SECONDS
+    while True:
+        found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
+        phase = found["status"].get("phase")
+        if phase in ("Succeeded", "Failed"):
+            raise UnreachableError(f"pod {pod.namespace}/{pod.name} ended at once: {_last_words(found)}")
+        if phase == "Running" and _serves(pod):
+            return
+        reason = why_waiting([found])
+        if time.monotonic() > end:
+            raise UnreachableError(f"pod {pod.namespace}/{pod.name} does not start: {reason}")
+        waiting(reason)
+        time.sleep(0.5)
+
+
+def _serves(pod: Pod) -> bool:
+    try:
+        with contextlib.closing(pod.connect(PORT)) as connection:
+            connection.settimeout(5)
+            connection.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
+            answer = b""
+            # To its end: what is left unread when it is closed would be an error of the client's thread.
+            while part := connection.recv(4096):
+                answer += part
+            return answer.startswith(b"HTTP/")
+    except OSError:
+        return False
+
+
+def _last_words(pod: dict[str, Any]) -> str:
+    for status in pod["status"].get("containerStatuses") or []:
+        ended = status.get("state", {}).get("terminated", {})
+        if ended:
+            return str(ended.get("message") or ended.get("reason") or f"code {ended.get('exitCode')}").strip()
+    return str(pod["status"].get("message") or pod["status"].get("reason") or "no reason given")
+
+
+def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
+    """Pods of commands that could not remove theirs, such as one that was killed: their server ended by itself."""
+    for phase in ("Succeeded", "Failed"):
+        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+            core.delete_collection_namespaced_pod(
+                namespace, label_selector=f"{LABEL}=true", field_selector=f"status.phase={phase}"
+            )
+
+
+def relay(listener: socket.socket, connect: Callable[[], socket.socket], failed: Callable[[OSError], None]) -> None:
+    """Serve what connects to `listener` from a connection of its own each, until the listener is closed."""
+    while True:
+        try:
+            here, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_join, args=(here, connect, failed), daemon=True).start()
+
+
+def _join(here: socket.socket, connect: Callable[[], socket.socket], failed: Callable[[OSError], None]) -> None:
+    try:
+        there = connect()
+    except OSError as error:
+        failed(error)
+        here.close()
+        return
+    back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+    back.start()
+    _pump(here, there)
+    back.join()
+    here.close()
+    there.close()
+
+
+def _pump(source: Any, target: Any) -> None:
+    """Until one side ends; the other side's pump ends with it."""
+    with contextlib.suppress(OSError):
+        while part := source.recv(1 << 16):
+            target.sendall(part)
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,234 @@
+"""How a training is doing: from the Job's conditions, its pods, the end of their logs, and status.json where this
+machine sees the shared volume. Plain data, no printing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from cli.progress import parse_logfmt
+from cli.watch import why_waiting
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+MEANING = {
+    0: "the training is done",
+    42: "cannot succeed, not tried again",
+    75: "asks to be started again",
+    137: "killed",
+    143: "asked to leave",
+}
+"""What the launcher's exit codes say (trainer/errors.py); 137 is the kubelet's SIGKILL."""
+
+
+@dataclass(frozen=True)
+class PodState:
+    name: str
+    index: int
+    node: str
+    state: str
+    since: datetime | None
+    rank: int | None = None
+    """Rank of its first worker in the newest round that it was in."""
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Why a pod ended, or why a round did."""
+
+    time: datetime
+    pod: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class State:
+    job: str
+    condition: str
+    """Running, Complete, Failed, Suspended or Waiting, and why."""
+    started: datetime | None
+    ended: datetime | None
+    wanted: int
+    active: int
+    failed: int
+    round: int = 0
+    figures: dict[str, Any] = field(default_factory=dict)
+    """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
+    checkpoint: int | None = None
+    """Step of the newest checkpoint that the logs tell of."""
+    pods: tuple[PodState, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    """Oldest first."""
+
+
+def state(
+    job: dict[str, Any], pods: list[dict[str, Any]], logs: dict[str, str], status: dict[str, Any] | None = None
+) -> State:
+    """Put together what the API tells.
+
+    `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None.
+    """
+    events = {name: list(_events(text)) for name, text in logs.items()}
+    rounds = {name: _last_round(found) for name, found in events.items()}
+    told = job.get("status") or {}
+    ordered = sorted(pods, key=lambda pod: (_index(pod), pod["metadata"].get("creationTimestamp") or ""))
+    newest = max([number for number, _ in rounds.values()], default=0)
+    return State(
+        job=job["metadata"]["name"],
+        condition=_condition(job, pods),
+        started=_time(told.get("startTime")),
+        ended=_ended(told),
+        wanted=job["spec"].get("parallelism") or 0,
+        active=told.get("active") or 0,
+        failed=told.get("failed") or 0,
+        round=max(newest, int((status or {}).get("round") or 0)),
+        figures=_figures(events, status),
+        checkpoint=_checkpoint(events),
+        pods=tuple(_pod(pod, rounds.get(pod["metadata"]["name"])) for pod in ordered),
+        incidents=tuple(sorted(_incidents(pods, events), key=lambda incident: incident.time)),
+    )
+
+
+def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
+    """The pod in which rank 0 of the newest round is, or was."""
+    found = [(*_last_round(list(_events(logs.get(pod["metadata"]["name"], "")))), pod) for pod in pods]
+    first = [(number, pod["metadata"]["name"]) for number, rank, pod in found if rank == 0]
+    return max(first)[1] if first else None
+
+
+def _condition(job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
+    for condition in job.get("status", {}).get("conditions") or []:
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed", "Suspended"):
+            why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+            return f"{condition['type']} ({why})" if why and condition["type"] != "Complete" else condition["type"]
+    if any(pod["status"].get("phase") == "Running" for pod in pods):
+        return "Running"
+    return f"Waiting: {why_waiting(pods)}"
+
+
+def _ended(status: dict[str, Any]) -> datetime | None:
+    for condition in status.get("conditions") or []:
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+            return _time(condition.get("lastTransitionTime"))
+    return None
+
+
+def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:
+    status = pod["status"]
+    phase = status.get("phase") or "Unknown"
+    since, text = _time(status.get("startTime")), phase
+    container = next(iter(status.get("containerStatuses") or []), {}).get("state", {})
+    if "terminated" in container:
+        code, since = container["terminated"]["exitCode"], _time(container["terminated"].get("finishedAt"))
+        text = f"ended with {code}: {MEANING.get(code, container['terminated'].get('reason') or 'an error of its own')}"
+    elif pod["metadata"].get("deletionTimestamp"):
+        text = "leaving"
+    elif phase == "Pending":
+        text = why_waiting([pod])
+    elif "running" in container:
+        since = _time(container["running"].get("startedAt"))
+    number, rank = seen or (0, None)
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    return PodState(pod["metadata"]["name"], _index(pod), node, text, since, rank, number)
+
+
+def _incidents(pods: list[dict[str, Any]], events: dict[str, list[tuple[datetime, dict[str, str]]]]) -> list[Incident]:
+    found: list[Incident] = []
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        for condition in pod["status"].get("conditions") or []:
+            if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+                when = _time(condition.get("lastTransitionTime"))
+                if when:
+                    found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
+        for container in pod["status"].get("containerStatuses") or []:
+            ended = container.get("state", {}).get("terminated")
+            when = _time(ended.get("finishedAt")) if ended else None
+            if ended and when and ended["exitCode"] != 0:
+                found.append(Incident(when, name, _last_words(ended)))
+    # Every pod of a round tells of its end; once is enough. The one with a reason goes before those that followed it.
+    rounds: dict[str, list[Incident]] = {}
+    for name, lines in events.items():
+        number = "0"
+        for when, fields in lines:
+            kind = fields.get("event")
+            if kind == "round":
+                number = fields.get("round", number)
+            elif kind == "workers_ended":
+                cause = fields.get("reason", "").strip("'\"") or f"exit codes {fields.get('codes')}"
+                rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {cause}"))
+            elif kind == "new_round" and fields.get("lost_members", "0") != "0":
+                lost = fields["lost_members"]
+                rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {lost} members lost"))
+            elif kind == "worker_stopped":
+                found.append(Incident(when, name, f"a worker was stopped for {fields.get('seconds')} s, and replaced"))
+    return found + [min(told, key=lambda incident: incident.time) for told in rounds.values()]
+
+
+def _last_words(ended: dict[str, Any]) -> str:
+    """The launcher's termination message, else what Kubernetes says."""
+    code = ended["exitCode"]
+    try:
+        message = json.loads(ended.get("message") or "")["message"]
+    except (ValueError, KeyError, TypeError):
+        message = MEANING.get(code) or ended.get("reason") or ""
+    return f"ended with {code}: {message}"
+
+
+def _figures(events: dict[str, list[tuple[datetime, dict[str, str]]]], status: dict[str, Any] | None) -> dict[str, Any]:
+    """From status.json where it can be seen, else from the newest lines of whoever is rank 0."""
+    if status:
+        return {key: value for key, value in status.items() if value is not None}
+    found: dict[str, Any] = {}
+    for _, fields in sorted((line for lines in events.values() for line in lines), key=lambda line: line[0]):
+        if "step" in fields and ("loss" in fields or "validation_loss" in fields) and "event" not in fields:
+            for key, value in fields.items():
+                try:
+                    found[key] = float(value) if "." in value or "e" in value else int(value)
+                except ValueError:
+                    found[key] = value
+    return found
+
+
+def _checkpoint(events: dict[str, list[tuple[datetime, dict[str, str]]]]) -> int | None:
+    lines = [line for lines in events.values() for line in lines if line[1].get("event") == "checkpoint"]
+    return int(max(lines, key=lambda line: line[0])[1]["step"]) if lines else None
+
+
+def _events(text: str) -> list[tuple[datetime, dict[str, str]]]:
+    """Time and fields of the trainer's lines in a log with time stamps."""
+    found = []
+    for raw in text.splitlines():
+        stamp, _, line = raw.partition(" ")
+        when, fields = _time(stamp), parse_logfmt(line)
+        if when and fields:
+            found.append((when, fields))
+    return found
+
+
+def _last_round(events: list[tuple[datetime, dict[str, str]]]) -> tuple[int, int | None]:
+    """The newest round of a pod, and the least rank of its workers in it."""
+    ranks: dict[int, int] = {}
+    for _, fields in events:
+        if fields.get("event") == "round" and fields.get("round", "").isdigit() and fields.get("rank", "").isdigit():
+            number, rank = int(fields["round"]), int(fields["rank"])
+            ranks[number] = min(rank, ranks.get(number, rank))
+    newest = max(ranks, default=0)
+    return newest, ranks.get(newest)
+
+
+def _index(pod: dict[str, Any]) -> int:
+    return int((pod["metadata"].get("labels") or {}).get(INDEX, -1))
+
+
+def _time(text: str | None) -> datetime | None:
+    """An API time stamp; those of log lines have nanoseconds, of which Python keeps six digits."""
+    if not text:
+        return None
+    head, dot, rest = text.rstrip("Z").partition(".")
+    try:
+        return datetime.fromisoformat(head + (dot + rest[:6] if dot else "")).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,300 @@
+"""Files between this machine and the shared volume, in pieces: resumed by checksum, several on the way at once.
+
+The other end is cli/volume_server.py; how it is reached is the caller's (cli/reach.py, or a socket in a
+test). A connection that breaks is made again; a command that was ended goes on where it stopped, because the pieces
+that are there are known by their checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+from cli.volume_server import HASHED_AT_ONCE, PIECE, RefusedError, finish, hashes, partial, write_piece
+
+CONNECTIONS = 4
+"""Pieces on the way at once: one connection waits a round trip for each piece."""
+PATIENCE_SECONDS = 60.0
+"""A connection that cannot be made for this long is reported."""
+ANSWER_SECONDS = 120.0
+"""A server that says nothing for this long is asked again."""
+DAMAGED = 422
+"""Status of a piece that arrived with another checksum: sent again."""
+
+
+class TransferError(Exception):
+    """One line for the person at the terminal, and the server's status where it said no."""
+
+    def __init__(self, text: str, status: int | None = None):
+        super().__init__(text)
+        self.status = status
+
+
+class Observer(Protocol):
+    """Whoever draws the bar."""
+
+    def total(self, files: int, size: int | None) -> None: ...
+
+    def file(self, name: str) -> None: ...
+
+    def advance(self, size: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A file here and its place on the volume."""
+
+    local: Path
+    remote: str
+    size: int
+
+
+class Volume:
+    """The server on the shared volume. `connect` makes a connection; it may raise OSError and is tried again."""
+
+    def __init__(self, connect: Callable[[], socket.socket]):
+        self._connect, self._local = connect, threading.local()
+
+    def ask(self, method: str, call: str, body: bytes = b"", **query: Any) -> bytes:
+        """One request, again over new connections while those break. Raises TransferError."""
+        path = f"/{call}?{urlencode(query)}"
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                connection = self._connection()
+                connection.request(method, path, body)
+                response = connection.getresponse()
+                content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                self.drop()
+                if time.monotonic() > end:
+                    raise _lost(error) from None
+                time.sleep(0.5)
+                continue
+            if response.status == 200:
+                return content
+            if response.status != DAMAGED or time.monotonic() > end:
+                raise TransferError(_error(content), response.status)
+
+    def lines(self, call: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """The lines of a long answer as they come. Raises TransferError, and OSError when the connection breaks."""
+        connection = self._connection()
+        connection.request("POST", f"/{call}?{urlencode(query)}")
+        response = connection.getresponse()
+        if response.status != 200:
+            raise TransferError(_error(response.read()), response.status)
+        for line in response:
+            yield json.loads(line)
+        self.drop()
+
+    def files(self, path: str) -> dict[str, int]:
+        """Relative path -> size of every file under `path`; empty when there is none."""
+        try:
+            found = json.loads(self.ask("GET", "files", path=path))["files"]
+        except TransferError as error:
+            if error.status != 404:
+                raise
+            return {}
+        return {entry["path"]: entry["size"] for entry in found}
+
+    def hashes(self, path: str, size: int, is_partial: bool = False) -> list[str]:
+        """Checksums of the pieces that are there, of the first `size` bytes."""
+        found: list[str] = []
+        extra: dict[str, Any] = {"partial": 1} if is_partial else {}
+        while len(found) * PIECE < size:
+            answer = self.ask("GET", "hashes", path=path, start=len(found) * PIECE, size=size, **extra)
+            more = json.loads(answer)["hashes"]
+            found += more
+            if len(more) < HASHED_AT_ONCE:
+                break
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.sock is None:
+            connection = http.client.HTTPConnection("volume", timeout=ANSWER_SECONDS)
+            connection.sock = self._connect()
+            connection.sock.settimeout(ANSWER_SECONDS)
+            self._local.connection = connection
+        return connection
+
+    def drop(self) -> None:
+        """Let this thread's connection go; the next request makes a new one."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+
+def put(volume: Volume, pairs: list[Pair], folder: str, observer: Observer) -> None:
+    """Files of this machine to the volume, under `folder`. Raises TransferError."""
+    there = volume.files(folder)
+    sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
+
+    def send(pair: Pair, start: int, whole: bool) -> None:
+        piece = _read(pair, start)
+        checksum = hashlib.sha256(piece).hexdigest()
+        extra: dict[str, Any] = {"size": pair.size} if whole else {}
+        volume.ask("PUT", "bytes", piece, path=pair.remote, start=start, sha256=checksum, **extra)
+        observer.advance(len(piece))
+
+    def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
+        observer.file(pair.local.name)
+        if sizes.get(pair.remote) == pair.size and volume.hashes(pair.remote, pair.size) == _own(pair):
+            observer.advance(pair.size)
+            return
+        if pair.size <= PIECE or pool is None:
+            send(pair, 0, whole=True)
+            return
+        there = volume.hashes(pair.remote, pair.size, is_partial=True)
+        _in_pieces(pair, there, _own(pair) if there else [], lambda start: send(pair, start, False), pool, observer)
+        volume.ask("POST", "finish", path=pair.remote, size=pair.size)
+
+    _all(pairs, one, observer)
+
+
+def get(volume: Volume, pairs: list[Pair], observer: Observer) -> None:
+    """Files of the volume to this machine. One that grows meanwhile comes as long as it was. Raises TransferError."""
+
+    def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
+        observer.file(pair.local.name)
+        wanted = volume.hashes(pair.remote, pair.size)
+
+        def receive(start: int) -> None:
+            piece = _fetch(volume, pair, start, wanted[start // PIECE]) if pair.size else b""
+            write_piece(pair.local, start, piece)
+            observer.advance(len(piece))
+
+        if pair.local.is_file() and pair.local.stat().st_size == pair.size and _own(pair) == wanted:
+            observer.advance(pair.size)
+            return
+        pair.local.parent.mkdir(parents=True, exist_ok=True)
+        if pair.size > PIECE and pool is not None:
+            there = partial(pair.local)
+            found = hashes(there, pair.size) if there.exists() else []
+            _in_pieces(pair, found, wanted, receive, pool, observer)
+        else:
+            receive(0)
+        try:
+            finish(pair.local, pair.size)
+        except RefusedError as error:
+            raise TransferError(str(error)) from None
+
+    _all(pairs, one, observer)
+
+
+def copy(volume: Volume, source: str, folder: str, observer: Observer) -> None:
+    """What an address names into a folder of the volume, by the server itself. Raises TransferError."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        seen: dict[str, int] = {}
+        try:
+            for step in volume.lines("copy", path=folder, source=source):
+                end = time.monotonic() + PATIENCE_SECONDS
+                if "error" in step:
+                    raise TransferError(step["error"])
+                if "complete" in step:
+                    return
+                if "files" in step:
+                    observer.total(step["files"], step["bytes"] or None)
+                    continue
+                observer.file(step["name"])
+                observer.advance(step["done"] - seen.get(step["name"], 0))
+                seen[step["name"]] = step["done"]
+            error: Exception = ConnectionError("the server stopped in the middle")
+        except (OSError, http.client.HTTPException) as broken:
+            error = broken
+        volume.drop()
+        if time.monotonic() > end:
+            raise _lost(error) from None
+        # What was counted is counted again when the server begins anew.
+        observer.advance(-sum(seen.values()))
+        time.sleep(0.5)
+
+
+def _in_pieces(
+    pair: Pair,
+    there: list[str],
+    wanted: list[str],
+    move: Callable[[int], None],
+    pool: ThreadPoolExecutor,
+    observer: Observer,
+) -> None:
+    """Move the pieces that are not there yet."""
+    missing = []
+    for number, start in enumerate(range(0, pair.size, PIECE)):
+        if number < len(there) and number < len(wanted) and there[number] == wanted[number]:
+            observer.advance(min(PIECE, pair.size - start))
+        else:
+            missing.append(start)
+    for _ in pool.map(move, missing):
+        pass
+
+
+def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], None], observer: Observer) -> None:
+    """Small files several at once, large ones one by one with several pieces at once."""
+    observer.total(len(pairs), sum(pair.size for pair in pairs))
+    with _pool() as pool:
+        for _ in pool.map(lambda pair: one(pair, None), [pair for pair in pairs if pair.size <= PIECE]):
+            pass
+        for pair in pairs:
+            if pair.size > PIECE:
+                one(pair, pool)
+
+
+@contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """Ends at the first error, or at Ctrl-C, without the work that waits."""
+    pool = ThreadPoolExecutor(CONNECTIONS)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _own(pair: Pair) -> list[str]:
+    return hashes(pair.local, pair.size)
+
+
+def _read(pair: Pair, start: int) -> bytes:
+    with open(pair.local, "rb") as file:
+        file.seek(start)
+        piece = file.read(min(PIECE, pair.size - start))
+        if os.fstat(file.fileno()).st_size != pair.size:
+            raise TransferError(f"{pair.local}: changed while it was sent; run the same command again")
+    return piece
+
+
+def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
+    """A piece with this checksum. One that arrives with another comes again, and again only once: then it changed."""
+    for _ in range(2):
+        piece = volume.ask("GET", "bytes", path=pair.remote, start=start, end=min(start + PIECE, pair.size))
+        if hashlib.sha256(piece).hexdigest() == checksum:
+            return piece
+    raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
+
+
+def _error(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the volume's server answered {content[:200]!r}"
+
+
+def _lost(error: Exception) -> TransferError:
+    return TransferError(
+        f"the connection to the volume is lost ({type(error).__name__}: {error}); run the same command again: "
+        "it goes on where it stopped"
+    )

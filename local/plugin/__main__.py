@@ -1,0 +1,35 @@
+"""Start the plugin: print the port for the engine, serve until the engine ends.
+
+The kubernetes client, slow to import, is imported in the background.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from local.plugin_process import import_stubs_only, sdk_version, serve
+
+NOTICE = (
+    "stand-in for pulumi-resource-kubernetes (trainyard local/plugin), used where the real plugin cannot be downloaded"
+)
+
+
+def main() -> None:
+    """Serve until the engine ends us."""
+    if len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help"):
+        print(f"{NOTICE}\nusage: python -m local.plugin [ENGINE_ADDRESS]; Pulumi starts it")
+        return
+    import_stubs_only()
+    from .client import import_kubernetes
+    from .server import Server
+
+    def make(engine: Any) -> Server:
+        return Server(engine, sdk_version("pulumi-kubernetes", "4.0.0"))
+
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    serve(arguments[0] if arguments else None, NOTICE, make, started=import_kubernetes)
+
+
+if __name__ == "__main__":
+    main()

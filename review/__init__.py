@@ -1,0 +1,1 @@
+"""What a reviewer sees: recorded graphs, snapshots, plans and generated docs."""

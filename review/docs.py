@@ -1,0 +1,65 @@
+"""Writes the parts of the documentation that come from the code: `python -m review.docs` (`make docs`).
+
+Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/infra/test_docs.py fails when one is stale.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.cost import comparison
+from infra.stackfiles import ROOT
+from review import layers
+from review.graph import draw
+from review.reference import table
+
+Parts = dict[str, Callable[[], str]]
+
+
+def _picture(mermaid: str) -> str:
+    return f"```mermaid\n{mermaid}\n```"
+
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+DOCUMENTS: dict[Path, Parts] = {
+    ARCHITECTURE: {
+        "layers": lambda: _picture(layers.draw()),
+        "diagram local": lambda: _picture(draw("local")),
+    },
+    ROOT / "docs" / "configuration.md": {"configuration": table},
+    ROOT / "docs" / "costs.md": {"costs": comparison},
+    ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
+    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},
+}
+
+
+def refreshed(text: str, parts: Parts) -> str:
+    """`text` with every one of these parts written anew.
+
+    Raises:
+        LookupError: when the marks of a part are missing.
+    """
+    for name, content in parts.items():
+        marks = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if not marks.search(text):
+            raise LookupError(f"no '<!-- {name} --> ... <!-- /{name} -->' to write that part into")
+        written = content()
+        text = marks.sub(lambda match, written=written: f"{match[1]}{written}\n{match[2]}", text)
+    return text
+
+
+def main(documents: dict[Path, Parts] = DOCUMENTS) -> int:
+    for path, parts in documents.items():
+        try:
+            path.write_text(refreshed(path.read_text(), parts))
+        except (OSError, LookupError) as error:
+            print(f"error: {path.name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Draws a stack from its real resource graph, as a Mermaid flowchart (`make docs` puts it into the README).
+
+The program runs without a cloud (review/recording.py); boxes are resources inside their components, an arrow means
+"must exist before". Arrows that follow from others are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from review.recording import Recorded, Recording, record_anywhere
+
+#: More resources of one kind in one component than this are drawn as one box.
+SHOWN_OF_A_KIND = 2
+
+
+def mermaid(stack: Recording) -> str:
+    """The flowchart's text; the same graph gives the same text."""
+    providers = {item.urn: item for item in stack.resources if item.type.startswith("pulumi:providers:")}
+    resources = {
+        item.urn: _with_the_providers(item, providers)
+        for item in stack.resources
+        if not item.type.startswith("pulumi:")
+    }
+    components = {urn for urn in resources if resources[urn].type.startswith("trainyard:")}
+    boxes = _boxes({urn: item for urn, item in resources.items() if urn not in components})
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for urn, box in boxes.items():
+        parent = resources[urn].parent
+        title = resources[parent].kind if parent in components else ""
+        if box not in grouped[title]:
+            grouped[title].append(box)
+    lines = ["flowchart LR"]
+    for title in sorted(grouped):
+        indent = "  "
+        if title:
+            lines.append(f"  subgraph {title}")
+            indent = "    "
+        lines += [f'{indent}{_identifier(box)}["{box}"]' for box in sorted(grouped[title])]
+        if title:
+            lines.append("  end")
+    lines += [f"  {_identifier(before)} --> {_identifier(after)}" for before, after in _arrows(resources, boxes)]
+    return "\n".join(lines)
+
+
+def _with_the_providers(item: Recorded, providers: dict[str, Recorded]) -> Recorded:
+    """A resource that also depends on what its provider waits for: the nodes of a cluster, for a Kubernetes object."""
+    provider = providers.get(item.provider.rsplit("::", 1)[0])
+    return replace(item, dependencies=item.dependencies | provider.dependencies) if provider else item
+
+
+def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
+    """URN -> label of the box it is drawn in.
+
+    Those of a kind share one when they are equally far from the beginning: then none of them waits for another through
+    a third, which would draw a circle.
+    """
+    depths = _depths(resources)
+    alike: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
+    for item in resources.values():
+        alike[item.parent, item.kind, depths[item.urn]].append(item)
+    many = [items for items in alike.values() if len(items) > SHOWN_OF_A_KIND]
+    titles = Counter(f"{len(items)} x {items[0].kind}" for items in many)
+    labels = {item.urn: f"{item.kind} {item.plain_name}" for item in resources.values()}
+    for items in many:
+        title = f"{len(items)} x {items[0].kind}"
+        names = ", ".join(sorted(item.plain_name for item in items))
+        labels |= {item.urn: title if titles[title] == 1 else f"{title} {names}" for item in items}
+    return labels
+
+
+def _depths(resources: dict[str, Recorded]) -> dict[str, int]:
+    """URN -> how many resources stand before it, one after the other."""
+    depths: dict[str, int] = {}
+
+    def depth(urn: str) -> int:
+        if urn not in depths:
+            before = resources[urn].dependencies & resources.keys()
+            depths[urn] = 1 + max(map(depth, before), default=-1)
+        return depths[urn]
+
+    for urn in resources:
+        depth(urn)
+    return depths
+
+
+def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple[str, str]]:
+    """Pairs (before, after) of boxes, without those that follow from others."""
+    direct: dict[str, set[str]] = defaultdict(set)
+    for urn, box in boxes.items():
+        for dependency in resources[urn].dependencies:
+            if dependency in boxes and boxes[dependency] != box:
+                direct[box].add(boxes[dependency])
+
+    def reaches(box: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(direct[box])
+        while waiting:
+            before = waiting.pop()
+            if before not in found:
+                found.add(before)
+                waiting += direct[before]
+        return found
+
+    arrows = []
+    for box in list(direct):
+        implied = set().union(*(reaches(before) for before in direct[box])) if direct[box] else set()
+        arrows += [(before, box) for before in direct[box] - implied]
+    return sorted(arrows)
+
+
+def _identifier(box: str) -> str:
+    return "r_" + re.sub(r"[^A-Za-z0-9]+", "_", box).lower()
+
+
+def draw(stack: str) -> str:
+    """The diagram of a stack file."""
+    return mermaid(record_anywhere(stack))

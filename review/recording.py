@@ -1,0 +1,208 @@
+"""Runs the program of a stack without a cloud and records every resource it declares, with its options.
+
+The tests assert on the record, and review/graph.py draws it. Pulumi's mocks answer for the providers; the recorder
+keeps what they do not: dependencies, deletedWith, ignoreChanges and the rest of the options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import runpy
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import json_format
+from pulumi.runtime import mocks
+from pulumi.runtime.config import set_all_config
+from pulumi.runtime.settings import set_root_resource
+from pulumi.runtime.stack import run_in_stack
+from pulumi.runtime.sync_await import _sync_await
+
+from infra import living
+from infra.stackfiles import PROJECT, ROOT, stack_file_values
+from review import computed
+
+#: "TYPE NAME" -> whether a change replaces the resource; else it changes it in place.
+Moved = Mapping[str, bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """One resource as the engine would have been asked to register it."""
+
+    type: str
+    name: str
+    urn: str
+    parent: str
+    inputs: dict[str, Any]
+    dependencies: frozenset[str]
+    """URNs of the resources that must exist before this one."""
+    deleted_with: str
+    delete_before_replace: bool
+    ignore_changes: tuple[str, ...]
+    protect: bool
+    provider: str
+    custom: bool = True
+    """False: a component, which no provider makes."""
+    retain_on_delete: bool = False
+    create_before_delete: bool = False
+    """Said explicitly, whatever the provider thinks: the replacement first, or nothing."""
+    replace_on_changes: tuple[str, ...] = ()
+    secret_outputs: tuple[str, ...] = ()
+    timeouts: Mapping[str, str] = field(default_factory=dict)
+    """create, update and delete, as the program wrote them ("60m")."""
+
+    @property
+    def plain_name(self) -> str:
+        """Without the hash of what it is made of, which any change of the trainer changes."""
+        return re.sub(r"-[0-9a-f]{8}$", "", self.name)
+
+    @property
+    def kind(self) -> str:
+        """Last part of the type: Job, Namespace ..."""
+        return self.type.rsplit(":", 1)[1]
+
+
+class _Answers(mocks.Mocks):
+    """Resources come back as they were declared, with the outputs that a provider would add."""
+
+    def __init__(self, known: bool, moved: Moved) -> None:
+        self.known, self.moved = known, moved
+        self.projects: dict[str, str] = {}
+        """What each provider, by its name, is configured for."""
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        # A provider adds random digits to a name that it chooses; without them the record is the same each time.
+        if args.typ.startswith("pulumi:providers:"):
+            self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
+        if not self.known:
+            return None, args.inputs
+        made = computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
+        title = f"{args.typ} {args.name}"
+        return computed.moved(args.typ, *made, args.inputs, self.moved[title]) if title in self.moved else made
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        if args.token == living.STATE:
+            # A stack that does not live.
+            return {"outputs": {}}, []
+        if answer := computed.ANSWERS.get(args.token):
+            return answer(args.args, self._where(args.provider)), []
+        raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
+
+    def _where(self, provider: str | None) -> str:
+        """The project or region of a reference to a provider: URN::id."""
+        return self.projects.get((provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1], PROJECT)
+
+
+class _Recorder(mocks.MockMonitor):
+    def __init__(self, known: bool, moved: Moved) -> None:
+        super().__init__(_Answers(known, moved))
+        self.recorded: list[Recorded] = []
+        self.outputs: dict[str, Any] = {}
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:
+        if request.urn.split("::")[2] == "pulumi:pulumi:Stack":
+            self.outputs = json_format.MessageToDict(request.outputs)
+        return super().RegisterResourceOutputs(request)
+
+    def RegisterResource(self, request: Any) -> Any:
+        response = super().RegisterResource(request)
+        if request.type == "pulumi:pulumi:Stack":
+            return response
+        self.recorded.append(
+            Recorded(
+                type=request.type,
+                name=request.name,
+                urn=response.urn,
+                parent=request.parent,
+                inputs=json_format.MessageToDict(request.object),
+                dependencies=frozenset(request.dependencies),
+                deleted_with=request.deletedWith,
+                delete_before_replace=request.deleteBeforeReplace,
+                create_before_delete=request.deleteBeforeReplaceDefined and not request.deleteBeforeReplace,
+                ignore_changes=tuple(request.ignoreChanges),
+                protect=request.protect,
+                provider=request.provider,
+                custom=request.custom,
+                retain_on_delete=request.retainOnDelete,
+                replace_on_changes=tuple(request.replaceOnChanges),
+                secret_outputs=tuple(request.additionalSecretOutputs),
+                timeouts=json_format.MessageToDict(request.customTimeouts),
+            )
+        )
+        return response
+
+
+@dataclass(frozen=True)
+class Recording:
+    resources: list[Recorded]
+    outputs: dict[str, Any]
+
+    def one(self, kind: str, name: str | None = None) -> Recorded:
+        """The only resource of a kind (and name)."""
+        found = [item for item in self.resources if item.kind == kind and name in (None, item.name)]
+        if len(found) != 1:
+            raise LookupError(f"{len(found)} resources of kind {kind} named {name or 'anything'}, not one")
+        return found[0]
+
+    def all(self, prefix: str) -> list[Recorded]:
+        """The resources whose type starts with `prefix`."""
+        return [item for item in self.resources if item.type.startswith(prefix)]
+
+
+def record(
+    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, moved: Moved | None = None
+) -> Recording:
+    """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
+
+    Without `known` it is the first preview: nothing exists, and what a cloud would add to an input is not known.
+    What the cloud adds to the resources in `moved` is not what it was before the change that moved them.
+
+    Raises:
+        pulumi.RunError: as the program does for an invalid configuration.
+    """
+    values = stack_file_values(stack_name) if values is None else values
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    recorder = _Recorder(known, moved or {})
+    mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
+    set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
+    # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
+    set_root_resource(None)  # type: ignore[arg-type]
+    _sync_await(run_in_stack(_program))
+    return Recording(recorder.recorded, recorder.outputs)
+
+
+def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moved: Moved | None = None) -> Recording:
+    """What a stack declares, on a machine that has nothing of what it names: a kubeconfig that offers what the local
+    node would answers for the context of an existing cluster."""
+    values = stack_file_values(stack_name) if values is None else values
+    context = (values.get("cluster") or {}).get("context")
+    if not context:
+        return record(stack_name, values, moved=moved)
+    offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
+    content = {
+        "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+    }
+    before = os.environ.get("KUBECONFIG")
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(content))
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+        try:
+            return record(stack_name, values, moved=moved)
+        finally:
+            os.environ.pop("KUBECONFIG")
+            if before is not None:
+                os.environ["KUBECONFIG"] = before
+
+
+def _program() -> None:
+    runpy.run_path(str(ROOT / "__main__.py"), run_name="trainyard_program")

@@ -1,0 +1,75 @@
+"""Which changed properties replace a resource: what the providers' own schemas say, read from each cloud's
+replaces.yaml."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from infra.needs import load
+from infra.stackfiles import ROOT
+
+Path = tuple[str, ...]
+
+
+@cache
+def _table(kind: str) -> dict[str, list[Path]]:
+    """Type -> its paths of one kind: those that replace it always, when smaller, switched_off or narrower; those
+    that roll its nodes; its outputs that are counted."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted((ROOT / "infra").glob("*/replaces.yaml")):
+        content = load(file)
+        for type_, paths in content.get(kind, {}).items():
+            found[type_] = [tuple(path.split(".")) for path in paths.split()]
+    return found
+
+
+def is_known(type_: str) -> bool:
+    """The stand-in plugin of the tests (tests/standin) refuses any other, so that a new resource cannot pass
+    unseen."""
+    return type_ in _table("always")
+
+
+def paths(type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Path]:
+    """The paths whose change replaces a resource with these inputs.
+
+    Raises:
+        KeyError: the type is not in the table.
+    """
+    found = list(_table("always")[type_])
+    for condition, holds in (("smaller", _smaller), ("switched_off", _switched_off), ("narrower", _narrower)):
+        found += [path for path in _table(condition).get(type_, []) if holds(_at(old, path), _at(new, path))]
+    return found
+
+
+def counted(type_: str) -> list[str]:
+    """The outputs that a change in place gives other values."""
+    return [path[0] for path in _table("counted").get(type_, [])]
+
+
+def rolls(type_: str) -> list[Path]:
+    """The paths whose change makes the nodes of a pool or group anew, some at a time."""
+    return _table("rolls").get(type_, [])
+
+
+def _at(inputs: Any, path: Path) -> Any:
+    for part in path:
+        inputs = inputs.get(part) if isinstance(inputs, Mapping) else None
+    return inputs
+
+
+def _smaller(old: Any, new: Any) -> bool:
+    return isinstance(old, int | float) and isinstance(new, int | float) and new < old
+
+
+def _switched_off(old: Any, new: Any) -> bool:
+    return bool(old) and not new
+
+
+def _narrower(old: Any, new: Any) -> bool:
+    try:
+        return not ipaddress.IPv4Network(old).subnet_of(ipaddress.IPv4Network(new))
+    except ValueError:
+        return False

@@ -1,0 +1,188 @@
+"""The resource graph of a stack as a text that is reviewed: `python -m review.snapshot [STACK] [--update]`.
+
+tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares,
+so that a change of the program shows what it changes in the cloud, where no credentials are. Without `--update` it
+prints the difference and fails when there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import yaml
+
+from infra.stackfiles import ROOT, stacks
+from review.recording import Recorded, Recording, record_anywhere
+
+FOLDER = ROOT / "tests" / "snapshots"
+HEADER = """\
+# What stack {stack} declares: `make snapshots` writes this file, and a test fails when it is stale.
+# after: what must exist before (what follows from others is left out); a parent comes first as well.
+"""
+#: Characters of a list or mapping that is written on one line.
+SHORT = 80
+#: From this number on, all resources of one type are named together.
+GROUPED = 3
+#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
+_SIGNATURE, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
+#: Digests and the hashes of contents and configurations, in image references and in names: unrelated changes of the
+#: trainer's code change them.
+_HASHES = (
+    (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:[digest]"),
+    (re.compile(r":[0-9a-f]{12}$"), ":[content]"),
+    (re.compile(r"^(\.local/contexts/[a-z-]+)-[0-9a-f]{12}"), r"\1-[content]"),
+    (re.compile(r"-[0-9a-f]{8}\b"), "-[hash]"),
+    (re.compile(r"/\S*/kubeconfig\b"), "[kubeconfig]"),
+)
+
+
+def snapshot(stack: Recording, name: str) -> str:
+    """The text of a recorded stack; the same graph gives the same text."""
+    by_urn = {item.urn: item for item in stack.resources}
+    before = {urn: _before(urn, by_urn) for urn in by_urn}
+    entries = {_title(item): _entry(item, by_urn, before) for item in _ordered(stack.resources)}
+    content = {"resources": entries, "outputs": _plain(stack.outputs)}
+    return HEADER.format(stack=name) + yaml.dump(content, Dumper=_Dumper, width=120, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Short leaves on one line ({cpu: 500m}), everything else one item a line: short files, readable differences."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        return super().represent_sequence(tag, sequence, flow_style=_is_short(list(sequence)))
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, flow_style=_is_short([*mapping, *mapping.values()]))
+
+
+def _is_short(items: list[Any]) -> bool:
+    return not any(isinstance(item, (dict, list)) and item for item in items) and len(str(items)) <= SHORT
+
+
+def _title(item: Recorded) -> str:
+    return f"{item.type} {item.plain_name}"
+
+
+def _ordered(resources: list[Recorded]) -> list[Recorded]:
+    """Components with what is in them, by name: the order in which they were registered differs from run to run."""
+    return sorted(resources, key=lambda item: (item.urn.split("::")[2], item.name))
+
+
+def _before(urn: str, by_urn: dict[str, Recorded]) -> set[str]:
+    """All that must exist before a resource, over all levels."""
+    found: set[str] = set()
+    waiting = [urn]
+    while waiting:
+        for earlier in by_urn[waiting.pop()].dependencies:
+            if earlier in by_urn and earlier not in found:
+                found.add(earlier)
+                waiting.append(earlier)
+    return found
+
+
+def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[str]]) -> dict[str, Any]:
+    direct = {urn for urn in item.dependencies if urn in by_urn and by_urn[urn].custom}
+    implied = set().union(*(before[urn] for urn in direct)) if direct else set()
+    after = _grouped(sorted((by_urn[urn] for urn in direct - implied), key=_title), by_urn)
+    options = {
+        "deletedWith": _reference(item.deleted_with, by_urn),
+        "deleteBeforeReplace": item.delete_before_replace,
+        "ignoreChanges": list(item.ignore_changes),
+        "replaceOnChanges": list(item.replace_on_changes),
+        "protect": item.protect,
+        "retainOnDelete": item.retain_on_delete,
+        "timeouts": dict(item.timeouts),
+        "provider": _reference(item.provider.rsplit("::", 1)[0], by_urn) if item.provider else "",
+    }
+    entry = {
+        "parent": _reference(item.parent, by_urn),
+        "after": after,
+        "options": {key: value for key, value in options.items() if value},
+        "inputs": _plain(item.inputs),
+    }
+    return {key: value for key, value in entry.items() if value}
+
+
+def _grouped(items: list[Recorded], by_urn: dict[str, Recorded]) -> list[str]:
+    """Titles; all resources of one type, such as the enabled APIs, as one line."""
+    lines: list[str] = []
+    for type_ in dict.fromkeys(item.type for item in items):
+        of_type = [item for item in items if item.type == type_]
+        everywhere = [item for item in by_urn.values() if item.type == type_]
+        if len(of_type) == len(everywhere) >= GROUPED:
+            lines.append(f"every {type_}")
+        else:
+            lines += [_title(item) for item in of_type]
+    return lines
+
+
+def _reference(urn: str, by_urn: dict[str, Recorded]) -> str:
+    return _title(by_urn[urn]) if urn in by_urn else ""
+
+
+def _plain(value: Any) -> Any:
+    """Values as YAML shows them best: no secrets, no hashes, whole numbers without a point."""
+    if isinstance(value, dict):
+        if value.get(_SIGNATURE) == _SECRET:
+            return "[secret]"
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        for pattern, shown in _HASHES:
+            value = pattern.sub(shown, value)
+    return value
+
+
+def difference(stack: str, folder: Path | None = None) -> str:
+    """How the program differs from the reviewed snapshot, as a unified diff; empty: it does not."""
+    path = (folder or FOLDER) / f"{stack}.yaml"
+    reviewed = path.read_text() if path.exists() else ""
+    now = snapshot(record_anywhere(stack), stack)
+    lines = difflib.unified_diff(
+        reviewed.splitlines(), now.splitlines(), f"reviewed {path.name}", "what the program declares", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m review.snapshot", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("stack", nargs="*", default=stacks(), help=f"default: {', '.join(stacks())}")
+    parser.add_argument("--update", action="store_true", help="write the snapshots anew")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.stack if name not in stacks()]:
+        print(f"error: no stack '{unknown[0]}'; there are: {', '.join(stacks())}", file=sys.stderr)
+        return 2
+    changed = []
+    for stack in chosen.stack:
+        try:
+            text = difference(stack)
+        except pulumi.RunError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        if text:
+            changed.append(stack)
+            print(text)
+            if chosen.update:
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                (FOLDER / f"{stack}.yaml").write_text(snapshot(record_anywhere(stack), stack))
+    if changed and not chosen.update:
+        print(f"\nThe program declares something else than was reviewed ({', '.join(changed)}).", file=sys.stderr)
+        print("If that is meant: `make snapshots`, and commit the files with the change.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The aws package under the real Pulumi engine: resources live in an emulated account (TRAINYARD_TEST_AWS)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from local.plugin.errors import PluginError
+from local.plugin.naming import Urn
+from local.plugin.values import UNKNOWN, has_unknown, mark_secrets, reveal
+from review import replaces
+
+from ..cloud import Cloud, Thing
+from ..server import DEFAULTS, Resources
+from . import lookups, resources
+from .account import Account
+
+#: "ENDPOINT NUMBER": where the emulated AWS listens, and which account of it is the test's.
+VARIABLE = "TRAINYARD_TEST_AWS"
+OFFERINGS = "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings"
+#: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
+#: deleting that then takes both away (pulumi-aws #2075).
+OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
+
+
+class AwsResources(Resources):
+    """The cloud keeps what exists and the journal, as for other clouds; AWS's own API makes it, and refuses."""
+
+    def __init__(self, cloud: Cloud, region: str, engine: Any) -> None:
+        super().__init__("aws", cloud, region, engine)
+        if VARIABLE not in os.environ:
+            raise PluginError(f"no AWS is emulated: set {VARIABLE}")
+        endpoint, number = os.environ[VARIABLE].split()
+        self._account = Account(endpoint, number, region)
+
+    def _named(self, token: str) -> str:
+        return resources.kind(token).name
+
+    def _same_name(self, token: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+        named = self._named(token)
+        return token in OLD_FIRST or (bool(named) and old.get(named) == new.get(named))
+
+    def create(self, urn: Urn, given: dict[str, Any], timeout: float, preview: bool) -> tuple[str, dict[str, Any]]:
+        if preview:
+            return super().create(urn, given, timeout, preview)
+        inputs = _inputs(given)
+        id_, outputs = resources.create(self._account, urn.token, inputs)
+        self._cloud.create(urn.text, Thing(urn.token, urn.name, id_, inputs, outputs))
+        return id_, mark_secrets(outputs, given)
+
+    def update(
+        self, urn: Urn, olds: dict[str, Any], given: dict[str, Any], ignored: list[str], timeout: float, preview: bool
+    ) -> dict[str, Any]:
+        state, inputs = reveal(olds), _inputs(given)
+        if preview or has_unknown(inputs):
+            known = {**_kept(state, inputs), **dict.fromkeys(replaces.counted(urn.token), UNKNOWN)}
+            return mark_secrets(known, given)
+        id_ = self._cloud.id_of(urn.text)
+        for path in ignored:
+            _take_over(state, inputs, path.split("."))
+        outputs = resources.update(self._account, urn.token, id_, state, inputs)
+        self._cloud.update(urn.text, Thing(urn.token, urn.name, id_, inputs, outputs))
+        return mark_secrets(outputs, given)
+
+    def delete(self, urn: Urn, object_id: str, properties: dict[str, Any], timeout: float) -> None:
+        if f"{urn.text}#{object_id}" in self._cloud.things():
+            resources.delete(self._account, urn.token, object_id, reveal(properties))
+            self._cloud.delete(urn.text, object_id)
+
+    def answer(self, token: str, given: dict[str, Any]) -> dict[str, Any]:
+        """What a function of the package answers."""
+        if token == OFFERINGS:
+            # As the account itself knows it, not as our table says.
+            filters = [{"Name": each["name"], "Values": each["values"]} for each in given["filters"]]
+            found = lookups.offerings(self._account, given["locationType"], filters)
+            return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
+        return super().answer(token, given)
+
+
+def _inputs(given: dict[str, Any]) -> dict[str, Any]:
+    inputs = reveal(given)
+    inputs.pop(DEFAULTS, None)
+    return inputs
+
+
+def _kept(state: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with what AWS has added, which a change in place leaves as it is, inside of objects too."""
+    merged = {**state, **inputs}
+    for key, value in inputs.items():
+        before = state.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _kept(before, value)
+    return merged
+
+
+def _take_over(state: Any, inputs: Any, path: list[str]) -> None:
+    """Leave a property as it is, for ignoreChanges."""
+    for key in path[:-1]:
+        state, inputs = (state or {}).get(key), inputs.get(key) or {}
+    if isinstance(state, dict) and path[-1] in state:
+        inputs[path[-1]] = state[path[-1]]

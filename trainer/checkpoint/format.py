@@ -1,0 +1,196 @@
+"""Checkpoints that survive a kill at any write, and fit any number of workers and either engine.
+
+checkpoints/step-00000100/
+    model/                  a Hugging Face folder: config.json, model.safetensors, tokenizer.json, ...
+    optimizer.safetensors   the optimizer's tensors, named PARAMETER/STATE, such as transformer.wte.weight/exp_avg
+    config.yaml             the resolved configuration
+    manifest.json           step, figures and small state of the run, size and sha256 of every other file; written last
+
+All of it is written to a hidden folder, pushed to the disk and renamed, so a folder named step-* is complete unless
+the storage itself damaged it: then its checksums tell, and the one before it is used. No file holds code (pickle).
+
+saver.py decides when to write one, and which older ones go.
+"""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError
+from trainer.files import fsync, read_json, sha256, write_json
+from trainer.train.metrics import say
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+MANIFEST = "manifest.json"
+OPTIMIZER = "optimizer.safetensors"
+VERSION = 1
+
+#: Writes a Hugging Face folder (weights, config, tokenizer) from the given copies of the weights, by their names in
+#: the model's state dict. Runs in the writing thread: it must not touch the model that trains.
+ModelWriter = Callable[["dict[str, torch.Tensor]", Path], None]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run after a step, by names that know neither the engine nor the number of workers."""
+
+    weights: "Mapping[str, torch.Tensor]"
+    """The model's state dict: fp32, full tensors. Tied tensors may be there under each of their names."""
+    optimizer: "Mapping[str, Mapping[str, torch.Tensor]]"
+    """By parameter name, then by state: {"transformer.wte.weight": {"exp_avg": ..., "exp_avg_sq": ..., "step": ...}}.
+    Full tensors, in whatever type the optimizer keeps them."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """What else the next attempt needs, as JSON: the loss scaler's state, counters of the schedule, ..."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What the run remembers beside that, such as initial_validation_loss."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    step: int
+    figures: dict[str, Any]
+    state: dict[str, Any]
+
+
+def folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def write(run: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> Path:
+    """Write the checkpoint of `step` and return its folder. Called by rank 0 only.
+
+    Raises OSError when the storage is full, read-only or gone; older checkpoints are untouched then.
+    """
+    from safetensors import SafetensorError
+
+    target = folder(run, step)
+    if verify(target) is not None:
+        return target
+    clean(run)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.mkdir(parents=True)
+        _write_files(temporary, step, snapshot, write_model, configuration)
+        if target.exists():  # same step, but damaged: out of the way first, a rename cannot replace a full folder
+            target.rename(target.with_name(f".{target.name}.damaged.{os.getpid()}"))
+        temporary.rename(target)
+        fsync(target.parent)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except (SafetensorError, RuntimeError) as error:  # how safetensors reports a full disk
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(errno.EIO, " ".join(str(error).split())) from error
+    clean(run)
+    return target
+
+
+def _write_files(path: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> None:
+    from safetensors.torch import save_file
+
+    (path / "model").mkdir()
+    write_model(dict(snapshot.weights), path / "model")
+    tensors = {f"{name}/{key}": value for name, part in snapshot.optimizer.items() for key, value in part.items()}
+    save_file(tensors, path / OPTIMIZER)
+    (path / "config.yaml").write_text(configuration, encoding="utf-8")
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    for file in files:
+        fsync(file)
+    content = {
+        "version": VERSION,
+        "step": step,
+        "figures": snapshot.figures,
+        "state": snapshot.state,
+        "bytes": {str(file.relative_to(path)): file.stat().st_size for file in files},
+        "sha256": {str(file.relative_to(path)): sha256(file) for file in files},
+    }
+    write_json(path / MANIFEST, content)
+    fsync(path / "model")
+
+
+def clean(run: Path) -> None:
+    """Delete what a killed process left half-written."""
+    for path in (run / "checkpoints").glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def listed(run: Path) -> list[Path]:
+    """The checkpoint folders, oldest first."""
+    return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
+
+
+def newest(run: Path) -> Checkpoint | None:
+    """The newest checkpoint whose checksums hold; each damaged one on the way is named on stderr."""
+    for path in reversed(listed(run)):
+        found = verify(path)
+        if found is not None:
+            return found
+        say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+    return None
+
+
+def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
+    """The checkpoint in `path` when every file in its manifest is there with the right checksum.
+
+    share (number, of how many): read only this part of the files, the largest dealt out first.
+    """
+    manifest = read_json(path / MANIFEST)
+    try:
+        digests: dict[str, str] = manifest["sha256"]  # pyright: ignore[reportOptionalSubscript]
+        sizes = manifest.get("bytes", {})  # pyright: ignore[reportOptionalMemberAccess]
+        for name in sorted(digests, key=lambda name: (-sizes.get(name, 0), name))[share[0] :: share[1]]:
+            if sha256(path / name) != digests[name]:
+                return None
+        return _described(path, manifest)
+    except (OSError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def complete(path: Path) -> bool:
+    """Whether every file of the manifest is there in its size: `verify` without reading gigabytes."""
+    manifest = read_json(path / MANIFEST)
+    try:
+        return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())  # pyright: ignore[reportOptionalSubscript]
+    except (OSError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def _described(path: Path, manifest: Any) -> Checkpoint:
+    return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])
+
+
+def load_weights(path: Path, model: "nn.Module") -> None:
+    """Put the saved weights into `model`. Raises UserError when they are those of another model."""
+    from safetensors.torch import load_file
+
+    weights = load_file(path / "model" / "model.safetensors")
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    saved = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(saved.keys() | (own.keys() - {"lm_head.weight"})):  # the head is the embedding, saved once
+        if saved.get(name) != own.get(name):
+            raise UserError(
+                f"{path} is the checkpoint of another model: {name} is {saved.get(name)} there and {own.get(name)} "
+                "here; use another run.directory or the model.preset it was made with"
+            )
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()  # pyright: ignore[reportCallIssue]
+
+
+def load_optimizer(path: Path, device: "torch.device | str" = "cpu") -> "dict[str, dict[str, torch.Tensor]]":
+    """The optimizer's tensors by parameter name, then by state: Snapshot.optimizer as it was saved."""
+    from safetensors.torch import load_file
+
+    result: dict[str, dict[str, torch.Tensor]] = {}
+    for name, value in load_file(path / OPTIMIZER, device=str(device)).items():
+        parameter, _, key = name.rpartition("/")
+        result.setdefault(parameter, {})[key] = value
+    return result

@@ -1,0 +1,116 @@
+"""Takes a run up where its newest checkpoint left it, and tells what is no longer as it was."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import Checkpoint
+from trainer.config.schema import Config
+from trainer.errors import UserError
+from trainer.parallel import world as distributed
+from trainer.parallel.engine import Engine
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import metrics
+from trainer.train.progress import Progress
+
+ORDER = "the order of the data changes; in this epoch some windows come twice, others not"
+SCHEDULE = "the learning rate continues on another curve"
+UPDATE = "the next updates differ from the earlier ones"
+FRESH = "the optimizer's state begins afresh where it does not fit"
+EFFECTS = {
+    "data.directory": ORDER,
+    "run.seed": ORDER,
+    "train.sequence_length": ORDER,
+    "train.tokens_per_step": f"{ORDER}; the batch has another size",
+    "train.steps": SCHEDULE,
+    "train.precision": "losses differ from here on by rounding",
+    "optimizer.name": FRESH,
+    "optimizer.learning_rate": SCHEDULE,
+    "optimizer.warmup_steps": SCHEDULE,
+    "optimizer.schedule": SCHEDULE,
+    "optimizer.schedule_steps": SCHEDULE,
+    "optimizer.final_fraction": SCHEDULE,
+    "optimizer.decay_fraction": SCHEDULE,
+    "optimizer.weight_decay": UPDATE,
+    "optimizer.beta1": UPDATE,
+    "optimizer.beta2": UPDATE,
+    "optimizer.epsilon": UPDATE,
+    "optimizer.clip": UPDATE,
+    "communication.sync": "other mathematics from here on; see diloco.py",
+    "communication.inner_steps": UPDATE,
+    "communication.outer_learning_rate": UPDATE,
+    "communication.outer_momentum": UPDATE,
+    "distillation.temperature": "the loss is another one",
+    "distillation.alpha": "the loss is another one",
+    "distillation.teacher": "the loss is another one",
+    "evaluation.batches": "validation losses cannot be compared with earlier ones",
+}
+"""Settings whose change matters to a run that is under way, and what it does. Others change speed or output only."""
+
+
+def find(run: Path, world: World) -> Checkpoint | None:
+    """The newest checkpoint that verifies, the same on every worker. Raises UserError where one cannot see it.
+
+    Each worker reads a part of its files, and none is waited for in one exchange: GPT-2 XL's 18.7 GB take longer than
+    run.collective_timeout_seconds from a storage of 150 MB/s.
+    """
+    for name in distributed.from_first(world, [path.name for path in reversed(checkpoint.listed(run))]):
+        path = run / "checkpoints" / name
+        wait_for(path)
+        found = distributed.together(world, lambda path=path: checkpoint.verify(path, (world.rank, world.size)))
+        if not distributed.any_of(world, found is None)[0]:
+            return found
+        if world.first:
+            metrics.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+    return None
+
+
+def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, first: bool) -> None:
+    """Put back the state of a checkpoint whose weights are in the net already. Raises UserError for another task's."""
+    engine.load(checkpoint.load_optimizer(found.path), found.state)
+    progress.load(found.state, found.step)
+    if first:
+        metrics.event("resume", step=found.step, checkpoint=found.path)
+        for key, before, now in changes(found.path / "config.yaml", config):
+            metrics.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
+
+
+def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
+    before = _settings(found.path / "config.yaml").get("task.name", config.task.name)
+    if before != config.task.name:
+        raise UserError(
+            f"{found.path} is a checkpoint of task.name={before}, not {config.task.name}; use another run.directory, "
+            "and model.weights to start from these weights"
+        )
+    work.load_model(found.path / "model")
+
+
+def changes(path: Path, config: Config) -> list[tuple[str, Any, Any]]:
+    """Key, value in the checkpoint's config.yaml, and value now, of each setting that matters and has changed."""
+    before, now = _settings(path), _flat(dataclasses.asdict(config))
+    return [(key, before[key], now[key]) for key in EFFECTS if key in before and before[key] != now.get(key)]
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    return _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _flat(document: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, content in document.items() for key, value in content.items()}
+
+
+def wait_for(path: Path, seconds: float = 60.0) -> None:
+    """Wait until a file that another machine wrote can be seen here: NFS keeps directory listings for up to 60 s."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path} cannot be seen by every worker; put run.directory on storage that all of them mount"
+            )
+        time.sleep(0.5)

@@ -1,0 +1,186 @@
+"""When a checkpoint is written, by whom, and which older ones go. Rank 0 only.
+
+Training waits for a copy to host memory; a thread writes it to the storage. Measured in bench/results/checkpoint.md.
+"""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import ModelWriter, Snapshot
+from trainer.config.schema import Checkpoint as Settings
+from trainer.train import metrics
+
+if TYPE_CHECKING:
+    import torch
+
+RETRY_SECONDS = 30.0
+"""After a failed write, until the next attempt; doubled with each failure in a row."""
+LONGEST_RETRY_SECONDS = 600.0
+LAST_SECONDS = 60.0
+"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work."""
+
+
+def scheduled(step: int, settings: Settings) -> bool:
+    """Whether a checkpoint is due by its step: the same on every worker."""
+    return any(every and step % every == 0 for every in (settings.every_steps, settings.keep_every))
+
+
+class Saver:
+    """Writes one checkpoint at a time.
+
+    A save that comes while one is written waits for it: each checkpoint that was asked for is written, and host memory
+    holds one copy. A failed write is told as event=checkpoint_failed and training goes on; `overdue` asks for another
+    attempt soon.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        settings: Settings,
+        write_model: ModelWriter,
+        configuration: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._settings, self._write_model, self._configuration = run, settings, write_model, configuration
+        self._clock = clock
+        self._host: dict[str, torch.Tensor] = {}
+        self._thread: threading.Thread | None = None
+        self._error: OSError | None = None
+        self._failures = 0
+        self._since = clock()
+        """When the last checkpoint was taken, or its attempt failed."""
+        self.blocked_seconds = 0.0
+        """How long `save` and `wait` have held training up so far."""
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def overdue(self) -> bool:
+        """Whether a checkpoint is due by this worker's clock: by checkpoint.every_minutes, or after a failed one."""
+        if self.busy:
+            return False
+        waited = self._clock() - self._since
+        if self._failures:
+            return waited >= min(RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
+        return 0 < self._settings.every_minutes * 60 <= waited
+
+    def save(self, step: int, snapshot: Snapshot) -> Path:
+        """Copy the snapshot and have it written by a thread; return the folder it will be in.
+
+        Its tensors may change as soon as this returns. Never raises for a storage that fails: see `wait`.
+        """
+        begin = self._clock()
+        self._join()
+        copy = self._copied(snapshot)
+        self._since = self._clock()
+        # No daemon: a process that ends on an error finishes the checkpoint that it has begun.
+        self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
+        self._thread.start()
+        self.blocked_seconds += self._clock() - begin
+        return checkpoint.folder(self._run, step)
+
+    def wait(self) -> None:
+        """Return when the newest checkpoint is written. Raises OSError when it could not be."""
+        begin = self._clock()
+        self._join()
+        self.blocked_seconds += self._clock() - begin
+        if self._error is not None:
+            raise self._error
+
+    def finish(self, seconds: float = LAST_SECONDS) -> None:
+        """Give the checkpoint that is being written this long: before an end that waits for no thread (os._exit)."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _copied(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot in host memory of ours. The memory is kept: its pages cost more than the copy does."""
+        import torch
+
+        copies: dict[tuple[int, torch.Size, torch.dtype], torch.Tensor] = {}
+
+        def copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.detach()
+            same = (tensor.data_ptr(), tensor.shape, tensor.dtype)
+            if tensor.numel() and same in copies:
+                return copies[same]  # tied weights stay tied: save_pretrained tells them by their memory
+            buffer = self._host.get(name)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                self._host[name] = buffer
+            copies[same] = buffer.copy_(tensor, non_blocking=True)
+            return buffer
+
+        def all_of(prefix: str, tensors: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+            return {name: copied(f"{prefix}/{name}", tensor) for name, tensor in tensors.items()}
+
+        copy = replace(
+            snapshot,
+            weights=all_of("weights", snapshot.weights),
+            optimizer={name: all_of(f"optimizer/{name}", part) for name, part in snapshot.optimizer.items()},
+            state=dict(snapshot.state),
+            figures=dict(snapshot.figures),
+        )
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        return copy
+
+    def _write(self, step: int, snapshot: Snapshot) -> None:
+        """Write, then delete what is no longer kept. Its outcome is in `_error`."""
+        begin = self._clock()
+        try:
+            path = checkpoint.write(self._run, step, snapshot, self._write_model, self._configuration)
+            self._error, self._failures = None, 0
+        except Exception as error:  # whatever it is, training must not stop for it
+            self._error = error if isinstance(error, OSError) else OSError(0, f"{type(error).__name__}: {error}")
+            self._failures += 1
+            self._since = self._clock()
+            metrics.event(
+                "checkpoint_failed",
+                step=step,
+                reason=repr(self._error.strerror or str(self._error)),
+                action="'training goes on'",
+            )
+            return
+        metrics.event("checkpoint", step=step, seconds=self._clock() - begin)
+        prune(self._run, path, self._settings.keep, self._settings.keep_every)
+
+
+def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
+    """Delete all but the newest `keep` checkpoints, those at multiples of `keep_every`, and `written`, which is good.
+
+    One of a later step than `written` did not verify when the run went on from before it: it counts for nothing and
+    is left to be written anew. An incomplete one takes no good one's place.
+    """
+    older = [path for path in checkpoint.listed(run) if path.name < written.name]
+    good = [path for path in older if checkpoint.complete(path)]
+    kept = set(good[len(good) - (keep - 1) :] if keep > 1 else [])
+    for path in older:
+        forever = keep_every > 0 and _step(path) % keep_every == 0
+        if path in kept or (forever and path in good):
+            continue
+        try:
+            # Renamed first: a half-deleted folder must not look like a checkpoint.
+            hidden = path.with_name(f".{path.name}.old.{os.getpid()}")
+            path.rename(hidden)
+            shutil.rmtree(hidden)
+        except OSError as error:  # deleting can wait: `clean` tries again with the next checkpoint
+            metrics.say(f"event=checkpoint_kept path={path} reason={error.strerror!r}", sys.stderr)
+
+
+def _step(path: Path) -> int:
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,1 @@
+"""The one schema of a training: settings, presets and rules."""

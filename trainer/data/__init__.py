@@ -1,0 +1,1 @@
+"""From sources of text to batches of tokens."""

@@ -1,0 +1,324 @@
+"""Documents out of sources: the pieces of work that processes share, and the units of text in each.
+
+What is one document: a row of Parquet, a record of JSON lines, a row of a dataset; of a text file as `--documents`
+says: the whole file, each line, each block between blank lines, or what stands between lines of <|endoftext|>.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+from trainer.data import hub
+from trainer.data.sources import Source
+from trainer.data.streams import chunks, line_number, lines, opened, reading
+from trainer.data.tokenizer import END_OF_TEXT
+from trainer.errors import UserError
+
+DOCUMENTS = ("file", "lines", "blank-lines", "end-of-text")
+PIECE_BYTES = 32 << 20
+"""Source bytes in one piece of work: seconds of work, so a killed preparation loses seconds."""
+PASSAGE = 4096
+"""Characters in a passage of a whole file: the unit in which it is encoded."""
+LONGEST = 1 << 17
+"""Characters in the longest passage: without an end of paragraph by then it ends at a line, a space, or anywhere."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of one source."""
+
+    source: Source
+    number: int
+    """The source's place among the inputs."""
+    start: int = 0
+    """Bytes (text, json), row groups (parquet) or parts (hub)."""
+    end: int | None = None
+    """None: to the end."""
+    last: bool = True
+    """Whether the source ends with it."""
+
+    @property
+    def bytes(self) -> int:
+        """How much of the source it is, as stored; 0 when that is not known."""
+        if self.source.kind in ("text", "json") and self.end is not None:
+            return self.end - self.start
+        return self.source.size if self.last else 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one process takes on at a time. It follows from the inputs, so any number of processes writes the same."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of text that is encoded on its own."""
+
+    text: str
+    document: int
+    """Number of its document within the piece; of whole files: the source's number."""
+    ends: bool
+    """Whether the document ends with it."""
+    whole_file: bool = False
+    """Whether the document is a file."""
+
+
+Advance = Callable[[int], None]
+"""Told of source bytes as they are read."""
+
+
+def plan(sources: list[Source]) -> list[Piece]:
+    """Large sources cut into ranges where that can be, small ones put together."""
+    pieces: list[Piece] = []
+    waiting: list[Segment] = []
+
+    def close() -> None:
+        nonlocal waiting
+        if waiting:
+            pieces.append(Piece(len(pieces), tuple(waiting)))
+        waiting = []
+
+    for number, source in enumerate(sources):
+        for segment in _segments(source, number):
+            whole = segment.start == 0 and segment.last and source.kind != "hub"
+            if not whole or sum(other.source.size for other in waiting) + source.size > PIECE_BYTES:
+                close()
+            waiting.append(segment)
+            if not whole or source.size == 0:
+                close()
+    close()
+    return pieces
+
+
+def _segments(source: Source, number: int) -> Iterator[Segment]:
+    if source.kind == "hub":
+        count, cuts = hub.parts(source.name), None
+        cuts = list(range(count + 1))
+    elif source.size <= 2 * PIECE_BYTES or not source.seekable:
+        yield Segment(source, number)
+        return
+    elif source.kind == "parquet":
+        cuts = _row_groups(source)
+    else:
+        cuts = [*range(0, source.size - PIECE_BYTES // 2, PIECE_BYTES), source.size]
+    for start, end in pairwise(cuts):
+        yield Segment(source, number, start, end, end == cuts[-1])
+
+
+def _row_groups(source: Source) -> list[int]:
+    """Where to cut a Parquet file, in row groups of about PIECE_BYTES together."""
+    from pyarrow import parquet
+
+    with reading(source), opened(source) as (file, _):
+        about = parquet.ParquetFile(file).metadata
+        cuts, size = [0], 0
+        for group in range(about.num_row_groups):
+            size += about.row_group(group).total_byte_size
+            if size >= PIECE_BYTES:
+                cuts.append(group + 1)
+                size = 0
+    return cuts if cuts[-1] == about.num_row_groups else [*cuts, about.num_row_groups]
+
+
+def units(piece: Piece, documents: str, field: str, advance: Advance) -> Iterator[Unit]:
+    """Every unit of a piece, always the same ones in the same order. Raises UserError for text that cannot be read."""
+    count = 0
+    for segment in piece.segments:
+        told = 0
+
+        def tell(size: int) -> None:
+            nonlocal told
+            told += size
+            advance(size)
+
+        if segment.source.kind == "text" and documents == "file":
+            yield from _whole_file(segment, tell)
+        else:
+            for text in _texts(segment, documents, field, tell):
+                if text:
+                    yield Unit(text, count, True)
+                    count += 1
+        advance(segment.bytes - told)
+
+
+def _texts(segment: Segment, documents: str, field: str, advance: Advance) -> Iterator[str]:
+    source = segment.source
+    if source.kind == "hub":
+        for number, text in enumerate(hub.rows(source.name, segment.start, field)):
+            yield _text(text, lambda number=number: f"{source.name}, row {number + 1} of part {segment.start}", field)
+    elif source.kind == "parquet":
+        yield from _parquet(segment, field, advance)
+    else:
+        with opened(source) as (file, stored):
+            follow = _followed(stored, segment, advance)
+            if source.kind == "json":
+                yield from _json(segment, file, field, follow)
+            elif documents == "lines":
+                for position, line in lines(file, segment.start, segment.end):
+                    follow()
+                    yield _decoded(line, segment, position).rstrip("\r\n")
+            else:
+                yield from _blocks(segment, file, documents, follow)
+
+
+def _followed(stored: BinaryIO, segment: Segment, advance: Advance, every: int = 64) -> Callable[[], None]:
+    """A function that reports, each so many calls, how far the stored file was read since."""
+    before, calls = segment.start, 0
+
+    def follow() -> None:
+        nonlocal before, calls
+        calls += 1
+        if calls % every == 0:
+            now = stored.tell()
+            advance(max(0, now - before))
+            before = max(before, now)
+
+    return follow
+
+
+def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
+    """A file as one document, in passages of whole paragraphs.
+
+    A cut before a newline or space that a word follows is one that byte-level tokenizers make too: the ids are those of
+    the text in one go.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    text, read, carry = "", segment.start, ""
+    with opened(segment.source) as (file, stored):
+        follow = _followed(stored, segment, advance, every=1)
+        for chunk in chunks(file, segment.start, segment.end):
+            follow()
+            try:
+                decoded = carry + decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                raise _not_utf8(segment, read, error) from None
+            read += len(chunk)
+            carry = "\r" if decoded.endswith("\r") else ""  # may be half of a line's end
+            text += decoded.removesuffix("\r").replace("\r\n", "\n")
+            if segment.start == 0 and read == len(chunk):
+                text = text.removeprefix("\ufeff")
+            start = 0
+            while (cut := _cut(text, start)) is not None:
+                yield Unit(text[start:cut], segment.number, False, True)
+                start = cut
+            text = text[start:]
+        try:
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(segment, read, error) from None
+    text += carry
+    if text or segment.last:
+        yield Unit(text, segment.number, segment.last, True)
+
+
+_PARAGRAPH, _LINE, _SPACE = re.compile(r"\n\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r" (?=\S)")
+
+
+def _cut(text: str, start: int) -> int | None:
+    """Where the passage that begins at `start` ends, or None when more text is needed to say."""
+    window = start + PASSAGE, start + LONGEST
+    if found := _PARAGRAPH.search(text, *window):
+        return found.start() + 1
+    if len(text) - start < LONGEST:
+        return None
+    found = _LINE.search(text, *window) or _SPACE.search(text, *window)
+    return found.start() if found else start + LONGEST
+
+
+def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[], None]) -> Iterator[str]:
+    """Documents between separating lines. One belongs to the range in which the separator before it begins."""
+    block: list[bytes] = []
+    begun, first = segment.start == 0, 0
+    separator = 0
+    for position, line in lines(file, segment.start, None):
+        follow()
+        bare = line.strip()
+        if bare == (END_OF_TEXT.encode() if documents == "end-of-text" else b""):
+            if block:
+                yield _decoded(b"".join(block), segment, first).strip("\r\n")
+            block, begun, separator = [], True, position
+        elif begun:
+            if not block:
+                if segment.end is not None and separator >= segment.end:
+                    return
+                first = position
+            block.append(line)
+        elif segment.end is not None and position >= segment.end:
+            return
+    if block:
+        yield _decoded(b"".join(block), segment, first).strip("\r\n")
+
+
+def _json(segment: Segment, file: BinaryIO, field: str, follow: Callable[[], None]) -> Iterator[str]:
+    number = 0
+    for position, line in lines(file, segment.start, segment.end):
+        follow()
+        number += 1
+        if not line.strip():
+            continue
+
+        def place(number: int = number, position: int = position) -> str:
+            return f"{segment.source.name}, line {line_number(segment.source, position) if segment.start else number}"
+
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            hint = " (the file must hold one JSON object per line)" if number == 1 else ""
+            raise UserError(f"--input {place()}: not JSON: {error}{hint}; mend or remove the line") from None
+        if not isinstance(record, dict) or field not in record:
+            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"
+            raise UserError(f"--input {place()}: no field {field!r}; {have}: give one with --text-field")
+        text = _text(record[field], place, field)
+        # JSON can spell halves of surrogate pairs, which are no characters.
+        if b"\\ud" in line or b"\\uD" in line:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        yield text
+
+
+def _parquet(segment: Segment, field: str, advance: Advance) -> Iterator[str]:
+    from pyarrow import parquet
+
+    source = segment.source
+    with reading(source), opened(source) as (file, _):
+        table = parquet.ParquetFile(file)
+        if field not in table.schema_arrow.names:
+            raise UserError(
+                f"--input {source.name}: no column {field!r}; it has {', '.join(table.schema_arrow.names)}: "
+                "give one with --text-field"
+            )
+        groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)
+        for group in groups:
+            for batch in table.iter_batches(batch_size=256, row_groups=[group], columns=[field]):
+                for number, text in enumerate(batch.column(0).to_pylist()):
+                    yield _text(text, lambda n=number, g=group: f"{source.name}, row {n + 1} of group {g}", field)
+            advance(source.size // max(1, table.num_row_groups))
+
+
+def _text(value: Any, place: Callable[[], str], field: str) -> str:
+    """A record's text; nothing counts as no document."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UserError(f"--input {place()}: field {field!r} holds {type(value).__name__}, not text")
+    return value
+
+
+def _decoded(content: bytes, segment: Segment, position: int) -> str:
+    try:
+        return content.decode("utf-8-sig" if position == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(segment, position, error) from None
+
+
+def _not_utf8(segment: Segment, position: int, error: UnicodeDecodeError) -> UserError:
+    return UserError(
+        f"--input {segment.source.name}: not UTF-8 text ({error.reason} near byte {position + error.start}); "
+        "convert it, for example with iconv"
+    )

@@ -1,0 +1,216 @@
+"""Token shards of one piece of work, written so that a kill loses seconds and repeats nothing.
+
+A piece is written in parts: a shard of training text and one of validation text, closed together between two units and
+then recorded in the piece's journal with their checksums. A later run checks the recorded parts and goes on behind them
+with the bytes that an uninterrupted run would have written.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from trainer.data.documents import Advance, Piece, Unit, units
+from trainer.data.encoding import Encode
+from trainer.files import fsync, sha256
+
+SPLITS = ("train", "validation")
+GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
+"""Text encoded in one call."""
+Part = dict[str, Any]
+"""A line of the journal: units, documents and text bytes so far in the piece, a shard (or None) for each split, and
+whether the piece ends with it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the bytes of a dataset, besides its sources and its tokenizer."""
+
+    documents: str
+    text_field: str
+    fraction: float
+    seed: int
+    shard_tokens: int
+    by_document: bool
+    """Whether documents are held out as wholes; else passages, when a few whole files are all there is."""
+
+
+def held_out(recipe: Recipe, group: int, number: int) -> bool:
+    """Whether item `number` of a group goes to the validation split: one, chosen by hash, in each run of 1/fraction.
+
+    So the fraction holds over any few documents, and depends on nothing but position and seed. The very first is among
+    the first half of its run: little text has a validation split too.
+    """
+    ratio = Fraction(str(recipe.fraction))
+    run = number * ratio.numerator // ratio.denominator
+    return number == _chosen(ratio, recipe.seed, group, run)
+
+
+@lru_cache(maxsize=64)
+def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
+    first, end = (-(-place * ratio.denominator // ratio.numerator) for place in (run, run + 1))
+    digest = hashlib.blake2b(f"{seed}/{group}/{run}".encode(), digest_size=8).digest()
+    among = -(-end // 2) if run == 0 and group <= 0 else end - first
+    return first + int.from_bytes(digest, "little") % among
+
+
+def process(
+    piece: Piece, output: Path, recipe: Recipe, encode: Encode, separator: bytes, advance: Advance, more: Callable
+) -> list[Part]:
+    """Write the parts of a piece that its journal lacks; all its parts. `more()` is called now and then."""
+    journal = output / PROGRESS / f"{piece.number:05d}.jsonl"
+    parts = recorded(journal, output, len(separator))
+    if parts and parts[-1]["ends"]:
+        for segment in piece.segments:
+            advance(segment.bytes)
+        return parts
+    writer = _Writer(output, piece.number, len(separator), parts, journal)
+    skip = writer.units
+    for group in _groups(_split(piece, recipe, advance, skip)):
+        more()
+        encoded = encode([unit.text for unit, _, _ in group])
+        for (unit, split, ends), ids in zip(group, encoded, strict=True):
+            writer.add(split, ids + separator if ends else ids, unit, recipe.shard_tokens)
+    writer.close(ends=True)
+    return writer.parts
+
+
+PROGRESS = ".progress"
+"""Folder of the journals in the dataset; gone when the dataset is complete."""
+
+
+def recorded(journal: Path, output: Path, width: int) -> list[Part]:
+    """The parts of a journal up to the first whose shards are not as recorded; the journal is cut there."""
+    parts: list[Part] = []
+    try:
+        lines = journal.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return parts
+    for line in lines:
+        try:
+            part = json.loads(line)
+        except json.JSONDecodeError:  # the line that was being written
+            break
+        if not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
+            break
+        parts.append(part)
+    if len(parts) < len(lines):
+        temporary = journal.with_suffix(".new")
+        temporary.write_text("".join(json.dumps(part) + "\n" for part in parts), "utf-8")
+        os.replace(temporary, journal)
+    return parts
+
+
+def _intact(output: Path, shard: dict[str, Any], width: int) -> bool:
+    path = output / shard["file"]
+    return path.exists() and path.stat().st_size == width * shard["tokens"] and sha256(path) == shard["sha256"]
+
+
+Placed = tuple[Unit, str, bool]
+"""A unit, its split, and whether an end-of-text token follows."""
+
+
+def _split(piece: Piece, recipe: Recipe, advance: Advance, skip: int) -> Iterator[Placed]:
+    """Units with their split. End of text follows where the text does not go on in the same split."""
+    previous: Unit | None = None
+    number = -1
+    for unit in units(piece, recipe.documents, recipe.text_field, advance):
+        if previous is not None:
+            yield _place(piece, recipe, previous, number)
+        previous, number = unit, number + 1
+        if number < skip:
+            previous = None
+    if previous is not None:
+        yield _place(piece, recipe, previous, number)
+
+
+def _place(piece: Piece, recipe: Recipe, unit: Unit, number: int) -> Placed:
+    if recipe.by_document:
+        here = held_out(recipe, -1 if unit.whole_file else piece.number, unit.document)
+        return unit, SPLITS[here], unit.ends
+    here, after = (held_out(recipe, piece.number, place) for place in (number, number + 1))
+    return unit, SPLITS[here], unit.ends or here != after
+
+
+def _groups(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
+    group: list[Placed] = []
+    size = 0
+    for item in placed:
+        group.append(item)
+        size += len(item[0].text)
+        if size >= GROUP_CHARACTERS or len(group) >= GROUP_UNITS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+@dataclass
+class _Shard:
+    path: Path
+    file: BinaryIO
+    digest: Any = field(default_factory=hashlib.sha256)
+    bytes: int = 0
+
+
+class _Writer:
+    """The open part of a piece."""
+
+    def __init__(self, output: Path, piece: int, width: int, parts: list[Part], journal: Path) -> None:
+        self._output, self._piece, self._width, self._journal = output, piece, width, journal
+        self.parts = parts
+        last = parts[-1] if parts else {"units": 0, "documents": 0, "text_bytes": 0}
+        self.units, self.documents, self.text_bytes = last["units"], last["documents"], last["text_bytes"]
+        self._open: dict[str, _Shard] = {}
+
+    def add(self, split: str, ids: bytes, unit: Unit, limit: int) -> None:
+        shard = self._open.get(split)
+        if shard is not None and shard.bytes + len(ids) > limit * self._width:
+            self.close(ends=False)
+            shard = None
+        if ids:
+            if shard is None:
+                shard = self._open[split] = self._begin(split)
+            shard.file.write(ids)
+            shard.digest.update(ids)
+            shard.bytes += len(ids)
+        self.units += 1
+        self.documents += unit.ends
+        self.text_bytes += len(unit.text) if unit.text.isascii() else len(unit.text.encode())
+
+    def close(self, ends: bool) -> None:
+        """Make the open shards durable, then record them."""
+        part: Part = {"units": self.units, "documents": self.documents, "text_bytes": self.text_bytes, "ends": ends}
+        for split in SPLITS:
+            part[split] = None
+            if shard := self._open.get(split):
+                shard.file.flush()
+                os.fsync(shard.file.fileno())
+                shard.file.close()
+                tokens = shard.bytes // self._width
+                part[split] = {"file": shard.path.name, "tokens": tokens, "sha256": shard.digest.hexdigest()}
+        self._open = {}
+        fsync(self._output)
+        with open(self._journal, "a", encoding="utf-8") as file:
+            file.write(json.dumps(part) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.parts.append(part)
+
+    def _begin(self, split: str) -> _Shard:
+        path = self._output / f"{split}-{self._piece:05d}-{len(self.parts):04d}.bin"
+        # A new file, never the old one's content changed: a training may have that mapped.
+        path.unlink(missing_ok=True)
+        return _Shard(path, open(path, "wb", buffering=1 << 20))
+
+
+def token_type(vocabulary: int) -> type[np.unsignedinteger]:
+    """Two bytes a token where they suffice."""
+    return np.uint16 if vocabulary <= 2**16 else np.uint32

@@ -1,0 +1,154 @@
+"""What `--input` names: files, folders, patterns and datasets, here or anywhere that fsspec reads.
+
+A source is found and identified without reading it, so that a second run over terabytes ends at once.
+"""
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from trainer.data import hub
+from trainer.errors import UserError
+
+SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
+KINDS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
+REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow")
+HASHED_BYTES = 16 << 20
+"""Local files up to this size are known by their content, so a copy or a new image is the same; larger ones by size
+and time of change."""
+EXAMPLES = 'give text, JSONL or Parquet files, folders, patterns, URLs such as gs://bucket/folder, hf:NAME, or "sample"'
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file or one dataset on the hub."""
+
+    name: str
+    """As a person wrote it: a path, a URL, hf:NAME."""
+    kind: str
+    """text | json | parquet | hub"""
+    compression: str = ""
+    size: int = 0
+    """Bytes as stored; 0: not known."""
+    identity: str = ""
+    """Changes when the content does."""
+    seekable: bool = False
+    """Whether several processes may each read a range of it."""
+
+
+def find(inputs: list[str]) -> list[Source]:
+    """The sources that the inputs name: folders and patterns in order of name. Raises UserError."""
+    sources: list[Source] = []
+    for name in inputs:
+        if name.startswith(hub.PREFIX):
+            sources.append(Source(name, "hub", identity=hub.identity(name)))
+        elif name == "sample" and not Path(name).exists():
+            sources += _files(str(SAMPLE))
+        else:
+            sources += _files(name)
+    return sources
+
+
+def _files(name: str) -> list[Source]:
+    try:
+        system, path = fsspec.core.url_to_fs(name)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"--input {name}: {_cause(error)}; {EXAMPLES}") from None
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
+    try:
+        found = _listed(system, path, name)
+        return [_source(system, info, name) for info in found]
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        if error.__cause__ is not None:  # what fsspec makes of a server that does not answer
+            raise UserError(f"--input {name}: cannot be reached ({_cause(error.__cause__)})") from None
+        raise UserError(f"--input {name}: no such file or folder; {EXAMPLES}") from None
+    except PermissionError as error:
+        raise UserError(f"--input {name}: cannot be read by user {os.getuid()} ({_cause(error)})") from None
+    except Exception as error:  # each file system raises its own kinds: no credentials, no route, no bucket
+        raise UserError(f"--input {name}: cannot be reached ({_cause(error)}); check the name and the access") from None
+
+
+def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
+    """What fsspec says about each file, in order of name."""
+    if any(character in path for character in "*?[") and not system.exists(path):
+        matching = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
+        found = [info for info in matching if info.get("size") != 0]
+        if not found:
+            raise UserError(f"--input {name}: no file with content matches the pattern")
+        return sorted(found, key=lambda info: info["name"])
+    info = system.info(path)
+    if info["type"] != "directory":
+        return [info]
+    inside = system.find(path, detail=True).values()
+    found = sorted(
+        (info for info in inside if _known(info["name"]) and info.get("size") != 0), key=lambda info: info["name"]
+    )
+    if not found:
+        raise UserError(
+            f"--input {name}: the folder holds no file with content that ends in {', '.join(KINDS)} "
+            f"(or these and {', '.join(COMPRESSIONS)})"
+        )
+    return found
+
+
+def _source(system: Any, info: dict[str, Any], given: str) -> Source:
+    path = info["name"]
+    local = isinstance(system, LocalFileSystem)
+    name = path if local else system.unstrip_protocol(path)
+    stem, compression = _split(path)
+    if stem.suffix.lower() in REFUSED:
+        raise UserError(f"--input {name}: {stem.suffix} files are not read; unpack or convert it to .txt or .jsonl")
+    kind = KINDS.get(stem.suffix.lower(), "text")
+    if kind == "parquet" and compression:
+        raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
+    if local and not os.access(path, os.R_OK):
+        raise UserError(f"--input {name}: cannot be read by user {os.getuid()}")
+    size = int(info.get("size") or 0)
+    if local and size == 0:
+        raise UserError(f"--input {name}: is empty; leave it out")
+    # A web server says whether it answers requests for ranges.
+    seekable = not compression and size > 0 and info.get("partial", True)
+    return Source(name, kind, compression, size, _identity(info, size, local), seekable)
+
+
+def _identity(info: dict[str, Any], size: int, local: bool) -> str:
+    """Size and what the storage says of the version: a content hash, an ETag, or the time of the last change."""
+    if local and size <= HASHED_BYTES:
+        with open(info["name"], "rb") as file:
+            return f"{size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    keys = ("ETag", "etag", "md5Hash", "crc32c", "generation", "mtime", "LastModified", "updated", "last_modified")
+    known = next((f"{key}:{info[key]}" for key in keys if info.get(key)), "")
+    return f"{size} {known}".strip()
+
+
+def _known(path: str) -> bool:
+    return _split(path)[0].suffix.lower() in KINDS
+
+
+def _split(path: str) -> tuple[PurePosixPath, str]:
+    """The path without the ending of a compression, and that compression."""
+    whole = PurePosixPath(path.split("?")[0])
+    compression = COMPRESSIONS.get(whole.suffix.lower(), "")
+    return (whole.with_suffix("") if compression else whole), compression
+
+
+def _cause(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

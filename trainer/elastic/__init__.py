@@ -1,0 +1,1 @@
+"""The launcher's agent and rendezvous; knows no models."""

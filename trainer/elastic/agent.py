@@ -1,0 +1,155 @@
+"""torch's elastic agent, with exit codes that mean something.
+
+torchrun counts restarts and ends every failure with 1. This agent asks why its workers ended: bad input ends the job,
+lost peers begin a new round, and rounds go on for as long as they bring progress.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from trainer.checkpoint import format as checkpoint
+from trainer.elastic.ahead import Ahead
+from trainer.elastic.rendezvous import Handler
+from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop
+from trainer.train import metrics
+
+MONITOR_SECONDS = 0.5
+EXIT_BARRIER_SECONDS = 30
+"""The workers have met after the last checkpoint, so agents end within seconds of each other."""
+HUNG_SECONDS = 3
+"""With a member lost, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for."""
+STOPPED_SECONDS = 10
+"""A worker that something stopped (SIGSTOP, a debugger) holds up all others; after this long it is replaced."""
+
+
+class Agent(LocalElasticAgent):
+    """Starts, watches and restarts the workers of this node for one run."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        workers: int,
+        command: list[str],
+        run: Path,
+        log_directory: str,
+        grace: int,
+        patience: int,
+    ) -> None:
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=workers,
+            rdzv_handler=handler,
+            entrypoint=command[0],
+            args=tuple(command[1:]),
+            max_restarts=1_000_000,  # not the limit: `patience` is
+            monitor_interval=MONITOR_SECONDS,
+        )
+        super().__init__(
+            spec,
+            DefaultLogsSpecs(log_dir=log_directory),
+            exit_barrier_timeout=EXIT_BARRIER_SECONDS,
+            shutdown_timeout=grace,
+        )
+        self._handler, self._run, self._patience = handler, run, patience
+        self._best = progress(run)
+        self._fruitless = 0
+        self._stopped: dict[int, float] = {}
+        """Process id of a stopped worker -> since when."""
+        self._ahead = Ahead(command, workers)
+        self._ahead.install()
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        try:
+            return super().run(role)  # pyright: ignore[reportCallIssue]
+        finally:
+            self._ahead.end()
+
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        self._ahead.start()
+        super()._initialize_workers(worker_group)  # pyright: ignore[reportCallIssue]
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._end_stopped()
+        result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
+        if result.is_failed():
+            self._judge(list(result.failures.values()))
+        return result
+
+    def _end_stopped(self) -> None:
+        """Kill workers that have been stopped for a while: the round then ends, instead of waiting for its timeout."""
+        now = time.monotonic()
+        running = self._pcontext.pids().values() if self._pcontext is not None else ()
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in running if is_stopped(pid)}
+        for pid, since in self._stopped.items():
+            if now - since > STOPPED_SECONDS:
+                metrics.event("worker_stopped", pid=pid, seconds=round(now - since))
+                os.kill(pid, signal.SIGKILL)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._ahead.start()
+        lost = self._handler.lost_members()
+        metrics.event("new_round", after=self._handler.round, lost_members=lost)
+        self._shutdown(signal.SIGTERM, timeout=HUNG_SECONDS if lost else self._shutdown_timeout)
+
+    def _judge(self, failures: list[ProcessFailure]) -> None:
+        """Raise Stop where another round cannot help; return where it can."""
+        if metrics.done(self._run) is not None:
+            raise Stop(EXIT_DONE, "a worker was lost after the run was done")
+        codes = {failure.exitcode for failure in failures}
+        for failure in failures:
+            if EXIT_FATAL in (failure.exitcode, told_code(failure)):
+                raise Stop(EXIT_FATAL, said(failure))
+        if codes == {EXIT_TERMINATED}:
+            raise Stop(EXIT_TERMINATED, "the workers were asked to end")
+        telling = [failure for failure in failures if told_code(failure) is not None]
+        first = min(telling or failures, key=lambda failure: failure.timestamp)
+        if not telling and codes <= {EXIT_RESTART, EXIT_TERMINATED}:
+            reason = "the workers left together after a save, or lost a peer"
+        else:
+            reason = " ".join(said(first).split())[:300]
+        reached = progress(self._run)
+        if reached > self._best:
+            self._best, self._fruitless = reached, 0
+        else:
+            self._fruitless += 1
+        metrics.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
+        if self._fruitless >= self._patience:
+            raise Stop(
+                EXIT_FATAL,
+                f"{self._fruitless} rounds in a row ended before a step beyond {self._best}; the last with "
+                f"exit code {first.exitcode}: {reason}",
+            )
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")  # proc(5): the state follows the name in parentheses
+
+
+def said(failure: ProcessFailure) -> str:
+    """What the worker gave as its reason: text from its error file, which torch hands on as it is."""
+    message: object = failure.message
+    return str(message.get("message", message)) if isinstance(message, dict) else str(message)
+
+
+def told_code(failure: ProcessFailure) -> int | None:
+    """The exit code in the worker's error file, which it writes before the others can notice its end."""
+    message = failure.error_file_data.get("message")
+    extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
+    return extra.get("exit_code")
+
+
+def progress(run: Path) -> int:
+    """The last step that this run is known to have reached."""
+    saved = [int(path.name.removeprefix("step-")) for path in checkpoint.listed(run)]
+    return max([int(metrics.status(run).get("step") or 0), *saved])

@@ -1,0 +1,342 @@
+"""The few requests to etcd's v3 API that a rendezvous needs, over the JSON gateway that etcd 3.4 to 3.7 serve.
+
+Nothing but the standard library: one kept connection, TLS and a password where they are configured, and patience while
+etcd is away. Every key hangs on a lease that its writer renews while it lives, so what a lost run leaves goes away.
+"""
+
+import base64
+import http.client
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
+
+from trainer.elastic.network import split_endpoint
+from trainer.errors import UserError
+
+PORT = 2379
+RETRY_SECONDS = 90.0
+"""An etcd pod that is moved to another node is back within 60 s; the rest is for its name to be found again."""
+LEASE_SECONDS = 300
+"""Longer than the retries, so that an outage does not cost the keys; short enough that nothing piles up."""
+REQUEST_SECONDS = 10.0
+GLANCE_SECONDS = 2.0
+"""A request that nobody waits for: an etcd whose machine is gone refuses nothing, it is silent."""
+LARGEST_ANSWER = 16 << 20
+"""Bytes: the heartbeats of a hundred thousand members. Who writes to etcd must not fill the memory of its readers."""
+ENVIRONMENT = {
+    "cacert": "ETCDCTL_CACERT",
+    "cert": "ETCDCTL_CERT",
+    "key": "ETCDCTL_KEY",
+    "username": "ETCDCTL_USER",
+    "password": "ETCDCTL_PASSWORD",
+}
+"""Settings and the variables that say them where --rdzv-conf does not: etcdctl's own names."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where etcd is, and how it knows us."""
+
+    endpoint: str
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+def access(endpoint: str, settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Access:
+    """Access from --rdzv-endpoint and the keys protocol, cacert, cert, key, username and password. Raises UserError."""
+    given = {name: str(settings.get(name) or environment.get(variable, "")) for name, variable in ENVIRONMENT.items()}
+    scheme, separator, _ = endpoint.partition("://")
+    protocol = settings.get("protocol") or (scheme if separator else "")
+    if protocol not in ("", "http", "https"):
+        raise UserError(f"etcd's protocol is '{protocol}'; allowed: http, https")
+    files = {name: given[name] for name in ("cacert", "cert", "key") if given[name]}
+    if protocol == "http" and files:
+        raise UserError(f"{', '.join(files)} given for a plain http etcd; use https://, or leave them out")
+    if ("cert" in files) != ("key" in files):
+        raise UserError("a client certificate for etcd needs both cert and key (ETCDCTL_CERT, ETCDCTL_KEY)")
+    tls = None
+    if protocol == "https" or files:
+        try:
+            tls = ssl.create_default_context(cafile=files.get("cacert"))
+            if "cert" in files:
+                tls.load_cert_chain(files["cert"], files["key"])
+        except OSError as error:
+            raise UserError(f"etcd's certificates ({', '.join(files.values())}) cannot be used: {error}") from None
+    username, separator, inline = given["username"].partition(":")  # etcdctl's --user takes NAME:PASSWORD
+    password = given["password"] or (inline if separator else None)
+    if username and not password:
+        raise UserError("etcd's username is given without a password; set ETCDCTL_PASSWORD")
+    host, port = split_endpoint(endpoint, PORT)
+    return Access(endpoint, host, port, tls, username or None, password)
+
+
+@dataclass(frozen=True)
+class Value:
+    data: bytes
+    revision: int
+    """The mod revision: changes with every write."""
+    lease: str
+
+
+class Etcd:
+    """etcd, asked again while it is away: `retry_seconds` long, or once when nobody waits (`patient(False)`)."""
+
+    def __init__(
+        self, access: Access, retry_seconds: float = RETRY_SECONDS, lease_seconds: int = LEASE_SECONDS
+    ) -> None:
+        self._access, self._lease_seconds = access, lease_seconds
+        self._patience = self._retry_seconds = retry_seconds
+        self._request_seconds = REQUEST_SECONDS
+        self._lease: str | None = None
+        self._renewed = 0.0
+        self._token: str | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self._lock = threading.RLock()
+
+    def patient(self, wait: bool) -> None:
+        """Whether requests wait for an etcd that is away, or say so at once."""
+        self._retry_seconds = self._patience if wait else 0.0
+        self._request_seconds = REQUEST_SECONDS if wait else GLANCE_SECONDS
+
+    def get(self, key: str) -> Value | None:
+        found = self._call("/kv/range", {"key": _encode(key)}).get("kvs")
+        return _value(found[0]) if found else None
+
+    def get_many(self, keys: list[str]) -> list[Value | None]:
+        """All in one request."""
+        if not keys:
+            return []
+        body = {"success": [{"request_range": {"key": _encode(key)}} for key in keys]}
+        replies = self._call("/kv/txn", body)["responses"]
+        found = [reply["response_range"].get("kvs") for reply in replies]
+        return [_value(kvs[0]) if kvs else None for kvs in found]
+
+    def get_changed(self, key: str, known: Value | None, prefix: str | None) -> tuple[Value | None, dict[str, Value]]:
+        """What `key` holds, sent only where it is not `known`, and all under `prefix` by the rest of their keys."""
+        unchanged = {"target": "MOD", "result": "EQUAL", "mod_revision": str(known.revision if known else 0)}
+        under = [{"request_range": {"key": _encode(prefix), "range_end": _encode(_end(prefix))}}] if prefix else []
+        body = {
+            "compare": [{"key": _encode(key), **unchanged}],
+            "success": under,
+            "failure": [{"request_range": {"key": _encode(key)}}, *under],
+        }
+        reply = self._call("/kv/txn", body)
+        found = [answer["response_range"].get("kvs", []) for answer in reply.get("responses", [])]
+        if not reply.get("succeeded"):
+            now = found.pop(0)
+            known = _value(now[0]) if now else None
+        skip = len(prefix or "")
+        return known, {base64.b64decode(kv["key"]).decode()[skip:]: _value(kv) for kvs in found for kv in kvs}
+
+    def put(self, key: str, value: bytes) -> None:
+        self.put_many({key: value})
+
+    def put_many(self, values: Mapping[str, bytes]) -> None:
+        """All or none of them."""
+
+        def body(lease: str) -> dict[str, Any]:
+            return {"success": [_put(key, value, lease) for key, value in values.items()]}
+
+        if values:
+            self._write("/kv/txn", body)
+
+    def swap(self, key: str, value: bytes, revision: int) -> tuple[bool, Value | None]:
+        """Write when the key's mod revision is still `revision` (0: when there is no such key).
+
+        Returns whether it was written, and what the key holds now.
+        """
+        lease = ""
+
+        def body(current: str) -> dict[str, Any]:
+            nonlocal lease
+            lease = current
+            return {
+                "compare": [{"key": _encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}],
+                "success": [_put(key, value, lease)],
+                "failure": [{"request_range": {"key": _encode(key)}}],
+            }
+
+        reply = self._write("/kv/txn", body)
+        if reply.get("succeeded"):
+            return True, Value(value, int(reply["header"]["revision"]), lease)
+        found = reply["responses"][0]["response_range"].get("kvs")
+        now = _value(found[0]) if found else None
+        # A write whose answer was lost on the way is tried again and then refused, by itself: the lease tells whose it
+        # is. Without this, a counter would count twice when etcd restarts.
+        ours = now is not None and now.data == value and now.lease == lease
+        return ours, now
+
+    def delete(self, key: str) -> bool:
+        return int(self._call("/kv/deleterange", {"key": _encode(key)}).get("deleted", 0)) > 0
+
+    def count(self, prefix: str) -> int:
+        body = {"key": _encode(prefix), "range_end": _encode(_end(prefix)), "count_only": True}
+        return int(self._call("/kv/range", body).get("count", 0))
+
+    def _write(self, path: str, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """A write that hangs on this process's lease; on a new lease where the old one is gone."""
+        try:
+            return self._call(path, body(self._current_lease()))
+        except _LeaseGone:
+            self._lease = None
+            return self._call(path, body(self._current_lease()))
+
+    def _current_lease(self) -> str:
+        """The id of this process's lease, renewed when a quarter of its time is over.
+
+        Each member writes its keep-alive every few seconds, so no thread of its own is needed for this.
+        """
+        if self._lease is not None and time.monotonic() - self._renewed > self._lease_seconds / 4:
+            reply = self._call("/lease/keepalive", {"ID": self._lease}).get("result", {})
+            if int(reply.get("TTL", 0)) > 0:
+                self._renewed = time.monotonic()
+            else:
+                self._lease = None
+        if self._lease is None:
+            reply = self._call("/lease/grant", {"TTL": str(self._lease_seconds), "ID": "0"})
+            self._lease, self._renewed = str(reply["ID"]), time.monotonic()
+        return self._lease
+
+    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request, repeated while etcd cannot be reached or has no leader."""
+        deadline = time.monotonic() + self._retry_seconds
+        pause = 0.1
+        while True:
+            try:
+                return self._once(path, body)
+            except ssl.SSLCertVerificationError as error:
+                raise UserError(
+                    f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
+                    f"({error.verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
+                ) from None
+            except UserError:  # a ValueError, as a cut reply is
+                raise
+            except _Unavailable as error:
+                reason = str(error)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                reason = str(error) or type(error).__name__
+            if time.monotonic() + pause > deadline:
+                raise RendezvousConnectionError(
+                    f"etcd at {self._access.endpoint} cannot be reached for {self._retry_seconds:.0f} s: {reason}"
+                ) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    def _once(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self._access.username and self._token is None and not path.startswith("/auth/"):
+            self._authenticate()
+        status, text = self._post(path, json.dumps(body).encode())
+        if status == 200:
+            return json.loads(text)
+        if "lease not found" in text:
+            raise _LeaseGone
+        if "invalid auth token" in text or "invalid auth revision" in text:
+            self._token = None  # tokens end after five minutes, and with the etcd that gave them
+            raise _Unavailable("the password's token has ended")
+        if any(words in text for words in ("authentication failed", "permission denied", "user name is empty")):
+            raise UserError(
+                f"etcd at {self._access.endpoint} does not let us in: {_told(text)}; set username and password "
+                "(ETCDCTL_USER, ETCDCTL_PASSWORD) of a user who may write under /trainyard/"
+            )
+        if status >= 500:
+            raise _Unavailable(f"{status} {_told(text)}")
+        raise RendezvousStateError(f"etcd at {self._access.endpoint} refused {path}: {status} {_told(text)}")
+
+    def _authenticate(self) -> None:
+        answer = {"name": self._access.username, "password": self._access.password}
+        status, text = self._post("/auth/authenticate", json.dumps(answer).encode())
+        if status == 200:
+            self._token = json.loads(text)["token"]
+        elif "authentication is not enabled" in text:
+            self._token = ""  # an etcd that lost its data has lost its users, too
+        elif "authentication failed" in text:
+            raise UserError(
+                f"etcd at {self._access.endpoint} refuses user {self._access.username}: wrong name or password"
+            )
+        else:
+            raise _Unavailable(f"{status} {_told(text)}")
+
+    def _post(self, path: str, body: bytes) -> tuple[int, str]:
+        """Status and text of one answer, over the connection of before where that still stands."""
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = self._token
+        with self._lock:
+            while True:
+                kept = self._connection
+                connection = kept or self._connect()
+                try:
+                    connection.timeout = self._request_seconds
+                    if connection.sock is not None:
+                        connection.sock.settimeout(self._request_seconds)
+                    connection.request("POST", "/v3" + path, body, headers)
+                    response = connection.getresponse()
+                    content = response.read(LARGEST_ANSWER + 1)
+                    if len(content) > LARGEST_ANSWER:
+                        raise _Unavailable(f"its answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB")
+                    status, text = response.status, content.decode("utf-8", "replace")
+                except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                    self._close()
+                    if kept is None:
+                        raise
+                    continue  # etcd ended a connection that was idle: once more over a new one
+                except BaseException:
+                    self._close()
+                    raise
+                self._connection = connection
+                return status, text
+
+    def _connect(self) -> http.client.HTTPConnection:
+        access = self._access
+        if access.tls is not None:
+            return http.client.HTTPSConnection(access.host, access.port, context=access.tls)
+        return http.client.HTTPConnection(access.host, access.port)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _LeaseGone(Exception):
+    """The lease of a write ran out: this process was frozen, or etcd lost its data."""
+
+
+class _Unavailable(Exception):
+    """etcd answers, but cannot serve now."""
+
+
+def _told(text: str) -> str:
+    """etcd's own words out of its answer."""
+    try:
+        return str(json.loads(text).get("message") or text).strip()[:300]
+    except (ValueError, AttributeError):
+        return text.strip()[:300]
+
+
+def _put(key: str, value: bytes, lease: str) -> dict[str, Any]:
+    return {"request_put": {"key": _encode(key), "value": _encode(value), "lease": lease}}
+
+
+def _end(prefix: str) -> str:
+    """The end of the range of all keys that begin so, as etcdctl's --prefix reckons it."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _encode(value: str | bytes) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
+
+
+def _value(found: dict[str, Any]) -> Value:
+    """etcd leaves empty fields out of its replies."""
+    return Value(base64.b64decode(found.get("value", "")), int(found["mod_revision"]), str(found.get("lease", "0")))

@@ -1,0 +1,169 @@
+"""Who of a rendezvous is alive, judged by what this node itself has watched; and who is still worth waiting for.
+
+torch compares each member's last heartbeat, a time of day of that member's machine, with the clock of this one: an
+outage of the store longer than the keep-alive, or clocks that differ by a few seconds, make living members look lost.
+Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
+nothing could be seen (the store was away, this process was frozen) is no watching.
+
+Where the backend has a key for each member's heartbeat (etcd), they are kept out of the shared state: that has one key,
+each write of it makes the others' void, and hundreds of members would spend their time on refused heartbeats.
+
+torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so those of the last
+round are seen to wait for the next one, or are gone: when none waits any more, it begins at once. Newcomers come in
+crowds, and get the last call.
+"""
+
+import logging
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
+    RendezvousSettings,
+    _BackendRendezvousStateHolder,  # torch 2.15 has no public way to replace how it judges
+    _remove_participant_epilogue,
+    _RendezvousState,
+)
+
+from trainer.elastic import rendezvous_state
+
+log = logging.getLogger(__name__)
+
+LEAST_GLANCE_SECONDS = 1.5
+"""Agents look every second or so: this much of any pause between two looks counts as watched."""
+BACKOFF_SECONDS = 0.01
+"""First pause after a write that another member was faster with; it doubles up to this much for each member. All of a
+large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
+LONGEST_BACKOFF_SECONDS = 2.0
+OVER = datetime.min.replace(tzinfo=UTC)
+
+
+class BeatingBackend(RendezvousBackend):
+    """A backend with a key for each member's heartbeat."""
+
+    beats: Mapping[str, datetime]
+    """Member -> its newest heartbeat, by its own clock, as of the newest `get_state`."""
+
+    @abstractmethod
+    def beat(self, member: str, moment: datetime) -> None:
+        """Write a member's heartbeat."""
+
+
+class WatchingStateHolder(_BackendRendezvousStateHolder):
+    """The shared state of a rendezvous, cleaned of the members that this node saw fall silent."""
+
+    def __init__(
+        self,
+        backend: RendezvousBackend,
+        settings: RendezvousSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(backend, settings)
+        self._clock = clock
+        self._looked: float | None = None
+        self._refused = 0
+        """Writes in a row that came too late."""
+        self._silence: dict[Any, tuple[datetime, float]] = {}
+        """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
+        self._last, self._members = -1, frozenset[Any]()
+        """The newest round that this node was in, and who was in it."""
+        self._largest = 0
+        """Members of the largest round so far: all there are, as far as we know."""
+
+    def remember(self) -> None:
+        """The current round is complete: the next one need not wait when its members are there."""
+        self._last, self._members = self._state.round, frozenset(self._state.participants)
+        self._largest = max(self._largest, len(self._members))
+
+    def beat(self, node: Any) -> None:
+        """Write this node's heartbeat, where the backend has a key for it; else torch writes it into the state."""
+        if isinstance(self._backend, BeatingBackend):
+            self._state.last_heartbeats[node] = moment = datetime.now(UTC)
+            self._backend.beat(str(node), moment)
+
+    def sync(self) -> bool | None:
+        written = self._exchange()
+        if written is False:
+            self._refused += 1
+            longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
+            time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
+            # What the refusal told is old by now: a change of it would be refused again.
+            self._last_sync_time = -1.0
+            self._exchange()
+        elif written:
+            self._refused = 0
+        return written
+
+    def _exchange(self) -> bool | None:
+        """Write the state where it was changed, else read it: torch's own `sync` without its pickle.
+
+        Returns whether the change was written; None without a change.
+        """
+        written: bool | None = None
+        if self._dirty:
+            answer = self._backend.set_state(rendezvous_state.encode(self._state), self._token)
+            found, written = (answer[:2], answer[2]) if answer else (None, False)
+        elif time.monotonic() - self._last_sync_time < self._cache_duration:
+            return None
+        else:
+            found = self._backend.get_state()
+        if not written:  # else the store holds what this node does
+            # A store that holds nothing is a new beginning: what this node knows of a round is void.
+            self._state = self._read(*found) if found else _RendezvousState()
+        self._token, self._dirty = found[1] if found else None, False
+        self._last_sync_time = time.monotonic()
+        self._sanitize()
+        return written
+
+    def _read(self, data: bytes, token: Any) -> _RendezvousState:
+        try:
+            return rendezvous_state.decode(data)
+        except RendezvousStateError as error:
+            if token != self._token:  # once for each that is written, not once a second
+                log.warning("the rendezvous state is refused, and a new one begun: %s", error)
+            return _RendezvousState()
+
+    def _sanitize(self) -> None:
+        state, interval = self._state, self._settings.keep_alive_interval.total_seconds()
+        beats = self._backend.beats if isinstance(self._backend, BeatingBackend) else {}
+        state.last_heartbeats.update({node: beats[str(node)] for node in state.last_heartbeats if str(node) in beats})
+        now = self._clock()
+        # Half an interval at most: a hole that falls between two heartbeats then leaves both their full time.
+        watched = 0.0 if self._looked is None else min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))
+        self._looked = now
+
+        silence: dict[Any, tuple[datetime, float]] = {}
+        for node, heartbeat in state.last_heartbeats.items():
+            known = self._silence.get(node)
+            silence[node] = (heartbeat, known[1] + watched if known and known[0] == heartbeat else 0.0)
+        window = interval * self._settings.keep_alive_max_attempt
+        self._dead_nodes = [node for node, (_, seconds) in silence.items() if seconds > window]
+        self._silence = silence
+
+        participants = len(state.participants)
+        for node in self._dead_nodes:
+            # Kept in self._silence: until the change is written, the next look finds the member again, as dead.
+            del state.last_heartbeats[node]
+            state.participants.pop(node, None)
+            state.wait_list.discard(node)
+            state.redundancy_list.discard(node)
+        if len(state.participants) < participants:
+            _remove_participant_epilogue(state, self._settings)
+        self._end_last_call()
+
+    def _end_last_call(self) -> None:
+        """Let the last call be over where nobody is left to come.
+
+        A store that lost its data begins with round 0 again, and knows nothing of those who are about to come back.
+        """
+        state = self._state
+        if state.complete or state.deadline is None or state.wait_list or state.round != self._last + 1:
+            return
+        here = state.participants.keys()
+        if here <= self._members or len(here) == self._largest:
+            state.deadline = OVER

@@ -1,0 +1,191 @@
+"""How the launchers of one run find each other, and notice when one of them is gone.
+
+torch's DynamicRendezvousHandler keeps the state machine; this adds what it lacks in torch 2.15: a member that vanished
+is a reason for a new round (pytorch#111646: agents look only at newcomers), a member that leaves on purpose says so
+instead of being waited for, and a store that is away is waited for where a round needs it, and nowhere else.
+"""
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.events.api import NodeState
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousSettings,
+    RendezvousTimeout,
+    _Action,
+    _DistributedRendezvousOpExecutor,
+    _RendezvousExitOp,  # no public way to leave a round in torch 2.15
+    _should_keep_alive,
+)
+
+from trainer.elastic.liveness import WatchingStateHolder
+
+log = logging.getLogger(__name__)
+
+JOIN_SECONDS = 1800
+"""A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
+LAST_CALL_SECONDS = 5
+"""What a round waits for more members once the least number is there, unless none are left to come (liveness.py)."""
+KEEP_ALIVE_SECONDS = 5
+KEEP_ALIVE_ATTEMPTS = 3
+"""A member that is silent for 15 s is lost."""
+
+
+class Link(Protocol):
+    """The connection to the store that keeps the state."""
+
+    def patient(self, wait: bool) -> None:
+        """Whether requests wait for a store that is away, or fail at once."""
+
+
+class OpExecutor(_DistributedRendezvousOpExecutor):
+    """Changes rounds with one write: a member that only leaves one to join the next is never in neither.
+
+    torch leaves with one write and joins with another. Between them, and that is long on a busy machine, a member
+    looks as if it were gone. Heartbeats are no change of the state where the backend has keys for them.
+    """
+
+    leaving = False
+    """Whether this node goes for good."""
+    _state_holder: WatchingStateHolder
+
+    def run(
+        self,
+        state_handler: Callable[[Any, float], _Action],
+        deadline: float,
+        update_deadline: Callable[[timedelta], float] | None = None,
+    ) -> None:
+        def beating(context: Any, deadline: float) -> _Action:
+            # Whatever comes next: a change that others are faster with, again and again, may take longer than the
+            # keep-alive lasts.
+            if _should_keep_alive(context):
+                self._state_holder.beat(self._node)
+            return state_handler(context, deadline)
+
+        super().run(beating, deadline, update_deadline)
+
+    def _record(self, message: str, node_state: NodeState = NodeState.RUNNING) -> None:
+        """Nothing: torch searches the stack for each event, half the time of a large round, and nobody listens."""
+
+    def _remove_from_participants(self) -> None:
+        super()._remove_from_participants()
+        if not self.leaving:
+            self._add_to_wait_list()
+
+
+class Handler(DynamicRendezvousHandler):
+    """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
+
+    link: Link
+    _state_holder: WatchingStateHolder
+    _op_executor: OpExecutor
+    hosted: object = None
+    """The store, where this process keeps it as well."""
+    _delayed: threading.Timer | None = None
+    _round = -1
+    _size = 0
+
+    @property
+    def round(self) -> int:
+        """The current round, from 1."""
+        return self._round + 1
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        # Between rounds the workers train without the store: looking after them must not stop for a minute.
+        self.link.patient(True)
+        try:
+            info = super().next_rendezvous()
+        finally:
+            self.link.patient(False)
+        self._round, self._size = self._state_holder.state.round, info.world_size
+        self._state_holder.remember()
+        os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
+        return info
+
+    def _start_heartbeats(self) -> None:
+        # All members begin a round at the same moment: without a delay they would beat at the same moment ever after.
+        delay = random.uniform(0, self._settings.keep_alive_interval.total_seconds() / 2)
+        self._delayed = threading.Timer(delay, super()._start_heartbeats)
+        self._delayed.daemon = True
+        self._delayed.start()
+
+    def _stop_heartbeats(self) -> None:
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._delayed.join()
+        super()._stop_heartbeats()
+
+    def num_nodes_waiting(self) -> int:
+        """How many members a new round would bring or take away."""
+        try:
+            waiting = super().num_nodes_waiting()
+        except RendezvousConnectionError as error:
+            # Training needs no rendezvous store between rounds: an outage must not end it.
+            log.warning("rendezvous store out of reach, training goes on: %s", error)
+            return 0
+        # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
+        full = len(self._state_holder.state.participants) >= self._settings.max_nodes
+        return (0 if full else waiting) or self.lost_members()
+
+    def lost_members(self) -> int:
+        """How many of the members that this round began with are gone."""
+        state = self._state_holder.state
+        if state.round != self._round or self._this_node not in state.participants:
+            return self._size
+        return max(0, self._size - len(state.participants))
+
+    def leave(self) -> None:
+        """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""
+        self._stop_heartbeats()
+        self._op_executor.leaving = True
+        try:
+            self._op_executor.run(_RendezvousExitOp(), self._get_deadline(self._settings.timeout.heartbeat))
+        except RendezvousError as error:
+            log.warning("could not leave the rendezvous: %s", error)
+
+
+def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
+    """A handler with our defaults where the parameters say nothing."""
+    # torch 2.15 otherwise hands survivors the address of a rank 0 that is gone (pytorch#182375 mended half of it). It
+    # is read at each round, so that plain torchrun gets it, too.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+
+    def seconds(key: str, default: float | None) -> timedelta | None:
+        value: Any = parameters.get(key, default)
+        return None if value is None else timedelta(seconds=float(value))
+
+    settings = RendezvousSettings(
+        parameters.run_id,
+        parameters.min_nodes,
+        parameters.max_nodes,
+        RendezvousTimeout(
+            join=seconds("join_timeout", JOIN_SECONDS),
+            last_call=seconds("last_call_timeout", LAST_CALL_SECONDS),
+            close=seconds("close_timeout", None),
+            heartbeat=seconds("heartbeat_timeout", None),
+        ),
+        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS) or timedelta(seconds=KEEP_ALIVE_SECONDS),
+        keep_alive_max_attempt=parameters.get_as_int("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)
+        or KEEP_ALIVE_ATTEMPTS,
+        cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
+    )
+    node = Handler._node_desc_generator.generate(parameters.local_addr)
+    holder = WatchingStateHolder(backend, settings)
+    handler = Handler(node, settings, backend.name, store, holder)
+    handler._op_executor = OpExecutor(node, holder, settings)
+    handler.link = link
+    return handler

@@ -1,0 +1,176 @@
+"""`etcd-v3`: a torch rendezvous over etcd's v3 API.
+
+torch's own etcd backends speak the v2 API, which etcd 3.6 removed (pytorch#158326). This one is registered under the
+entry point group `torchrun.handlers`: plain torchrun takes `--rdzv-backend etcd-v3` with it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
+
+from trainer.elastic import rendezvous_state
+from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
+from trainer.elastic.liveness import BeatingBackend
+from trainer.elastic.rendezvous import Handler, create_handler
+
+NAME = "etcd-v3"
+PREFIX = "/trainyard/rendezvous/"
+POLL_SECONDS = 0.1
+BEATS_SECONDS = 0.9
+"""Least time between two looks at the heartbeats: torch looks once a second while nothing happens."""
+BATCH = 100
+"""Keys in one request: etcd takes 128 operations in a transaction (--max-txn-ops)."""
+
+
+class EtcdBackend(BeatingBackend):
+    """The rendezvous state in one key, replaced by compare-and-swap on its mod revision; a key for each heartbeat."""
+
+    def __init__(self, etcd: Etcd, run_id: str) -> None:
+        self._etcd, self._key, self._beats = etcd, f"{PREFIX}{run_id}/state", f"{PREFIX}{run_id}/beats/"
+        self._known: Value | None = None
+        self._looked = -BEATS_SECONDS
+        self.beats: Mapping[str, datetime] = {}
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        # Most looks find nothing new but heartbeats: the state, large in a large round, is sent when it changed. And
+        # who looks again because another was faster wants nothing but the state.
+        look = time.monotonic() - self._looked >= BEATS_SECONDS
+        self._known, beats = self._etcd.get_changed(self._key, self._known, self._beats if look else None)
+        if look:
+            self._looked = time.monotonic()
+            self.beats = {member: read for member, beat in beats.items() if (read := _moment(beat.data)) is not None}
+        return (self._known.data, self._known.revision) if self._known else None
+
+    def beat(self, member: str, moment: datetime) -> None:
+        self._etcd.put(self._beats + member, moment.isoformat().encode())
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        written, now = self._etcd.swap(self._key, state, int(token or 0))
+        return (now.data, now.revision, written) if now else None
+
+
+class EtcdStore(Store):
+    """The store that torch's agents use between rounds: addresses, ranks, the exit barrier. Workers never see it."""
+
+    def __init__(self, etcd: Etcd, run_id: str, timeout: timedelta = timedelta(seconds=300)) -> None:
+        super().__init__()
+        self._etcd, self._prefix = etcd, f"{PREFIX}{run_id}/store/"
+        self.set_timeout(timeout)
+
+    def set(self, key: str, value: str | bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._etcd.put(self._prefix + key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def add(self, key: str, amount: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = self._etcd.get(self._prefix + key)
+        while True:
+            total = (int(found.data) if found else 0) + amount
+            written, found = self._etcd.swap(self._prefix + key, str(total).encode(), found.revision if found else 0)
+            if written:
+                return total
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Write `desired` where the key holds `expected` (or is missing, with expected empty); return what it holds."""
+        while True:
+            found = self._etcd.get(self._prefix + key)
+            if found is None and _bytes(expected) != b"":
+                return _bytes(expected)  # as torch's TCPStore answers for a missing key
+            if found is not None and found.data != _bytes(expected):
+                return found.data
+            written, _ = self._etcd.swap(self._prefix + key, _bytes(desired), found.revision if found else 0)
+            if written:
+                return _bytes(desired)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Rank 0 reads something of every member here: in few requests, or hundreds of members would take minutes."""
+        values: dict[str, bytes] = {}
+        self._until(keys, self.timeout, values)  # pyright: ignore[reportAttributeAccessIssue]
+        return [values[key] for key in keys]
+
+    def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+        pairs = [(self._prefix + key, _bytes(value)) for key, value in zip(keys, values, strict=True)]
+        for start in range(0, len(pairs), BATCH):
+            self._etcd.put_many(dict(pairs[start : start + BATCH]))
+
+    def check(self, keys: list[str]) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return len(self._found(keys)) == len(set(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._until(keys, timeout or self.timeout, {})  # pyright: ignore[reportAttributeAccessIssue]
+
+    def delete_key(self, key: str) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._etcd.delete(self._prefix + key)
+
+    def num_keys(self) -> int:
+        return self._etcd.count(self._prefix)
+
+    def _found(self, keys: list[str]) -> dict[str, bytes]:
+        """Those of `keys` that are there."""
+        found: dict[str, bytes] = {}
+        for start in range(0, len(keys), BATCH):
+            part = keys[start : start + BATCH]
+            values = self._etcd.get_many([self._prefix + key for key in part])
+            found |= {key: value.data for key, value in zip(part, values, strict=True) if value is not None}
+        return found
+
+    def _until(self, keys: list[str], timeout: timedelta, values: dict[str, bytes]) -> None:
+        """Fill `values` with what `keys` hold, waiting for those that are not there yet."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        while True:
+            values |= self._found([key for key in keys if key not in values])
+            missing = [key for key in keys if key not in values]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise DistStoreError(f"waited {timeout.total_seconds():.0f} s for {', '.join(missing[:5])}")
+            time.sleep(POLL_SECONDS)
+
+    # torch's C++ side (PrefixStore) calls some by other names than its Python side.
+    deleteKey = delete_key
+    getNumKeys = num_keys
+    multiGet = multi_get
+    multiSet = multi_set
+
+
+def create(parameters: RendezvousParameters) -> Handler:
+    """The rendezvous that torchrun's parameters describe.
+
+    Keys of --rdzv-conf beyond torch's own: protocol (http, https), cacert, cert, key, username, password (files, or
+    etcdctl's ETCDCTL_* variables), retry_seconds, lease_seconds. Raises RendezvousConnectionError without an etcd and
+    UserError when it does not let us in.
+    """
+    where = access(parameters.endpoint, parameters.config)
+    patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
+    lease = int(parameters.get("lease_seconds", LEASE_SECONDS))
+    # Two connections: the store waits for etcd even where the look at the members must not.
+    state, store = (Etcd(where, patience, lease) for _ in range(2))
+    backend = EtcdBackend(state, parameters.run_id)
+    backend.get_state()  # a wrong endpoint is told now, not in the middle of a round
+    return create_handler(EtcdStore(store, parameters.run_id), backend, state, parameters)
+
+
+def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """What the entry point names: a function that returns the creator (torch's contract)."""
+    return create
+
+
+def _moment(beat: bytes) -> datetime | None:
+    """A heartbeat; None for one that no member writes: it counts as silence."""
+    try:
+        return rendezvous_state.moment(beat.decode())
+    except (ValueError, TypeError):
+        return None
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,1 @@
+"""What a run hands on: model folder, model card and report."""

@@ -1,0 +1,96 @@
+"""A trained model as a folder to hand on: `python -m trainer.export --run DIR --output FOLDER`.
+
+What is written opens with transformers' from_pretrained, with no part of this project: weights, config, tokenizer, and
+a model card with the run's figures.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import EXIT_USAGE, UserError
+from trainer.export import model_card
+from trainer.models import source as sources
+
+DTYPES = ("fp32", "bf16", "fp16")
+WEIGHTS = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.export", description="Write a model as a Hugging Face folder."
+    )
+    sources.add_options(parser)
+    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="where to write; must not exist")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
+    parser.add_argument(
+        "--safetensors-only", action="store_true", help="weights and config only: no tokenizer, no card"
+    )
+    parser.add_argument("--force", action="store_true", help="replace --output if it is there")
+    options = parser.parse_args(arguments)
+    try:
+        source = sources.from_options(options)
+        export(source, options.output, options.dtype, options.safetensors_only, options.force)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except OSError as error:
+        print(f"--output {options.output}: cannot be written ({error.strerror}); nothing was changed", file=sys.stderr)
+        return EXIT_USAGE
+    print(f"wrote {options.output}" + (f" from step {source.step}" if source.step is not None else ""))
+    return 0
+
+
+def export(source: sources.Source, output: Path, dtype: str = "fp32", bare: bool = False, force: bool = False) -> None:
+    """Write the folder, whole or not at all. Raises UserError, and OSError when the storage refuses."""
+    if output.exists() and not force and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(f"--output {output}: is there already; give another folder, or --force to replace it")
+    net = _as(sources.load(source), dtype)
+    temporary, old = (output.with_name(f".{output.name}.{word}") for word in ("new", "old"))
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        net.save_pretrained(temporary)
+        if not bare:
+            _copy_tokenizer(source, temporary)
+            (temporary / "README.md").write_text(model_card.text(source, net, dtype), encoding="utf-8")
+        if output.exists():
+            output.rename(old)
+        try:
+            temporary.rename(output)
+        except OSError:
+            if old.exists():
+                old.rename(output)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+
+
+def _as(net: Any, dtype: str) -> Any:
+    import torch
+
+    if dtype == "fp16":
+        largest = torch.finfo(torch.float16).max
+        for name, value in net.state_dict().items():
+            if value.abs().max() > largest:
+                raise UserError(f"--dtype fp16: {name} holds values above {largest:.0f}; use bf16 or fp32")
+    return net.to({"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype])
+
+
+def _copy_tokenizer(source: sources.Source, folder: Path) -> None:
+    """Every file beside the weights, as they are; from the hub, what transformers makes of them."""
+    if Path(source.model).is_dir():
+        for file in Path(source.model).iterdir():
+            if file.is_file() and file.name not in WEIGHTS and file.suffix in (".json", ".txt", ".model"):
+                shutil.copyfile(file, folder / file.name)
+        return
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(source.model, trust_remote_code=False).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

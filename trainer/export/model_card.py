@@ -1,0 +1,105 @@
+"""The README.md of an exported model: what it is, how it was trained, how good it is, how to use it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.models.source import Source
+from trainer.train import metrics
+
+SHOWN = (
+    "task.name",
+    "model.weights",
+    "distillation.teacher",
+    "distillation.temperature",
+    "distillation.alpha",
+    "train.tokens_per_step",
+    "train.sequence_length",
+    "train.precision",
+    "optimizer.name",
+    "optimizer.learning_rate",
+    "optimizer.schedule",
+    "optimizer.warmup_steps",
+    "optimizer.weight_decay",
+    "run.seed",
+)
+"""The settings that explain a model; folders and ports of the machine it was trained on do not."""
+
+
+def text(source: Source, net: Any, dtype: str) -> str:
+    """Markdown with the YAML header that the Hugging Face hub reads."""
+    language = net.can_generate()
+    header = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation" if language else "question-answering",
+        "tags": [net.config.model_type, "trainyard"],
+    }
+    configuration = _configuration(source)
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    rows = [("architecture", type(net).__name__), ("parameters", f"{parameters:,}"), ("weights", dtype)]
+    rows += _figures(source, configuration, language)
+    parts = [
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
+        f"# {source.run.resolve().name if source.run else Path(source.model).name}",
+        "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
+        "## Use\n\n```python\n" + (_GENERATE if language else _ANSWER) + "```",
+    ]
+    settings = [(key, value) for key in SHOWN if (value := _lookup(configuration, key)) not in (None, "")]
+    if _lookup(configuration, "task.name") != "distillation":
+        settings = [(key, value) for key, value in settings if not key.startswith("distillation.")]
+    if settings:
+        table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
+        parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
+    written = metrics.done(source.run) if source.run else None
+    if written and written.get("step") == source.step and written.get("sample"):
+        parts.append("## Sample\n\n" + "\n".join(f"> {line}" for line in str(written["sample"]).splitlines()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(source: Source, configuration: dict[str, Any], language: bool) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if source.step is not None:
+        rows.append(("step", f"{source.step:,}"))
+        per_step = _lookup(configuration, "train.tokens_per_step")
+        if language and per_step:
+            rows.append(("tokens trained on", f"{source.step * per_step:,}"))
+    loss = source.figures.get("validation_loss")
+    if loss is not None:
+        rows.append(("validation loss (nats)", f"{loss:.4f}"))
+        if language:
+            rows.append(("validation perplexity", f"{math.exp(loss):.2f}"))
+    return rows
+
+
+def _configuration(source: Source) -> dict[str, Any]:
+    path = source.checkpoint / "config.yaml" if source.checkpoint else None
+    return (yaml.safe_load(path.read_text("utf-8")) or {}) if path and path.exists() else {}
+
+
+def _named(value: Any) -> Any:
+    """A folder of the machine it was trained on by its last part only."""
+    return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value
+
+
+def _lookup(configuration: dict[str, Any], key: str) -> Any:
+    section, _, name = key.partition(".")
+    return configuration.get(section, {}).get(name)
+
+
+_GENERATE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+inputs = tokenizer("The", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
+"""
+
+_ANSWER = """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForQuestionAnswering.from_pretrained("FOLDER")
+"""

@@ -1,0 +1,1 @@
+"""Models as the loop sees them, and their weights in and out."""

@@ -1,0 +1,105 @@
+"""torch.compile: whether to use it, the compiler's work of earlier workers, and all of it before the first exchange.
+
+Compiled code is kept in one file of the run directory, so that a worker that joins later finds it. Inductor's and
+Triton's own caches stay on the node's disk: shared over NFS, workers that compile at the same time get stale handles
+and half-written files (pytorch#173679, triton#11512). The file holds code, so it is signed with a key that only the
+workers of the run have, and read with that alone: the storage may be open to others.
+"""
+
+import contextlib
+import hmac
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import torch
+
+from trainer.config.schema import Config
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import metrics
+
+FOLDER = "compiled"
+"""In the run directory."""
+KEY = "TRAINYARD_CACHE_KEY"
+"""Environment variable with the key. Without it each node compiles for itself."""
+SIGNATURE_BYTES = 32
+"""Of HMAC-SHA256, before the content."""
+
+
+def choose(config: Config, device: torch.device) -> tuple[bool, str]:
+    """Whether train.compile means yes here, and the reason."""
+    if config.train.compile != "auto":
+        return config.train.compile == "true", "asked for"
+    if device.type != "cuda":
+        return False, "a CPU gains little by it and compiles for half a minute"
+    if config.task.name == "question_answering":
+        return False, "its windows differ in length, and each length is compiled anew"
+    if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
+        return False, "this image has no C compiler, which Triton needs"
+    return True, "joins what eager kernels read and write one by one"
+
+
+class Cache:
+    """The compiler's work in the run directory, for this version of torch on this kind of device.
+
+    What fits neither is not used: torch looks each graph up by its code, shapes, settings and device.
+    """
+
+    def __init__(self, run: Path, device: torch.device) -> None:
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        self.path = run / FOLDER / re.sub(r"[^a-z0-9.]+", "-", f"torch-{torch.__version__}-{name}".lower())
+        self._key = os.environ.get(KEY, "").encode()
+
+    def load(self) -> str:
+        """found, none, or what keeps it from being used."""
+        if not self._key:
+            return "off"
+        try:
+            content = self.path.read_bytes()
+            if not hmac.compare_digest(content[:SIGNATURE_BYTES], self._signature(content[SIGNATURE_BYTES:])):
+                return "refused"
+            return "found" if torch.compiler.load_cache_artifacts(content[SIGNATURE_BYTES:]) is not None else "none"
+        except OSError:
+            return "none"
+
+    def save(self) -> None:
+        """Replace the file where this process has compiled something itself."""
+        from torch._dynamo.utils import counters
+
+        made = torch.compiler.save_cache_artifacts() if self._key else None
+        if made is None or not counters["inductor"]["fxgraph_cache_miss"]:
+            return
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # it saves time, no more
+            self.path.parent.mkdir(exist_ok=True)
+            temporary.write_bytes(self._signature(made[0]) + made[0])
+            temporary.replace(self.path)
+
+    def _signature(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, "sha256")
+
+
+def prepare(work: Work, run: Path, world: World, dtype: torch.dtype, step: int) -> None:
+    """Compile all that a step and an evaluation need, before the workers wait for each other."""
+    began, cache = time.perf_counter(), Cache(run, world.device)
+    found = cache.load()
+    passes(
+        work, world, dtype, [torch.from_numpy(part).contiguous().to(world.device) for part in work.batches.get(step, 0)]
+    )
+    if world.first:
+        cache.save()
+        metrics.event("compiled", seconds=time.perf_counter() - began, cache=found)
+
+
+def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> None:
+    """A pass forward and back, and one as an evaluation has it. No gradient is kept, and no hook of an engine runs."""
+    with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+        total = work.module(*batch)
+    torch.autograd.grad(total, [value for value in work.net.parameters() if value.requires_grad], allow_unused=True)
+    work.module.eval()
+    with torch.no_grad(), torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+        work.module(*batch)
+    work.module.train()

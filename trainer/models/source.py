@@ -1,0 +1,119 @@
+"""Where a command takes its model from: a run, one of its checkpoints, or any Hugging Face folder or name."""
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint import format as checkpoint
+from trainer.errors import UserError
+
+
+@dataclass(frozen=True)
+class Source:
+    model: str
+    """A Hugging Face folder, or a name on the hub."""
+    step: int | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The run's figures at that step."""
+    checkpoint: Path | None = None
+    """None when the model is none of ours."""
+    run: Path | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument(
+        "--run", type=Path, metavar="DIR", help="run directory: its newest checkpoint, or that of --step"
+    )
+    chosen.add_argument("--model", metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name")
+    parser.add_argument("--step", type=int, help="the checkpoint of this step of --run instead of the newest")
+
+
+def from_options(options: argparse.Namespace) -> Source:
+    """Raises UserError when there is nothing to use where the options point."""
+    if options.run is None and options.step is not None:
+        raise UserError("--step belongs to --run; with --model give the checkpoint's folder")
+    return from_run(options.run, options.step) if options.run is not None else from_model(options.model)
+
+
+def from_run(run: Path, step: int | None = None) -> Source:
+    """The checkpoint of `step`, or the newest one that verifies."""
+    if not run.is_dir():
+        raise UserError(f"--run {run}: no such folder; give the run.directory of a training")
+    if step is None:
+        found = checkpoint.newest(run)
+        if found is None:
+            damaged = " (those named above are damaged)" if checkpoint.listed(run) else ""
+            raise UserError(f"--run {run}: holds no checkpoint that verifies{damaged}; give a run that has saved one")
+        return _from_checkpoint(found)
+    path = checkpoint.folder(run, step)
+    if not path.is_dir():
+        there = ", ".join(str(int(item.name.removeprefix("step-"))) for item in checkpoint.listed(run)) or "none"
+        raise UserError(f"--step {step}: {run} has no checkpoint of that step; there are: {there}")
+    return _verified(path, f"--step {step}")
+
+
+def from_model(model: str) -> Source:
+    """A checkpoint folder, a Hugging Face folder, or a hub name (resolved later, by transformers)."""
+    path = Path(model)
+    if (path / checkpoint.MANIFEST).exists():
+        return _verified(path, f"--model {model}")
+    if (path / "checkpoints").is_dir():
+        raise UserError(f"--model {model}: this is a run directory; give it as --run {model}")
+    if not path.exists() and (model.startswith(("/", ".", "~")) or model.count("/") > 1):
+        raise UserError(f"--model {model}: no such folder; give a Hugging Face or checkpoint folder, or a hub name")
+    if path.exists() and not (path / "config.json").exists():
+        raise UserError(f"--model {model}: holds no config.json; give a Hugging Face folder or a checkpoint folder")
+    return Source(model)
+
+
+def load(source: Source) -> Any:
+    """The model, of the class that its config.json names, on the CPU in fp32 and in eval mode.
+
+    Raises UserError when it cannot be had.
+    """
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(source.model, trust_remote_code=False)
+        cls: Any = transformers.AutoModelForCausalLM
+        if config.architectures:
+            cls = getattr(transformers, config.architectures[0])
+            # The file names it: a model, not whatever else transformers has under a name.
+            if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
+                raise ValueError(f"its architecture {config.architectures[0]} is no model")
+        return cls.from_pretrained(
+            source.model, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        ).eval()
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        cause = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source.model}: no model can be read there ({cause}); give a Hugging Face folder, or a hub name that can "
+            "be reached (and unset HF_HUB_OFFLINE)"
+        ) from None
+
+
+def load_language_model(source: Source) -> Any:
+    """As `load`; raises UserError when it is not one that continues text."""
+    net = load(source)
+    if not net.can_generate():
+        raise UserError(f"{source.model}: a {type(net).__name__} does not continue text; give a language model")
+    return net
+
+
+def _verified(path: Path, option: str) -> Source:
+    found = checkpoint.verify(path)
+    if found is None:
+        raise UserError(
+            f"{option}: {path} is damaged (a file does not match its checksum in the manifest); use another step"
+        )
+    return _from_checkpoint(found)
+
+
+def _from_checkpoint(found: checkpoint.Checkpoint) -> Source:
+    run = found.path.parent.parent if found.path.parent.name == "checkpoints" else None
+    return Source(str(found.path / "model"), found.step, found.figures, found.path, run)

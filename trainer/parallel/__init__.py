@@ -1,0 +1,1 @@
+"""This worker among the others, and the engines that compute a step."""

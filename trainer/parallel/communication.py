@@ -1,0 +1,110 @@
+"""The exchange of gradients between workers: in which type, in how many bytes, and how long computing waits for it."""
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.config.schema import Config
+from trainer.parallel.world import World
+
+TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""communication.compression. bf16 keeps fp32's range; fp16 keeps 3 more bits, but loses what is below 6e-8."""
+
+
+NOTABLE = 0.1
+"""The part of a step from which on the log says what would lower it."""
+
+
+def wire(config: Config, device: torch.device, dtype: torch.dtype) -> str:
+    """communication.compression with `auto` decided."""
+    settings = config.communication
+    if settings.compression != "auto":
+        return settings.compression
+    if config.engine.name == "deepspeed" and dtype == torch.bfloat16:
+        return "bf16"  # its own mode has no wider gradients
+    return "bf16" if device.type == "cuda" and settings.sync == "step" and dtype != torch.float32 else "none"
+
+
+def advice(config: Config, sent: str) -> str:
+    """Which setting would lower the exchange's part of a step; `sent`: what `wire` gave."""
+    if config.communication.sync == "diloco":
+        return f"a larger communication.inner_steps than {config.communication.inner_steps} exchanges less often"
+    if sent == "none":
+        return "communication.compression=bf16 halves the bytes"
+    if config.engine.name == "deepspeed" and config.engine.zero_stage == 2:
+        return "engine.zero_stage=1 exchanges once a step, not after each micro-batch"
+    return (
+        f"a larger train.tokens_per_step than {config.train.tokens_per_step} exchanges less often; between nodes on a "
+        "slow link, communication.sync=diloco"
+    )
+
+
+def ring_bytes(size: int, world: int) -> int:
+    """What each worker sends when `size` bytes are all-reduced around a ring, as gloo and NCCL do."""
+    return round(2 * size * (world - 1) / world)
+
+
+class Clock:
+    """Adds up the time between two points of the queue of work: of the host, or of the accelerator without a wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._open: Any = None
+        self._spans: list[tuple[Any, Any]] = []
+
+    def begin(self) -> None:
+        self._open = self._now()
+
+    def end(self) -> None:
+        if self._open is not None:
+            self._spans.append((self._open, self._now()))
+            self._open = None
+
+    def take(self) -> float:
+        """Seconds since the last call. Waits for the device, so at log steps only."""
+        if self._cuda and self._spans:
+            self._spans[-1][1].synchronize()
+        seconds = sum(a.elapsed_time(b) / 1000 if self._cuda else b - a for a, b in self._spans)
+        self._spans = []
+        return seconds
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class Exchange:
+    """DDP's communication hook: sums gradients over the workers, in the type of communication.compression.
+
+    Bucket after bucket is sent while the backward pass goes on; the last one is sent when that has ended, so what lies
+    between its start and the end of backward() is the time that computing does not hide.
+    """
+
+    def __init__(self, world: World, compression: str) -> None:
+        self._world, self._type = world, TYPES[compression]
+        self.exposed = Clock(world.device)
+        self.bytes_sent = 0
+
+    def hook(
+        self,
+        _: object,
+        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+    ) -> torch.futures.Future[torch.Tensor]:
+        gradients = bucket.buffer()
+        sent = gradients if self._type is None else gradients.to(self._type)
+        self.bytes_sent += ring_bytes(sent.numel() * sent.element_size(), self._world.size)
+        if bucket.is_last():
+            self.exposed.begin()
+        work = dist.all_reduce(sent, async_op=True)
+        assert work is not None
+
+        def received(future: torch.futures.Future[Any]) -> torch.Tensor:
+            # Written into the bucket and not handed on in the small type: gradients stay fp32.
+            return gradients if sent is gradients else gradients.copy_(future.value()[0])
+
+        return work.get_future().then(received)

@@ -1,0 +1,86 @@
+"""The default engine: every worker holds the whole model and optimizer; gradients are summed while they appear."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config.schema import Config
+from trainer.parallel.communication import Exchange, wire
+from trainer.parallel.engine import Outcome, State
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import optimizer
+from trainer.train.optimizer import Tensors
+
+
+class DdpEngine:
+    equal_turns = False
+
+    def __init__(
+        self, work: Work, config: Config, world: World, dtype: torch.dtype, divisor: float = 0.0, exchange: bool = True
+    ) -> None:
+        """`divisor`: what summed losses are divided by, if not by the items of the step."""
+        self._net, self._world, self._dtype = work.net, world, dtype
+        self._divisor, self._clip = divisor or work.items_per_step, config.optimizer.clip or float("inf")
+        self._optimizers = optimizer.build(work.net, config.optimizer)
+        self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
+        self._exchange = Exchange(world, wire(config, world.device, dtype))
+        self._module: nn.Module = work.module
+        if world.size > 1 and exchange:
+            self._module = DistributedDataParallel(
+                work.module,
+                device_ids=[world.device] if world.device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                bucket_cap_mb=config.communication.bucket_megabytes,
+            )
+            self._module.broadcast_buffers = False  # as an argument it has this name up to torch 2.11, another in 2.15
+            self._module.register_comm_hook(None, self._exchange.hook)
+
+    def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
+        wait = not last and isinstance(self._module, DistributedDataParallel)
+        with self._module.no_sync() if wait else contextlib.nullcontext():  # pyright: ignore[reportCallIssue]
+            with torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32):
+                total = self._module(*batch) * weight
+            self._scaler.scale(total / self._divisor).backward()
+        if last:
+            self._exchange.exposed.end()
+        return total.detach()
+
+    def step(self, rate: float, number: int) -> Outcome:
+        for each in self._optimizers:
+            self._scaler.unscale_(each)
+        norm = nn.utils.clip_grad_norm_(self._parameters(), self._clip)
+        # The norm is finite when every gradient is. It is that of the summed gradient, so all workers skip together.
+        skipped = (~norm.isfinite()).float()
+        optimizer.set_learning_rate(self._optimizers, rate)
+        optimizer.update(self._optimizers, skipped)
+        self._scaler.update()
+        for each in self._optimizers:
+            each.zero_grad(set_to_none=True)
+        return Outcome(norm, skipped)
+
+    def synchronise(self) -> None:
+        """Nothing: the workers never differ."""
+
+    def state(self) -> State:
+        small = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
+        return State(self._net.state_dict(), optimizer.state(self._optimizers, self._net), small)
+
+    def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
+        optimizer.load_state(self._optimizers, self._net, optimizer_state)
+        if self._scaler.is_enabled() and "scaler" in small:
+            self._scaler.load_state_dict(small["scaler"])
+
+    def take_communication(self) -> tuple[float, int]:
+        sent, self._exchange.bytes_sent = self._exchange.bytes_sent, 0
+        return self._exchange.exposed.take(), sent
+
+    @property
+    def loss_scale(self) -> float | None:
+        return self._scaler.get_scale() if self._scaler.is_enabled() else None
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [value for value in self._net.parameters() if value.requires_grad]

@@ -1,0 +1,314 @@
+"""DeepSpeed's ZeRO-1 and ZeRO-2: the optimizer's state (and the gradients) divided among the workers.
+
+DeepSpeed divides and exchanges; the rest is ours, so that both engines make the same update: the loss is scaled here
+for fp16, learning rates come from schedule.py. With bf16 it is DeepSpeed's own mode: each worker has the weights in
+bf16 and its part of them in fp32, so that no exchange moves more than 2 bytes a value; gradients of several
+micro-batches add up in fp32. With fp32 and fp16 the weights are fp32 under autocast. It is started in the process group
+that is there: no hostfile, no launcher of its own. Checkpoints hold whole fp32 tensors by parameter name, gathered and
+scattered through DeepSpeed's own safe_get_full_* and safe_set_full_*.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.config import deepspeed_json
+from trainer.config.schema import Config
+from trainer.errors import UserError
+from trainer.parallel.communication import Clock, ring_bytes, wire
+from trainer.parallel.engine import Outcome, State
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import metrics, optimizer
+from trainer.train.optimizer import Tensors
+
+KEYS = ("exp_avg", "exp_avg_sq")
+TYPES = {"none": "fp32", "bf16": "bf16", "fp16": "fp16"}
+EXCHANGES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
+"""What DeepSpeed's ZeRO-1 and ZeRO-2 call of deepspeed.comm in a step."""
+SCALE, GROWTH_INTERVAL = 65536.0, 2000
+"""The first loss scale, and the steps without an overflow after which it doubles: GradScaler's."""
+
+
+class _Autocast(nn.Module):
+    """The module under autocast: DeepSpeed switches off one that it did not switch on itself."""
+
+    def __init__(self, module: nn.Module, world: World, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module, self._device, self._dtype = module, world.device.type, dtype
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self._device, self._dtype, enabled=self._dtype != torch.float32):
+            return self.module(*batch)
+
+
+class DeepSpeedEngine:
+    def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
+        self._net, self._world, self._divisor = work.net, world, work.items_per_step
+        self.equal_turns = config.engine.zero_stage == 2  # exchanges in each backward pass, not in the last alone
+        self._scaling = dtype == torch.float16
+        self._scale, self._good = SCALE if self._scaling else 1.0, 0
+        self._updates = 0
+        self._waited, self._bytes = Clock(world.device), 0
+        settings = deepspeed_settings(work, config, world, dtype)
+        exact = {name: value.data for name, value in self._trained().items()}
+        [self._adam] = optimizer.build(work.net, config.optimizer)
+        self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
+        self._zero = self._engine.optimizer
+        if dtype == torch.bfloat16:  # its fp32 part is made of the bf16 weights: a resumed run would begin rounded
+            from deepspeed.utils import safe_set_full_fp32_param
+
+            for name, value in self._trained().items():
+                safe_set_full_fp32_param(value, exact[name].to(value.device))
+        del exact
+        _make_state(self._zero, self._adam)
+        self._listen_to_overlap()
+        parameters = sum(value.numel() for value in self._trained().values())
+        width = 4 if settings["communication_data_type"] == "fp32" else 2
+        # Each gradient is reduced to its owner, each weight gathered from it: half of a ring's all-reduce, both.
+        self._pass_bytes = ring_bytes(parameters * width, world.size) // 2
+        self._update_bytes = ring_bytes(parameters * (2 if dtype == torch.bfloat16 else 4), world.size) // 2
+
+    def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
+        self._engine.set_gradient_accumulation_boundary(last)
+        if self._scaling:
+            self._zero.override_loss_scale(self._scale)
+        total = self._engine(*batch) * weight
+        with self._listening():
+            self._engine.backward(total / self._divisor, scale_wrt_gas=False)
+        if (last or self.equal_turns) and self._world.size > 1:
+            self._bytes += self._pass_bytes
+        return total.detach()
+
+    def step(self, rate: float, number: int) -> Outcome:
+        optimizer.set_learning_rate([self._adam], rate)
+        if self._world.size > 1:
+            self._bytes += self._update_bytes
+        with self._listening():
+            self._engine.step()
+        # DeepSpeed leaves an update out when the norm of the whole gradient is not finite: equal on all workers.
+        applied = self._engine.was_step_applied()
+        self._updates += applied
+        if self._scaling:
+            self._good = self._good + 1 if applied else 0
+            if not applied:
+                self._scale /= 2
+            elif self._good == GROWTH_INTERVAL:
+                self._scale, self._good = self._scale * 2, 0
+        norm = self._engine.get_global_grad_norm()
+        norm = norm if isinstance(norm, torch.Tensor) else torch.tensor(float("nan") if norm is None else norm)
+        return Outcome(norm, torch.tensor(0.0 if applied else 1.0))
+
+    def synchronise(self) -> None:
+        """Nothing: the workers never differ."""
+
+    def state(self) -> State:
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        saved = self._net.state_dict()
+        weights = {name: value.float() if value.is_floating_point() else value for name, value in saved.items()}
+        tensors: Tensors = {}
+        for name, value in self._trained().items():
+            full = safe_get_full_fp32_param(value)
+            assert full is not None
+            weights[name] = full
+            for key in KEYS if self._updates else ():
+                gathered = _whole(safe_get_full_optimizer_state(value, key))
+                if self._world.first:  # one after the other to the host: a worker's device holds but its part of them
+                    tensors.setdefault(name, {})[key] = gathered.cpu()
+            if name in tensors:
+                tensors[name]["step"] = torch.tensor(float(self._updates))
+        for name, value in self._net.state_dict(keep_vars=True).items():
+            for other, parameter in self._trained().items():
+                if value is parameter and name != other:  # tied: GPT-2's head is its embedding
+                    weights[name] = weights[other]
+        small = {"scaler": {"scale": self._scale, "growth_factor": 2.0, "backoff_factor": 0.5}} if self._scaling else {}
+        if self._scaling:
+            small["scaler"] |= {"growth_interval": GROWTH_INTERVAL, "_growth_tracker": self._good}
+        return State(weights, tensors, small)
+
+    def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        if self._scaling and "scaler" in small:
+            self._scale, self._good = small["scaler"]["scale"], small["scaler"]["_growth_tracker"]
+        found = {name: tensors for name, tensors in optimizer_state.items() if {*KEYS, "step"} <= tensors.keys()}
+        if not found:
+            return
+        self._updates = round(max(float(tensors["step"]) for tensors in found.values()))
+        for flat in self._zero.single_partition_of_fp32_groups:
+            self._adam.state[flat]["step"].fill_(self._updates)
+        for name, value in self._trained().items():
+            for key in KEYS:
+                if name in found:
+                    safe_set_full_optimizer_state(value, found[name][key].to(value.device, torch.float32), key)
+
+    def take_communication(self) -> tuple[float, int]:
+        sent, self._bytes = self._bytes, 0
+        return self._waited.take(), sent
+
+    @property
+    def loss_scale(self) -> float | None:
+        return self._scale if self._scaling else None
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Within, the exchanges that computing waits for are timed: on a CPU each, on an accelerator those that stand
+        in its own queue of work, and not in the one beside it (see _listen_to_overlap)."""
+        import deepspeed.comm as comm
+
+        real = {name: getattr(comm, name) for name in EXCHANGES}
+
+        def timed(exchange: Any) -> Any:
+            @functools.wraps(exchange)
+            def call(*given: Any, **options: Any) -> Any:
+                device = self._world.device
+                if device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+                    return exchange(*given, **options)
+                self._waited.begin()
+                try:
+                    return exchange(*given, **options)
+                finally:
+                    self._waited.end()
+
+            return call
+
+        for name, exchange in real.items():
+            setattr(comm, name, timed(exchange))
+        try:
+            yield
+        finally:
+            for name, exchange in real.items():
+                setattr(comm, name, exchange)
+
+    def _listen_to_overlap(self) -> None:
+        """Time what is left of the exchange beside the backward pass when that has ended."""
+        if not self._zero.overlap_comm:
+            return
+        rest = self._zero.overlapping_partition_gradients_reduce_epilogue
+
+        def timed() -> None:
+            self._waited.begin()
+            rest()
+            self._waited.end()
+
+        self._zero.overlapping_partition_gradients_reduce_epilogue = timed
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {name: value for name, value in self._net.named_parameters() if value.requires_grad}
+
+
+def _whole(value: torch.Tensor | None) -> torch.Tensor:
+    assert value is not None
+    return value
+
+
+def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
+    """Make AdamW's state now, not at its first update: a checkpoint has to find it to fill it.
+
+    DeepSpeed 0.19.8, too, looks for it once, after the update of the first group, and so never finds the second's.
+    """
+    from deepspeed.utils import lazy_init_hp_params_optimizer_state
+
+    for group, flat in zip(zero.bit16_groups, zero.single_partition_of_fp32_groups, strict=True):
+        adam.state[flat]["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
+        for key in KEYS:
+            adam.state[flat][key] = torch.zeros_like(flat)
+        lazy_init_hp_params_optimizer_state(group, flat, adam.state)
+    zero._hp_optimizer_states_linked = True
+
+
+def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """What deepspeed.initialize gets. Raises UserError when the JSON file contradicts the run."""
+    problems: list[str] = []
+    meaning = deepspeed_json.Meaning()
+    path = config.engine.deepspeed_config
+    if path:
+        meaning = deepspeed_json.read(path, problems)
+        sequences, turns = work.samples_per_step, work.batches.per_step / world.size
+        if meaning.sequences_per_step not in (None, sequences):
+            problems.append(
+                f"engine.deepspeed_config: {path} says train_batch_size {meaning.sequences_per_step}, but a step has "
+                f"{sequences} sequences (train.tokens_per_step / train.sequence_length); make them equal or leave "
+                "it out"
+            )
+        if meaning.accumulation not in (None, turns):
+            problems.append(
+                f"engine.deepspeed_config: {path} says gradient_accumulation_steps {meaning.accumulation}, but "
+                f"{work.batches.per_step} micro-batches a step on {world.size} workers make {turns:g}; leave it out: "
+                "it follows from the number of workers, which may change"
+            )
+        if world.first:
+            for warning in meaning.warnings:
+                metrics.event("deepspeed_config_warning", text=repr(warning))
+    if problems:
+        raise UserError("\n".join(problems))
+    bucket = config.communication.bucket_megabytes * 2**20 // 4
+    zero = {
+        # On a CPU there is no second stream to overlap with.
+        "overlap_comm": world.device.type == "cuda",
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+        # A reduction to each owner, not an all-reduce of what the others throw away: half of the bytes.
+        "use_multi_rank_bucket_allreduce": False,
+        **meaning.sections.get("zero_optimization", {}),
+        "stage": config.engine.zero_stage,
+    }
+    if world.device.type == "cpu":
+        zero["overlap_comm"] = False
+    return {
+        **meaning.sections,
+        "zero_optimization": zero,
+        "train_micro_batch_size_per_gpu": 1,  # only counted by DeepSpeed; the loop says where a step ends
+        "gradient_accumulation_steps": 1,
+        "gradient_allreduce_op": "sum",
+        "gradient_clipping": config.optimizer.clip,
+        "communication_data_type": TYPES[wire(config, world.device, dtype)],
+        **({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}} if dtype == torch.bfloat16 else {}),
+        "zero_force_ds_cpu_optimizer": False,  # ours is used with offload_optimizer, too
+        "steps_per_print": None,
+    }
+
+
+def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[str, Any], world: World) -> Any:
+    if world.device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # it insists, where one process has no launcher
+    with contextlib.redirect_stdout(None):  # it prints; stdout is for our lines
+        import deepspeed
+        import deepspeed.ops
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Its shared-memory reduction for inference: not used in training, and it would need a compiler at each first start.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend,
+            store=dist.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
+            rank=0,
+            world_size=1,
+        )
+    from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
+
+    # For bf16 with fp32 sums it would take another optimizer in stage 1, which exchanges in fp32.
+    deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = (  # pyright: ignore[reportAttributeAccessIssue]
+        lambda *_: ZERO_OPTIMIZATION
+    )
+    with contextlib.redirect_stdout(None):
+        deepspeed.init_distributed(auto_mpi_discovery=False)
+        engine, *_ = deepspeed.initialize(
+            model=module,
+            optimizer=adam,
+            config=settings,
+            dist_init_required=False,  # pyright: ignore[reportArgumentType]
+        )
+    return engine

@@ -1,0 +1,154 @@
+"""DiLoCo (arXiv 2311.08105): workers train alone and exchange weights every H steps, for nodes on a slow link.
+
+Each worker makes inner steps with AdamW on its own micro-batches. Every communication.inner_steps steps the mean of
+what the workers have learnt since the last exchange is the gradient of one outer step of Nesterov SGD on the weights
+that all of them start again from. That sends 1/H of the bytes, and is other mathematics than communication.sync=step:
+the more workers, the smaller the part of the step's tokens that each of them sees.
+
+Checkpoints stay free of the number of workers: before each one the workers make an outer step ahead of time and average
+their optimizer states, and go on from exactly what is saved. So a run that is killed and resumed equals one that was
+not, as long as both save at the same steps; and any number of workers can take it up, each from the same state.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.config.schema import Config
+from trainer.data.batches import share
+from trainer.errors import UserError
+from trainer.parallel.communication import TYPES, ring_bytes, wire
+from trainer.parallel.ddp import DdpEngine
+from trainer.parallel.engine import Outcome, State
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+from trainer.train import optimizer
+from trainer.train.optimizer import Tensors
+
+MOMENTUM = "outer_momentum"
+"""Beside exp_avg and the others in the saved optimizer state."""
+
+
+class DilocoEngine(DdpEngine):
+    def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
+        per_step, settings = work.batches.per_step, config.communication
+        if world.size > per_step:
+            raise UserError(
+                f"communication.sync=diloco: {world.size} workers, but a step has {per_step} micro-batches; each needs "
+                "one: use fewer workers, a smaller train.micro_batch or a larger train.tokens_per_step"
+            )
+        # The loss of a worker is the mean over its own items.
+        own = work.items_per_step * len(share(per_step, world.rank, world.size)) / per_step
+        super().__init__(work, config, world, dtype, divisor=own, exchange=False)
+        self._every, self._type = settings.inner_steps, TYPES[wire(config, world.device, dtype)]
+        self._bucket = settings.bucket_megabytes * 2**20
+        self._bytes = 0
+        self._pending = False
+        """Whether the workers have trained since the last exchange, and so differ."""
+        self._outer: list[torch.Tensor] = []
+        self._sgd: torch.optim.SGD | None = None
+        self._settings = settings
+
+    def step(self, rate: float, number: int) -> Outcome:
+        self._start()
+        self._agree_on_overflow()
+        outcome = super().step(rate, number)
+        self._pending = True
+        if number % self._every == 0:
+            self._outer_step()
+        return outcome
+
+    def synchronise(self) -> None:
+        self._start()
+        if self._pending:
+            self._outer_step()
+        if self._world.size > 1:
+            moments = [
+                value
+                for tensors in optimizer.state(self._optimizers, self._net).values()
+                for key, value in tensors.items()
+                if key != "step"  # equal everywhere, as all workers skip together
+            ]
+            self._average(moments, None)  # squares of gradients are below what fp16 can hold
+
+    def state(self) -> State:
+        state = super().state()
+        tensors = {name: dict(found) for name, found in state.optimizer.items()}
+        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+            momentum = self._sgd.state[outer].get("momentum_buffer") if self._sgd is not None else None
+            if momentum is not None:
+                tensors.setdefault(name, {})[MOMENTUM] = momentum
+        return State(state.weights, tensors, state.small)
+
+    def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
+        super().load(optimizer_state, small)
+        self._start()
+        assert self._sgd is not None
+        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+            momentum = optimizer_state.get(name, {}).get(MOMENTUM)
+            if momentum is not None:
+                self._sgd.state[outer]["momentum_buffer"] = momentum.to(outer.device)
+
+    def take_communication(self) -> tuple[float, int]:
+        sent, self._bytes = self._bytes, 0
+        return self._exchange.exposed.take(), sent
+
+    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, value) for name, value in self._net.named_parameters() if value.requires_grad]
+
+    def _start(self) -> None:
+        """Keep what all workers start from: only now, as a checkpoint may have been read since this engine was made."""
+        if self._sgd is None:
+            self._outer = [value.detach().clone() for value in self._parameters()]
+            self._sgd = torch.optim.SGD(
+                self._outer,
+                lr=self._settings.outer_learning_rate,
+                momentum=self._settings.outer_momentum,
+                nesterov=self._settings.outer_momentum > 0,
+            )
+
+    def _agree_on_overflow(self) -> None:
+        """A gradient that is not finite on one worker becomes so on all: they skip together, and scale alike."""
+        if self._world.size == 1:
+            return
+        gradients = [value.grad for value in self._parameters() if value.grad is not None]
+        norms = torch.stack([value.norm() for value in gradients])
+        good = torch.isfinite(norms).all().float()
+        self._exchange.exposed.begin()  # here, too, the slowest is waited for
+        dist.all_reduce(good, op=dist.ReduceOp.MIN)
+        self._exchange.exposed.end()
+        self._bytes += ring_bytes(4, self._world.size)
+        gradients[0].mul_(torch.where(good > 0, 1.0, float("nan")))
+
+    @torch.no_grad()
+    def _outer_step(self) -> None:
+        assert self._sgd is not None
+        self._exchange.exposed.begin()
+        for outer, value in zip(self._outer, self._parameters(), strict=True):
+            outer.grad = outer - value
+        if self._world.size > 1:
+            self._average([outer.grad for outer in self._outer if outer.grad is not None], self._type)
+        self._sgd.step()
+        for outer, value in zip(self._outer, self._parameters(), strict=True):
+            value.copy_(outer)
+            outer.grad = None
+        self._pending = False
+        self._exchange.exposed.end()
+
+    @torch.no_grad()
+    def _average(self, tensors: list[torch.Tensor], kind: torch.dtype | None) -> None:
+        """Replace each by its mean over the workers, exchanged as `kind`; many in one message: each has its latency."""
+        bucket: list[torch.Tensor] = []
+        for number, tensor in enumerate(tensors):
+            bucket.append(tensor)
+            full = sum(each.numel() * each.element_size() for each in bucket) >= self._bucket
+            if not full and number + 1 < len(tensors):
+                continue
+            flat = torch.cat([each.flatten() for each in bucket]).to(kind or bucket[0].dtype)
+            dist.all_reduce(flat)
+            self._bytes += ring_bytes(flat.numel() * flat.element_size(), self._world.size)
+            parts = flat.to(bucket[0].dtype).div_(self._world.size).split([each.numel() for each in bucket])
+            for each, part in zip(bucket, parts, strict=True):
+                each.copy_(part.view_as(each))
+            bucket = []

@@ -1,0 +1,1 @@
+"""What a training learns: one module a task."""

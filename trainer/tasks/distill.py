@@ -1,0 +1,204 @@
+"""The task distillation: a small GPT-2 learns from the text and from what a large one makes of it.
+
+The loss of a token is alpha T^2 KL(teacher || student) + (1 - alpha) CE, with both distributions of the divergence
+softened by the temperature T; T^2 keeps its gradient as large as the other's (Hinton, Vinyals and Dean 2015, arXiv
+1503.02531, section 2). Validation is the student's plain loss on text, to be compared with any other model's.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainer.checkpoint import format as checkpoint
+from trainer.config.schema import Config
+from trainer.data.batches import Dataset, gather, open_dataset, windows
+from trainer.errors import UserError
+from trainer.models import weights as model
+from trainer.models.gpt2 import LanguageModel
+from trainer.models.head import FP16_SCALE, summed_product
+from trainer.tasks import pretrain
+from trainer.tasks.work import Work
+
+if TYPE_CHECKING:
+    from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+
+CHUNK = 1024
+"""Tokens whose logits exist at a time, student's and teacher's: about 1 GB in fp32 for GPT-2, with what is made of
+them."""
+COMPARED = 8
+"""Validation windows on which student and teacher are compared at the end."""
+
+
+def build(config: Config) -> Work:
+    """Pre-training's work with another module. Raises UserError when the teacher is missing or does not fit."""
+    settings = config.distillation
+    dataset = open_dataset(config.data.directory, config.data.verify)
+    teacher = load_teacher(config, dataset)
+    work = pretrain.build(config)
+    student: Any = work.net
+    begun = checkpoint.listed(Path(config.run.directory))
+    if settings.student_from_teacher and not begun:
+        copy_layers(teacher, student)
+    module = Distillation(student, teacher, settings.temperature, settings.alpha)
+
+    def results() -> dict[str, Any]:
+        count = min(COMPARED, windows(len(dataset.validation), config.train.sequence_length))
+        inputs, _ = gather(dataset.validation, np.arange(count), config.train.sequence_length)
+        return {"distillation_divergence": module.divergence(torch.from_numpy(inputs).to(student.device))}
+
+    return dataclasses.replace(
+        work,
+        module=module,
+        flops_per_token=work.flops_per_token
+        # The teacher has no way back, which is two thirds of the work.
+        + model.flops_per_token(teacher, config.train.sequence_length) / 3,
+        expected_loss=None if settings.student_from_teacher else work.expected_loss,
+        activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
+        results=results,
+    )
+
+
+def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
+    """The frozen teacher: any GPT-2 that reads the tokens of the data."""
+    tokenizer = dataset.directory / "tokenizer.json"
+    name = config.distillation.teacher
+    try:
+        teacher = model.load(name, "weights", dataset.vocabulary, config.train.sequence_length, tokenizer)
+    except UserError as error:
+        raise UserError(str(error).replace("model.weights", "distillation.teacher")) from None
+    teacher.requires_grad_(False)
+    return teacher
+
+
+@torch.no_grad()
+def copy_layers(teacher: "GPT2LMHeadModel", student: "GPT2LMHeadModel") -> None:
+    """Begin with the teacher's embeddings, last norm and evenly spread layers: of 12 the 0, 2, 4, 7, 9 and 11.
+
+    So DistilGPT-2 was begun (Sanh et al. 2019, arXiv 1910.01108, section 3; the numbers are those of the script
+    extract.py beside it). Raises UserError when the widths differ.
+    """
+    small, large = student.config, teacher.config
+    if (small.n_embd, small.n_head) != (large.n_embd, large.n_head) or small.n_layer > large.n_layer:
+        raise UserError(
+            f"distillation.student_from_teacher: the student has {small.n_layer} layers, {small.n_head} heads and "
+            f"width {small.n_embd}, the teacher {large.n_layer}, {large.n_head} and {large.n_embd}; choose a "
+            "model.preset of the teacher's heads and width, or switch student_from_teacher off"
+        )
+    if small.n_positions > large.n_positions:
+        raise UserError(
+            f"distillation.student_from_teacher: the student has {small.n_positions} positions, the teacher only "
+            f"{large.n_positions}; switch student_from_teacher off"
+        )
+    ours, theirs = student.transformer, teacher.transformer
+    ours.wte.weight.copy_(theirs.wte.weight)
+    ours.wpe.weight.copy_(theirs.wpe.weight[: small.n_positions])
+    ours.ln_f.load_state_dict(theirs.ln_f.state_dict())
+    chosen = np.linspace(0, large.n_layer - 1, small.n_layer).round().astype(int)
+    for layer, number in zip(ours.h, chosen, strict=True):
+        layer.load_state_dict(theirs.h[int(number)].state_dict())
+
+
+class Distillation(nn.Module):
+    """Student and frozen teacher. Training: the mixed loss; evaluation: the student's own."""
+
+    def __init__(self, student: Any, teacher: Any, temperature: float, alpha: float) -> None:
+        super().__init__()
+        self.student, self.teacher = LanguageModel(student), LanguageModel(teacher)
+        self.temperature, self.alpha = temperature, alpha
+        self._vocabulary = student.config.vocab_size
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        self.student.compile(*args, **options)
+        self.teacher.compile(*args, **options)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The sum over the tokens, fp32. inputs and targets: int64 [batch, length]."""
+        if not self.training:
+            return self.student(inputs, targets)
+        with torch.no_grad():
+            known, known_head = self.teacher.hidden_and_head(inputs)
+        hidden, head = self.student.hidden_and_head(inputs)
+        with torch.autocast(inputs.device.type, enabled=False):
+            return _MixedLoss.apply(
+                hidden.flatten(0, 1),
+                head,
+                known.flatten(0, 1),
+                known_head,
+                targets.flatten(),
+                self._vocabulary,
+                self.temperature,
+                self.alpha,
+            )  # pyright: ignore[reportReturnType]
+
+    @torch.no_grad()
+    def divergence(self, inputs: torch.Tensor) -> float:
+        """Mean KL(teacher || student) of a token at temperature 1, in nats."""
+        total, count = 0.0, 0
+        for row in inputs.split(1):
+            ours, theirs = (part.logits(row).float().log_softmax(-1) for part in (self.student, self.teacher))
+            total += float(F.kl_div(ours, theirs, log_target=True, reduction="sum"))
+            count += row.numel()
+        return total / count
+
+
+def mixed(
+    logits: torch.Tensor, known: torch.Tensor, targets: torch.Tensor, temperature: float, alpha: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The summed loss of some tokens and its gradient with respect to the logits.
+
+    logits, known (the teacher's): [tokens, vocabulary], fp32; targets: int64 [tokens].
+    """
+    softer, soft = (known / temperature).log_softmax(1), (logits / temperature).log_softmax(1)
+    plain = logits.log_softmax(1)
+    divergence = F.kl_div(soft, softer, log_target=True, reduction="sum")
+    entropy = F.nll_loss(plain, targets, reduction="sum")
+    gradient = (soft.exp_() - softer.exp_()) * (alpha * temperature)
+    hard = plain.exp_()
+    hard[torch.arange(len(targets), device=targets.device), targets] -= 1
+    return alpha * temperature**2 * divergence + (1 - alpha) * entropy, gradient.add_(hard, alpha=1 - alpha)
+
+
+class _MixedLoss(torch.autograd.Function):
+    """mixed() over chunks of tokens: the logits exist for one chunk. As in head.py the gradient is made on the way
+    forward, and scaled on the way back."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        known: torch.Tensor,
+        known_head: torch.Tensor,
+        targets: torch.Tensor,
+        vocabulary: int,
+        temperature: float,
+        alpha: float,
+    ) -> torch.Tensor:
+        scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
+        total = torch.zeros((), device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden)
+        head_gradient = torch.zeros(head.shape, dtype=torch.float32, device=head.device)
+        for first in range(0, len(hidden), CHUNK):
+            part = slice(first, first + CHUNK)
+            logits = (hidden[part] @ head.t())[:, :vocabulary].float()
+            theirs = (known[part] @ known_head.t())[:, :vocabulary].float()
+            loss, gradient = mixed(logits, theirs, targets[part], temperature, alpha)
+            total += loss
+            gradient = (gradient * scale).to(hidden.dtype)
+            hidden_gradient[part] = gradient @ head[:vocabulary]
+            head_gradient[:vocabulary] += summed_product(gradient, hidden[part])
+        ctx.save_for_backward(hidden_gradient, head_gradient)
+        ctx.scale, ctx.kind = scale, head.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden_gradient, head_gradient = ctx.saved_tensors
+        factor = outer[0] / ctx.scale
+        hidden_gradient = (hidden_gradient * factor).to(hidden_gradient.dtype)
+        return hidden_gradient, (head_gradient * factor).to(ctx.kind), None, None, None, None, None, None

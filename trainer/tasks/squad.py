@@ -1,0 +1,263 @@
+"""The task question_answering: an encoder learns to find the answer to a question in a text.
+
+Two scores for each token, to be the answer's first and its last; the loss of a window is the mean of both cross
+entropies, as in BERT (Devlin et al. 2018, arXiv 1810.04805, section 4.2). The loop is that of all tasks.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainer.checkpoint import format as checkpoint
+from trainer.config.schema import Config
+from trainer.errors import UserError
+from trainer.evaluate import Interrupted
+from trainer.files import write_json
+from trainer.models import memory
+from trainer.parallel.world import World, any_of, gathered, summed
+from trainer.tasks.squad_cache import kept_features
+from trainer.tasks.squad_data import Question, read
+from trainer.tasks.squad_features import Batches, Feature, collate
+from trainer.tasks.squad_score import best_span, score
+from trainer.tasks.work import Weights, Work
+from trainer.train import metrics
+
+if TYPE_CHECKING:
+    from transformers.modeling_utils import PreTrainedModel
+
+PREDICTIONS = "predictions.json"
+"""In the run directory: the answer given to each question of the validation set, by id."""
+FEATURES = "questions"
+"""In the run directory: the questions in tokens."""
+
+
+def build(config: Config) -> Work:
+    """Raises UserError when the model or the questions are missing or unfit."""
+    settings, train = config.question_answering, config.train
+    tokenizer, net = network(config)
+    learn = read("question_answering.train", settings.train)
+    asked = read("question_answering.validation", settings.validation)
+    if 0 < settings.validation_examples < len(asked):
+        chosen = np.linspace(0, len(asked) - 1, settings.validation_examples).round().astype(int)
+        asked = [asked[number] for number in chosen]
+    shape = (tokenizer, train.sequence_length, settings.document_stride, settings.question_tokens)
+    folder = Path(config.run.directory) / FEATURES
+    made = kept_features(learn, *shape, folder)
+    padding = int(tokenizer.pad_token_id or 0)
+    length = train.sequence_length if train.compile else None  # one length: one compiled graph
+    size = memory.micro_batch(config)
+    per_step = train.tokens_per_step // (train.sequence_length * size)
+    batches = Batches(made, size, per_step, config.run.seed, padding, length)
+    windows = per_step * size
+    metrics.event(
+        "questions",
+        train=len(learn),
+        validation=len(asked),
+        windows=len(made),
+        windows_per_step=windows,
+        steps_per_epoch=math.ceil(len(made) / windows),
+    )
+    module = SpanModel(net, kinds=made[0].kinds is not None)
+    validation = Validation(module, asked, kept_features(asked, *shape, folder), config, padding, length)
+
+    def save_model(weights: Weights, folder: Path) -> None:
+        net.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+
+    def load_model(folder: Path) -> None:
+        checkpoint.load_weights(folder.parent, net)
+
+    def results() -> dict[str, Any]:
+        path = Path(config.run.directory) / PREDICTIONS
+        write_json(path, validation.answers)
+        return {"predictions": str(path)}
+
+    return Work(
+        net=net,
+        module=module,
+        batches=batches,
+        validation=validation,
+        items_per_step=windows,
+        tokens_per_step=train.tokens_per_step,
+        samples_per_step=windows,
+        flops_per_token=flops_per_token(net, train.sequence_length),
+        save_model=save_model,
+        load_model=load_model,
+        draws=True,
+        results=results,
+        validation_figures=lambda: validation.figures,
+    )
+
+
+def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
+    """Tokenizer and model: of model.weights, or of the newest checkpoint, whose weights the resume will read."""
+    from transformers.models.auto.configuration_auto import AutoConfig
+    from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    set_verbosity_error()  # that the layer for the scores is fresh is no news
+    disable_progress_bar()  # one bar per saved file, in the middle of the log lines
+
+    name = config.model.weights
+    begun = [path / "model" for path in checkpoint.listed(Path(config.run.directory))]
+    begun = [path for path in begun if (path / "config.json").is_file()]
+    source = str(begun[-1]) if begun else _folder(name)
+    torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        described: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        if begun:
+            net: Any = AutoModelForQuestionAnswering.from_config(
+                described, dtype=torch.float32, trust_remote_code=False
+            )
+        else:
+            net = AutoModelForQuestionAnswering.from_pretrained(
+                source, config=described, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            )
+    except Exception as error:  # the libraries below raise two dozen kinds
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"model.weights: {name} cannot be read as an encoder with a tokenizer, here or on the hub ({cause}); give "
+            "a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
+        ) from None
+    if not tokenizer.is_fast:
+        raise UserError(f"model.weights: {name} has no tokenizer.json, which tells where in a text each token stands")
+    if len(tokenizer) > described.vocab_size:
+        raise UserError(
+            f"model.weights: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
+        )
+    # RoBERTa's positions begin behind the padding's.
+    positions = getattr(described, "max_position_embeddings", config.train.sequence_length)
+    positions -= 2 if described.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    if config.train.sequence_length > positions:
+        raise UserError(
+            f"train.sequence_length: {config.train.sequence_length} is longer than the {positions} positions of {name}"
+        )
+    return tokenizer, net
+
+
+def _folder(name: str) -> str:
+    """A run or a checkpoint of ours stands for the model in it."""
+    path = Path(name)
+    if (path / "checkpoints").is_dir():
+        found = checkpoint.newest(path)
+        if found is None:
+            raise UserError(f"model.weights: the run {name} holds no checkpoint that verifies")
+        return str(found.path / "model")
+    return str(path / "model") if (path / checkpoint.MANIFEST).is_file() else name
+
+
+def flops_per_token(net: Any, length: int) -> float:
+    """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
+
+    Embeddings take no part in products here: there is no head over the vocabulary.
+    """
+    parameters = sum(value.numel() for name, value in net.named_parameters() if "embeddings" not in name)
+    described = net.config
+    return 6.0 * parameters + 12.0 * described.num_hidden_layers * described.hidden_size * length
+
+
+class SpanModel(nn.Module):
+    """net: any AutoModelForQuestionAnswering. kinds: whether it takes token_type_ids."""
+
+    def __init__(self, net: Any, kinds: bool) -> None:
+        super().__init__()
+        self.net, self._kinds = net, kinds
+
+    def scores(self, ids: torch.Tensor, mask: torch.Tensor, kinds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """fp32 [windows, length] each, -inf for padding."""
+        extra = {"token_type_ids": kinds} if self._kinds else {}
+        out = self.net(input_ids=ids, attention_mask=mask, **extra)
+        start, end = (part.float().masked_fill(mask == 0, -torch.inf) for part in (out.start_logits, out.end_logits))
+        return start, end
+
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, kinds: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        """The sum over the windows, in nats, fp32. int64 [windows, length] three times, [windows] twice."""
+        return span_loss(*self.scores(ids, mask, kinds), starts, ends)
+
+
+def span_loss(first: torch.Tensor, last: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Sum over the windows of the mean of both cross entropies."""
+    return (F.cross_entropy(first, starts, reduction="sum") + F.cross_entropy(last, ends, reduction="sum")) / 2
+
+
+class Validation:
+    """Loss, exact match and F1 on the validation questions."""
+
+    def __init__(
+        self,
+        module: SpanModel,
+        questions: list[Question],
+        made: list[Feature],
+        config: Config,
+        padding: int,
+        length: int | None,
+    ) -> None:
+        self._module, self._questions, self._features = module, questions, made
+        self._micro_batch, self._settings = memory.micro_batch(config), config.question_answering
+        self._padding, self._length = padding, length
+        self._may_be_null = any(not question.answers for question in questions)
+        self.answers: dict[str, str] = {}
+        """By question id, of the latest evaluation."""
+        self.figures: dict[str, float] = {}
+        """exact_match and f1 of the latest evaluation, in percent."""
+
+    @torch.no_grad()
+    def loss(
+        self, model: nn.Module, world: World, dtype: torch.dtype, stopping: Callable[[], bool] = lambda: False
+    ) -> float:
+        """Mean loss of a window; sets `figures` on every worker. Raises Interrupted."""
+        total = torch.zeros((), device=world.device, dtype=torch.float64)
+        candidates: list[tuple[int, float, int, int, float]] = []
+        groups = math.ceil(len(self._features) / self._micro_batch)
+        model.eval()
+        try:
+            for turn in range(math.ceil(groups / world.size)):
+                if any_of(world, stopping())[0]:
+                    raise Interrupted
+                first = (turn * world.size + world.rank) * self._micro_batch
+                chosen = self._features[first : first + self._micro_batch]
+                if not chosen:
+                    continue
+                arrays = collate(chosen, self._padding, self._length)
+                ids, mask, kinds, starts, ends = (torch.from_numpy(part).to(world.device) for part in arrays)
+                with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+                    begin, end = self._module.scores(ids, mask, kinds)
+                total += span_loss(begin, end, starts, ends).double()
+                pairs = zip(chosen, begin.cpu().numpy(), end.cpu().numpy(), strict=True)
+                candidates += [self._candidate(feature, *scores) for feature, *scores in pairs]
+        finally:
+            model.train()
+        self._judge([each for part in gathered(world, candidates) for each in part])
+        return float(summed(world, total)[0]) / len(self._features)
+
+    def _candidate(self, feature: Feature, begin: np.ndarray, end: np.ndarray) -> tuple[int, float, int, int, float]:
+        """Question, score and characters of a window's best answer, and the score of none."""
+        allowed = np.zeros(len(begin), dtype=bool)
+        allowed[: len(feature.ids)] = feature.spans[:, 0] >= 0
+        best, first, last = best_span(begin, end, allowed, self._settings.answer_tokens)
+        start, stop = feature.spans[first, 0], feature.spans[last, 1]  # -1, -1 when the window holds no text
+        return feature.question, best, int(start), int(stop), float(begin[0] + end[0])
+
+    def _judge(self, candidates: list[tuple[int, float, int, int, float]]) -> None:
+        best: dict[int, tuple[float, int, int]] = {}
+        null: dict[int, float] = {}
+        for question, value, first, last, nothing in sorted(candidates):  # the same on any number of workers
+            best[question] = max(best.get(question, (-math.inf, 0, 0)), (value, first, last))
+            # None of the windows may hold the answer: the one that is least sure of that decides.
+            null[question] = min(null.get(question, math.inf), nothing)
+        self.answers = {}
+        for number, question in enumerate(self._questions):
+            value, first, last = best[number]  # -inf from the initial value only for a text without a word
+            silent = self._may_be_null and null[number] - value > self._settings.null_threshold
+            self.answers[question.id] = "" if silent else question.context[first:last]
+        self.figures = score(self._questions, self.answers)

@@ -1,0 +1,95 @@
+"""The contract between a task and the training loop.
+
+A task (pre-training, distillation, question answering) says what is trained, on which batches and how it is saved; the
+loop (loop.py) does the rest. So every task has the same exact resume, the same mathematics at any number of workers,
+the same checkpoints and the same metrics.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers.modeling_utils import PreTrainedModel
+
+    from trainer.parallel.world import World
+
+Weights = dict[str, torch.Tensor]
+"""Full fp32 weights by the names of net.state_dict(); tied ones may be there under each name or under one."""
+
+
+class Batches(Protocol):
+    """The micro-batches of every step, as a pure function of the step: nothing to save, nothing to skip at resume."""
+
+    @property
+    def per_step(self) -> int:
+        """Micro-batches in one optimizer step, whatever the number of workers."""
+        ...
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        """The arrays of micro-batch `number` (from 0) of `step`, as module() takes them. Called from a thread."""
+        ...
+
+    def epoch(self, step: int) -> float:
+        """Passes over the training data before `step`."""
+        ...
+
+
+class Validation(Protocol):
+    """The loss on a fixed set of held-out items."""
+
+    def loss(
+        self, model: nn.Module, world: "World", dtype: torch.dtype, stopping: Callable[[], bool] = lambda: False
+    ) -> float:
+        """Mean item loss in nats, the same on every worker. `model` is Work.module or what wraps it.
+
+        dtype is autocast's; fp32 means none. Raises evaluate.Interrupted on every worker once `stopping()` is true on
+        any: asked of all of them before each micro-batch.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained. Built on every worker, on the CPU; the loop moves `module` to the device."""
+
+    net: "PreTrainedModel"
+    """What is trained and saved: its parameters that require a gradient, in fp32. A part of `module`."""
+    module: nn.Module
+    """module(*arrays of a micro-batch as tensors) -> fp32 scalar: the SUM of the item losses in nats. Parameters beside
+    net's (a teacher) must not require a gradient."""
+    batches: Batches
+    validation: Validation
+    items_per_step: int
+    """What the summed loss of a step is divided by: tokens for language models, examples for question answering."""
+    tokens_per_step: int
+    """For tokens per second."""
+    samples_per_step: int
+    """Windows or examples, for samples per second."""
+    flops_per_token: float
+    """Forward and backward, for MFU (PaLM, arXiv 2204.02311, appendix B); 0 when unknown."""
+    save_model: Callable[[Weights, Path], None]
+    """Writes these weights as a Hugging Face folder, tokenizer files included. Called from a thread, with copies in
+    host memory: it must not touch `net`."""
+    load_model: Callable[[Path], None]
+    """Reads the weights of such a folder into `net`. Raises UserError when they are those of another model."""
+    expected_loss: float | None = None
+    """The loss of an untrained model (ln of the vocabulary), to be checked at the first step; None when it is unknown,
+    as with weights that come from elsewhere."""
+    draws: bool = False
+    """Whether module() draws random numbers (dropout). Each micro-batch then gets a seed of its own, so that the draws
+    depend on (seed, step, micro-batch) and not on who computes it."""
+    sample: Callable[[], str] | None = None
+    """A text for DONE, from `net` as it is. First worker, at the end."""
+    validation_figures: Callable[[], dict[str, float]] = field(default=dict)
+    """Further figures of the latest validation (exact match, F1), beside its loss; the same on every worker."""
+    results: Callable[[], dict[str, Any]] = field(default=dict)
+    """Further entries for DONE, from `net` as it is. First worker, at the end."""
+    activations: Callable[[tuple[torch.Tensor, ...]], dict[str, torch.Tensor]] | None = None
+    """Statistics such as layer0_attention_weight_max of one micro-batch, as scalars on the device. Called under
+    no_grad on the first worker at log steps only."""

@@ -1,0 +1,110 @@
+"""Where figures go beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None of them can end a training."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.config.schema import Metrics
+
+WANDB_ID = "wandb-id.txt"
+"""In the run directory: a resumed run goes on in the same W&B run."""
+PREFIX = "trainyard_"
+
+
+class Exporter(Protocol):
+    name: str
+
+    def write(self, step: int, values: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def start(
+    settings: Metrics, run: Path, step: int, configuration: dict[str, Any], failed: Callable[[str, str], None]
+) -> list[Exporter]:
+    """The exporters that are asked for and work; `failed(name, reason)` is told of each other one."""
+    wanted: list[tuple[str, Callable[[], Exporter]]] = []
+    if settings.tensorboard:
+        wanted.append(("tensorboard", lambda: TensorBoard(run, step)))
+    if settings.wandb_project:
+        wanted.append(("wandb", lambda: WeightsAndBiases(settings.wandb_project, run, configuration)))
+    if settings.prometheus_port:
+        wanted.append(("prometheus", lambda: Prometheus(settings.prometheus_port, run)))
+    started: list[Exporter] = []
+    for name, build in wanted:
+        try:
+            started.append(build())
+        except Exception as error:  # a port in use, no network, a full disk: each library has its own
+            failed(name, str(error) or type(error).__name__)
+    return started
+
+
+class TensorBoard:
+    name = "tensorboard"
+
+    def __init__(self, run: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    name = "wandb"
+
+    def __init__(self, project: str, run: Path, configuration: dict[str, Any]) -> None:
+        import wandb
+
+        identity = run / WANDB_ID
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
+        self._run = wandb.init(
+            project=project,
+            id=identity.read_text("utf-8").strip(),
+            name=run.name,
+            dir=str(run),
+            config=configuration,
+            resume="allow",
+            # Its lines would stand between the log's, and the training must not wait long for a server.
+            settings=wandb.Settings(silent=True, console="off", init_timeout=60),
+        )
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        self._run.log(values, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Prometheus:
+    """A text endpoint at http://HOST:PORT/metrics: one gauge a figure, labelled with the run's name."""
+
+    name = "prometheus"
+
+    def __init__(self, port: int, run: Path) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+        self._registry, self._label, self._gauges = CollectorRegistry(), run.name, dict[str, Any]()
+        ProcessCollector(registry=self._registry)
+        self._server, self._thread = start_http_server(port, registry=self._registry)
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        from prometheus_client import Gauge
+
+        for name, value in {"step": step, **values}.items():
+            name = PREFIX + name.replace("/", "_")  # a metric's name may hold no slash
+            if name not in self._gauges:
+                self._gauges[name] = Gauge(name, "see docs/metrics.md", ["run"], registry=self._registry)
+            self._gauges[name].labels(self._label).set(value)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,83 @@
+"""What an error of torch's says about the run: peers were lost, the memory does not suffice, or something is broken.
+
+Lost peers come back, so the launcher makes a new round. Whatever else stops a run before its first step would stop it
+again; later it gets one more try, as accelerators do have passing faults.
+"""
+
+import os
+import re
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainer.config.schema import Config
+from trainer.errors import Retry, TrainingError
+from trainer.files import read_json, write_json
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
+
+FAULT = "fault.json"
+"""In the run directory: the step that the latest fault kept the run from, and the round that saw it."""
+PEERS = re.compile(
+    r"\bgloo\b|\bNCCL\b|ProcessGroup|TCPStore|Connection (closed|reset|refused)|Broken pipe", re.IGNORECASE
+)
+"""The words of those who exchange. Their errors are plain RuntimeErrors where they come from a thread of theirs."""
+MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+"""CUDA's, those of torch's allocator on a CPU, and what cuBLAS and cuDNN say."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Looked at first: NCCL, too, fails for want of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or MEMORY.search(str(error)) is not None
+
+
+def lost_peers(error: BaseException) -> bool:
+    if out_of_memory(error) or isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return False
+    return isinstance(error, dist.DistError) or PEERS.search(str(error)) is not None
+
+
+def judged(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
+    """What to raise instead of an error that is not of lost peers, when `step` steps were made."""
+    if out_of_memory(error):
+        message = too_large(work, config, world.device)
+    else:
+        traceback.print_exception(error)
+        message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {_one_line(error)}"
+    path, attempt = run / FAULT, f"{world.round} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    before = read_json(path) or {}
+    told = world.size > 1 and before.get("attempt") == attempt  # by another worker of this very round
+    try:
+        if step == 0 or (before.get("step", -1) >= step and not told):
+            path.unlink(missing_ok=True)
+            return TrainingError(message)
+        write_json(path, {"step": step, "attempt": attempt}, durable=False)
+    except OSError:
+        pass  # the error itself is told; at worst it is tried once more
+    return Retry(f"{message}; trying once more")
+
+
+def too_large(work: Work, config: Config, device: torch.device) -> str:
+    """One line that says which micro-batch to try."""
+    windows, length = work.samples_per_step // work.batches.per_step, config.train.sequence_length
+    what = f"{windows} windows of {length} tokens do not fit the memory of {_name(device)}"
+    smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
+    if not smaller:
+        return (
+            f"train.micro_batch: {what}, and one is the least; shorten train.sequence_length, take a smaller "
+            "model.preset, or share the optimizer's state out with engine.name=deepspeed"
+        )
+    return f"train.micro_batch: {what}; try train.micro_batch={smaller[-1]} (in a stack training.microBatch)"
+
+
+def _name(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "this machine"
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.name} ({found.total_memory / 2**30:.1f} GiB)"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,238 @@
+"""What a run tells the world: metrics.jsonl, status.json and log lines, and the exporters. Rank 0 only.
+
+docs/metrics.md defines each figure. A storage that is full or gone costs figures at most until it is back: lines that
+could not be written wait in memory, and training goes on.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from trainer.config.schema import Metrics
+from trainer.files import read_json, write_atomic, write_json
+from trainer.train import exporters
+
+STATUS = "status.json"
+METRICS = "metrics.jsonl"
+DONE = "DONE"
+ACTIVATIONS = "activations/"
+"""Prefix of per-layer figures, as in Mistral's logs: activations/layer0_attention_weight_max."""
+PENDING_LINES = 10_000
+"""Metrics lines kept while the storage refuses them: some megabytes."""
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
+
+    step: int
+    """Optimizer steps since the beginning of the run, however often it was interrupted."""
+    loss: float
+    """Mean training loss of this one step, in nats per token (per example for question answering)."""
+    learning_rate: float
+    """That of this step."""
+    gradient_norm: float
+    """Norm of the whole gradient before clipping."""
+    tokens_per_second: float
+    """Of training alone, by all workers together: evaluations and checkpoints do not count."""
+    tokens_per_second_per_device: float
+    """The same by one worker."""
+    samples_per_second: float
+    """Windows (examples for question answering) a second, by all workers together."""
+    eta_seconds: float
+    """Seconds to the last step at this speed."""
+    epoch: float
+    """Passes over the training data so far."""
+    step_seconds: float
+    """One optimizer step: the sum of the next three and of what is left over."""
+    data_seconds: float
+    """Of a step: waiting for batches."""
+    compute_seconds: float
+    """Of a step: forward, backward and optimizer."""
+    communication_seconds: float
+    """Of a step: exchange with the other workers that computing does not hide."""
+    checkpoint_seconds: float
+    """By which checkpoints held training up, a step; beside step_seconds."""
+    memory_bytes: int
+    """Most memory so far: the accelerator's, or on a processor the worker's resident memory."""
+    bytes_sent_per_step: int
+    """Sent to other workers by this one, in a step."""
+    skipped_steps: int = 0
+    """Steps since the beginning of the run that changed nothing, because a gradient was not finite."""
+    loss_scale: float | None = None
+    """The fp16 scaler's factor; null without one."""
+    mfu: float | None = None
+    """Model FLOPs utilisation, 0 to 1: FLOPs of the model's products (PaLM, appendix B) in relation to the device's own
+    peak; null when that is unknown."""
+    activations: dict[str, float] = field(default_factory=dict)
+    """Per-layer statistics, each under a name of its own: activations/layer0_attention_weight_max, the greatest
+    attention logit (scaled, before mask and softmax) of layer 0, and _min, the least. Only where they are measured."""
+
+    def values(self) -> dict[str, float | int | None]:
+        """By the names that metrics.jsonl and the exporters use; without `step`."""
+        named = asdict(self)
+        del named["step"]
+        activations = named.pop("activations")
+        return named | {ACTIVATIONS + name: value for name, value in activations.items()}
+
+
+def line(**fields: Any) -> str:
+    """One logfmt line: key=value with spaces between; floats to 6 significant digits."""
+    return " ".join(
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items()
+    )
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Write one line (stdout by default) at once.
+
+    In one write: print() hands an unbuffered stream the text and the line's end apart, and the workers of a pod, which
+    share one stream, then end up in each other's lines.
+    """
+    target = stream or sys.stdout
+    target.write(text + "\n")
+    target.flush()
+
+
+def event(name: str, **fields: Any) -> None:
+    say(line(event=name, **fields))
+
+
+class Reporter:
+    """Writes the figures of a run as it goes; on a worker that is not the first it writes nothing."""
+
+    def __init__(
+        self,
+        run: Path,
+        steps: int,
+        world_size: int,
+        round: int,
+        settings: Metrics,
+        first: bool,
+        configuration: dict[str, Any] | None = None,
+    ) -> None:
+        self._run, self._first, self._settings = run, first, settings
+        self._configuration = configuration or {}
+        self._exporters: list[exporters.Exporter] = []
+        self._pending: list[str] = []
+        self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": steps}
+        self._status |= {"world_size": world_size, "round": round, "message": ""}
+        for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
+            self._status[key] = None
+
+    def start(self, step: int, figures: dict[str, Any]) -> None:
+        """Take up the run at `step`: later lines of an interrupted attempt are cut off, so no step is there twice."""
+        self._status |= {"step": step, **figures}
+        if not self._first:
+            return
+        path = self._run / METRICS
+        if path.exists():
+            kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
+            write_atomic(path, "".join(text + "\n" for text in kept))
+        self._exporters = exporters.start(self._settings, self._run, step, self._configuration, _failed)
+        self.status(state="starting")
+
+    def status(self, **changes: Any) -> None:
+        """Replace status.json with these changes; none of the values is ever removed."""
+        self._status |= changes
+        if self._first:
+            try:
+                write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+            except OSError as error:
+                _failed(STATUS, error.strerror or str(error))
+
+    def training(self, figures: StepFigures) -> None:
+        """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
+        self._append(figures.step, figures.values())
+        self.status(
+            state="training",
+            step=figures.step,
+            loss=figures.loss,
+            tokens_per_second=round(figures.tokens_per_second, 1),
+            eta_seconds=round(figures.eta_seconds),
+            epoch=round(figures.epoch, 4),
+            mfu=figures.mfu,
+        )
+        if self._first:
+            text = line(
+                step=figures.step,
+                steps=self._status["steps"],
+                loss=f"{figures.loss:.4f}",
+                learning_rate=figures.learning_rate,
+                gradient_norm=f"{figures.gradient_norm:.3f}",
+                tokens_per_second=round(figures.tokens_per_second),
+                mfu="n/a" if figures.mfu is None else f"{figures.mfu:.3f}",
+                wire=f"{figures.communication_seconds / figures.step_seconds:.2f}",
+                eta_seconds=round(figures.eta_seconds),
+                world_size=self._status["world_size"],
+            )
+            say(text)
+
+    def validation(self, step: int, loss: float, further: dict[str, float] | None = None) -> None:
+        """The loss on held-out items, and a task's further figures such as f1."""
+        self._append(step, {"validation_loss": loss, **(further or {})})
+        self.status(step=step, validation_loss=loss, **(further or {}))
+        if self._first:
+            say(line(step=step, validation_loss=f"{loss:.4f}", **(further or {})))
+
+    def close(self) -> None:
+        if self._pending:
+            self._flush()
+        for exporter in self._exporters:
+            exporter.close()
+        self._exporters = []
+
+    def _append(self, step: int, values: dict[str, Any]) -> None:
+        if not self._first:
+            return
+        self._pending.append(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
+        self._flush()
+        known = {name: value for name, value in values.items() if value is not None}
+        for exporter in list(self._exporters):
+            try:
+                exporter.write(step, known)
+            except Exception as error:  # each library has its own; none may end a training
+                _failed(exporter.name, str(error))
+                self._exporters.remove(exporter)
+
+    def _flush(self) -> None:
+        """Append the pending lines; they stay pending while the storage refuses them."""
+        path = self._run / METRICS
+        try:
+            size = path.stat().st_size if path.exists() else 0
+            try:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write("".join(self._pending))
+            except OSError:
+                with open(path, "r+b") as file:  # what got through of them would be there twice
+                    file.truncate(size)
+                raise
+            self._pending = []
+        except OSError as error:
+            if len(self._pending) == 1:  # once for each outage, not for each line
+                _failed(METRICS, error.strerror or str(error))
+            self._pending = self._pending[-PENDING_LINES:]
+
+
+def _failed(what: str, reason: str) -> None:
+    event("metrics_failed", what=what, reason=repr(" ".join(reason.split())[:200]), action="'training goes on'")
+
+
+def _step(text: str) -> int:
+    """The step of a metrics line; a torn last line counts as beyond every step."""
+    try:
+        return int(json.loads(text)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 2**62
+
+
+def status(run: Path) -> dict[str, Any]:
+    return read_json(run / STATUS) or {}
+
+
+def done(run: Path) -> dict[str, Any] | None:
+    """The content of DONE, or None while the run is not finished."""
+    return read_json(run / DONE)

@@ -1,0 +1,56 @@
+"""A trace of a few steps, for who wants to see where the time goes: metrics.profile=FIRST:LAST."""
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trainer.train import metrics
+
+FOLDER = "profile"
+"""In the run directory; `make fetch` brings it."""
+ROWS = 40
+"""Of the table of operators beside the trace."""
+
+
+class Profiler:
+    """On the first worker; on the others nothing."""
+
+    def __init__(self, steps: str, run: Path, device: torch.device, first: bool) -> None:
+        begin, _, end = steps.partition(":")
+        self._begin, self._end = (int(begin), int(end)) if steps and first else (1, 0)
+        self._folder, self._cuda = run / FOLDER, device.type == "cuda"
+        self._running: profile | None = None
+
+    def before(self, step: int) -> None:
+        """Call before each step (from 1): a run that resumes in the middle is traced from there."""
+        if self._running is None and self._begin <= step <= self._end:
+            self._begin = step
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+            self._running = profile(activities=kinds)
+            self._running.start()
+
+    def after(self, step: int) -> None:
+        """Call after each step."""
+        if self._running is not None and step >= self._end:
+            self.close(step)
+
+    def close(self, step: int) -> None:
+        """Write what was traced up to `step`, if anything is. A storage that is full costs the trace alone."""
+        if self._running is None:
+            return
+        if self._cuda:
+            torch.cuda.synchronize()
+        running, self._running, self._end = self._running, None, 0
+        running.stop()
+        path = self._folder / f"steps-{self._begin}-{step}.json.gz"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            running.export_chrome_trace(str(path))
+            by = "self_cuda_time_total" if self._cuda else "self_cpu_time_total"
+            table = running.key_averages().table(sort_by=by, row_limit=ROWS)
+            path.with_name(f"steps-{self._begin}-{step}.txt").write_text(table, encoding="utf-8")
+        except (OSError, RuntimeError) as error:
+            metrics.event("profile_failed", path=path, reason=repr(str(error)[:200]), action="'training goes on'")
+            return
+        metrics.event("profile", path=path)

@@ -1,0 +1,105 @@
+"""How many updates were made and how many steps were skipped: known exactly, without a wait for the device.
+
+A step whose gradient is not finite is skipped: it updates nothing and does not advance the learning rate. Whether it
+was is on the device. It is copied to the host behind the step and read when the next step needs it for its learning
+rate; by then the device is at work on that next step, so nobody waits.
+"""
+
+from typing import Any
+
+import torch
+
+from trainer.errors import TrainingError
+from trainer.parallel.engine import Outcome
+from trainer.train import metrics
+
+
+class Progress:
+    def __init__(self, limit: int, first: bool) -> None:
+        self._limit, self._first = limit, first
+        self._pending: tuple[int, Later] | None = None
+        self.updates = 0
+        """Optimizer updates since the run's start: what the learning rate depends on."""
+        self.skipped = 0
+        """Steps since the run's start that updated nothing."""
+        self.in_a_row = 0
+        """Of these, the latest ones."""
+
+    def load(self, state: dict[str, Any], step: int) -> None:
+        self.skipped = int(state.get("skipped_steps", 0))
+        self.updates = int(state.get("updates", step - self.skipped))
+
+    def state(self) -> dict[str, int]:
+        """For the manifest; call settle() before."""
+        return {"updates": self.updates, "skipped_steps": self.skipped}
+
+    def note(self, step: int, outcome: Outcome) -> None:
+        """Take notice of the outcome of `step` (from 1), to be read later."""
+        self.settle()
+        self._pending = (step, Later(outcome.skipped))
+
+    def settle(self) -> None:
+        """Read the outcome of the latest step.
+
+        Raises TrainingError when too many were skipped in a row: on every worker, as the outcome is the same on all.
+        """
+        if self._pending is None:
+            return
+        (step, later), self._pending = self._pending, None
+        if not later.value():
+            self.updates, self.in_a_row = self.updates + 1, 0
+            return
+        self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        if self._first:
+            metrics.event("step_skipped", step=step, in_a_row=self.in_a_row, reason="'the gradient is not finite'")
+        if self.in_a_row >= self._limit:
+            raise TrainingError(
+                f"the gradients of the {self.in_a_row} steps up to {step} were not finite: training diverged; lower "
+                "optimizer.learning_rate, lengthen optimizer.warmup_steps or use train.precision=fp32 or bf16; the "
+                "last good checkpoint is kept"
+            )
+
+
+class Later:
+    """A number of the device, copied to the host behind what is queued now, and read when it is needed."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._event = None
+        if value.is_cuda:
+            self._host = torch.empty_like(value, device="cpu", pin_memory=True)
+            self._host.copy_(value, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = value
+
+    def value(self) -> float:
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._host)
+
+
+def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
+    """Warn when the loss before the first step is not that of a model which has learnt nothing.
+
+    Initial weights add up to half a nat to the logarithm of the vocabulary (GPT-2 XL: 0.3).
+    """
+    if first and expected is not None and not abs(loss - expected) < 0.75:
+        metrics.event(
+            "first_loss_unexpected",
+            loss=loss,
+            expected=expected,
+            advice="'check the tokenizer, the initial weights and train.compile; training goes on'",
+        )
+
+
+def check_weights(weights: dict[str, torch.Tensor], step: int) -> None:
+    """Raise TrainingError rather than save weights that are no numbers. Waits for the device."""
+    floating = [value for value in weights.values() if value.is_floating_point()]
+    norms = torch.stack([value.detach().float().norm() for value in floating])
+    if not bool(norms.isfinite().all()):
+        names = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+        raise TrainingError(
+            f"the weights after step {step} are not finite ({', '.join(names[:3])}): training diverged; lower "
+            "optimizer.learning_rate; this checkpoint is not written, the last good one is kept"
+        )
