@@ -67,7 +67,7 @@ def serve(
     import grpc
     from pulumi.runtime.proto import provider_pb2_grpc
 
-    from .kubernetes_plugin.engine import Engine
+    from .plugin.engine import Engine
 
     engine = Engine(address)
     servicer = make(engine)
