@@ -10,16 +10,17 @@ from typing import Any
 
 from cli.progress import parse_logfmt
 from cli.watch import why_waiting
+from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 MEANING = {
-    0: "the training is done",
-    42: "cannot succeed, not tried again",
-    75: "asks to be started again",
+    EXIT_DONE: "the training is done",
+    EXIT_FATAL: "cannot succeed, not tried again",
+    EXIT_RESTART: "asks to be started again",
     137: "killed",
-    143: "asked to leave",
+    EXIT_TERMINATED: "asked to leave",
 }
-"""What the launcher's exit codes say (trainer/errors.py); 137 is the kubelet's SIGKILL."""
+"""What the launcher's exit codes say (trainer/contract.py); 137 is the kubelet's SIGKILL."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from cli.follow import Target, stack_options, target_of
 from cli.progress import time_to_go
 from cli.state import State, state
 from cli.watch import UnreachableError, as_json, connect
+from trainer.contract import STATUS
 from workloads.layout import DATA
 
 LOG_LINES = 2000
@@ -92,7 +93,7 @@ def status_file(target: Target) -> dict[str, Any] | None:
     if not target.data_folder or not target.run_directory or not target.run_directory.startswith(f"{DATA}/"):
         return None
     try:
-        text = Path(target.data_folder + target.run_directory.removeprefix(DATA), "status.json").read_text("utf-8")
+        text = Path(target.data_folder + target.run_directory.removeprefix(DATA), STATUS).read_text("utf-8")
         return json.loads(text)
     except (OSError, ValueError):
         return None

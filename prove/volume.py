@@ -14,6 +14,7 @@ from cli.reach import Pod, volume_pod
 from infra.stackfiles import ROOT
 from prove.engine import Cannot
 from prove.subject import PYTHON, Subject
+from trainer.contract import DONE
 from workloads.layout import DATA
 
 VISIBLE_SECONDS = 90
@@ -105,7 +106,7 @@ def model_out(subject: Subject) -> str:
     folder = subject.folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
     subject.stack.tool("fetch", "--to", str(folder))
-    done = json.loads((folder / "DONE").read_text("utf-8"))
+    done = json.loads((folder / DONE).read_text("utf-8"))
     before, after = done["initial_validation_loss"], done["validation_loss"]
     expect(after < before, f"the validation loss went from {before:.2f} to {after:.2f}")
     where, loaded = "here", subject.stack.run([PYTHON, "-c", LOAD, str(folder / "model")])

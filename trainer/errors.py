@@ -1,17 +1,7 @@
-"""Exit codes with one meaning each, and the two exceptions that carry them.
+"""The exceptions that end a training or the launcher, and what each means; the exit codes stand in contract.py."""
 
-The Job that runs the launcher decides by these numbers whether a pod is replaced (workloads/): they are a contract.
-"""
-
-EXIT_DONE = 0
 EXIT_USAGE = 2
 """Bad input to a command that nobody retries (prepare, sample)."""
-EXIT_FATAL = 42
-"""Bad configuration, bad data, NaN: the same again would fail the same. Never retried."""
-EXIT_RESTART = 75
-"""Nothing wrong with this process; start it again (sysexits.h: EX_TEMPFAIL)."""
-EXIT_TERMINATED = 143
-"""Ended by SIGTERM (128 + 15) after saving."""
 
 
 class UserError(ValueError):

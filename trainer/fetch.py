@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import read_json, write_json
-from trainer.train.metrics import event
+from trainer.log import event
 
 COMPLETE = "fetched.json"
 """Written last: a folder without it is incomplete and fetched again."""

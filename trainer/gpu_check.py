@@ -20,8 +20,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from trainer.contract import EXIT_RESTART
 from trainer.elastic import network
-from trainer.errors import EXIT_RESTART, EXIT_USAGE, UserError
+from trainer.errors import EXIT_USAGE, UserError
 
 WAIT_SECONDS = 2400
 """How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to come."""

@@ -15,10 +15,12 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
+from trainer import log
 from trainer.config import schema as config
+from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.elastic import capability, cores, network
-from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop, UserError
-from trainer.train import metrics
+from trainer.errors import Stop, UserError
+from trainer.files import read_json
 
 TERMINATION_LOG = "/dev/termination-log"
 MESSAGE_BYTES = 4096
@@ -45,13 +47,13 @@ def main(arguments: list[str]) -> int:
         stop = Stop(EXIT_FATAL, str(error))
     except Stop as reason:
         stop = reason
-    result = metrics.done(run) if run is not None else None
+    result = read_json(run / DONE) if run is not None else None
     if result is not None and stop.code in (EXIT_DONE, EXIT_RESTART):
-        metrics.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
+        log.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
         last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
         return EXIT_DONE
     state = {EXIT_FATAL: "failed", EXIT_TERMINATED: "terminated"}.get(stop.code, "restart")
-    metrics.say(stop.message, sys.stderr)
+    log.say(stop.message, sys.stderr)
     last_words({"state": state, "message": stop.message})
     return stop.code
 
@@ -93,7 +95,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None:
     """Take part in rounds until the run is done. Raises Stop for every other end."""
-    if metrics.done(run) is not None:
+    if read_json(run / DONE) is not None:
         raise Stop(EXIT_DONE, "done before this launcher began")
     store = standalone(options) if options.standalone else None
     etcd = options.rdzv_backend == "etcd-v3"
@@ -136,7 +138,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
                 handler, options.nproc_per_node, command, run, logs, options.shutdown_timeout, options.patience
             )
             agent.run()
-        if metrics.done(run) is not None:
+        if read_json(run / DONE) is not None:
             handler.shutdown()  # closes the rendezvous: nodes that wait for a next round end, too
     except RendezvousError as error:  # closed, timed out or out of reach
         raise Stop(EXIT_RESTART, f"rendezvous {options.rdzv_id}: {error or type(error).__name__}") from None

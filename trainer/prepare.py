@@ -25,7 +25,7 @@ from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
 from trainer.data.sources import SAMPLE, Source, find
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
-from trainer.train.metrics import event
+from trainer.log import event
 
 __all__ = ["SAMPLE", "main", "prepare"]
 

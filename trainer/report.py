@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints
+from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.train import metrics
+from trainer.files import read_json
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
@@ -104,21 +105,21 @@ def read_all(paths: list[Path]) -> list[Run]:
 
 
 def read(path: Path, name: str) -> Run:
-    if not (path / metrics.METRICS).exists():
-        raise UserError(f"{path}: holds no {metrics.METRICS}; give the run.directory of a training that has begun")
+    if not (path / METRICS).exists():
+        raise UserError(f"{path}: holds no {METRICS}; give the run.directory of a training that has begun")
     lines: list[dict[str, Any]] = []
-    for text in (path / metrics.METRICS).read_text("utf-8").splitlines():
+    for text in (path / METRICS).read_text("utf-8").splitlines():
         try:
             line = json.loads(text)
             int(line["step"])
         except (ValueError, KeyError, TypeError):
             continue  # a line that is being written
         lines.append(line)
-    return Run(name, lines, metrics.status(path), metrics.done(path), _settings(path))
+    return Run(name, lines, read_json(path / STATUS) or {}, read_json(path / DONE), _settings(path))
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    for folder in reversed(checkpoint.listed(path)):
+    for folder in reversed(list_checkpoints(path)):
         try:
             content = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
             return {f"{section}.{key}": value for section, part in content.items() for key, value in part.items()}

@@ -9,8 +9,9 @@ import sys
 import threading
 from datetime import timedelta
 
-from trainer.errors import EXIT_DONE, EXIT_USAGE
-from trainer.train import metrics
+from trainer import log
+from trainer.contract import EXIT_DONE
+from trainer.errors import EXIT_USAGE
 
 PORT = 29400
 
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (RuntimeError, ValueError) as error:
         print(f"--port {options.port}: cannot be listened on: {str(error).splitlines()[0]}", file=sys.stderr)
         return EXIT_USAGE
-    metrics.event("store", port=server.port)
+    log.event("store", port=server.port)
     ended.wait()
     return EXIT_DONE
 

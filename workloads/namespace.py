@@ -7,7 +7,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.config import TrainingConfig
-from workloads.pod import ETCD_PORT, STORE_PORT, component, labels
+from trainer.contract import ETCD_PORT, STORE_PORT
+from workloads.pod import component, labels
 
 #: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
 #: its latest.

@@ -12,13 +12,11 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import NVIDIA_GPU, WorkerPool
 from infra.config import WorkersConfig
+from trainer.contract import BIND_CORES, DEVICE
 from workloads.layout import DATA
 
 #: uid and gid of the trainer in its image, and of the files on the shared volume.
 TRAINER_ID = 1000
-ETCD_PORT = 2379
-#: Of the c10d store (trainer/store.py).
-STORE_PORT = 29400
 
 
 #: On pods that the autoscalers' consolidation is no reason to interrupt.
@@ -87,11 +85,11 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
         **pool.environment,
     }
     if pool.whole_cores and workers.processes == 1:
-        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/elastic/cores.py).
-        values["TRAINYARD_BIND_CORES"] = "1"
+        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/elastic/processor.py).
+        values[BIND_CORES] = "1"
     if workers.gpus:
         # With too old a driver torch finds no device, and would go on without one (trainer/parallel/world.py).
-        values["TRAINYARD_DEVICE"] = "cuda"
+        values[DEVICE] = "cuda"
     if workers.allocator == "tcmalloc":
         values["LD_PRELOAD"] = TCMALLOC
     return values | workers.environment

@@ -11,12 +11,11 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.config import RendezvousConfig
+from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.certificates import RendezvousCertificates
 from workloads.namespace import Namespace
 from workloads.pod import (
-    ETCD_PORT,
     STAYS,
-    STORE_PORT,
     TRAINER_ENVIRONMENT,
     component,
     container_security,

@@ -9,12 +9,11 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.config import SecretsConfig
+from trainer.contract import CACHE_KEY
 from workloads.certificates import CompileKey
 from workloads.namespace import Namespace
 from workloads.pod import labels
 
-#: The trainer's KEY (trainer/models/compiled.py).
-CACHE_KEY = "TRAINYARD_CACHE_KEY"
 #: Environment variable -> field of the configuration.
 VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}
 

@@ -11,6 +11,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
+from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from workloads.elastic import node_range, size
 from workloads.pod import (
     STAYS,
@@ -30,7 +31,6 @@ from workloads.rendezvous import Rendezvous
 
 #: The headless Service, and the subdomain of the pods.
 SERVICE = "trainer"
-FATAL, TERMINATED, RESTART = 42, 143, 75
 #: Of a pod's time to leave, what the launcher needs for itself after the workers have saved, seconds.
 LAUNCHER_SECONDS = 5
 #: Seconds until pods of a node that went silent are replaced (Kubernetes' default is 300).
@@ -56,14 +56,14 @@ def job_spec(
         pod_replacement_policy="Failed",
         pod_failure_policy=batch.PodFailurePolicyArgs(
             rules=[
-                _on_exit(container, "FailJob", [FATAL]),
+                _on_exit(container, "FailJob", [EXIT_FATAL]),
                 batch.PodFailurePolicyRuleArgs(
                     action="Ignore",
                     on_pod_conditions=[
                         batch.PodFailurePolicyOnPodConditionsPatternArgs(type="DisruptionTarget", status="True")
                     ],
                 ),
-                _on_exit(container, "Ignore", [RESTART, TERMINATED]),
+                _on_exit(container, "Ignore", [EXIT_RESTART, EXIT_TERMINATED]),
             ]
         ),
         active_deadline_seconds=round(max_hours * 3600) if max_hours else None,

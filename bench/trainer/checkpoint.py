@@ -18,7 +18,7 @@ import torch
 from bench import page
 from bench.machine import describe
 from bench.trainer.allocator import keep_memory
-from trainer.checkpoint.format import Snapshot, complete
+from trainer.checkpoint.format import Snapshot, is_complete
 from trainer.checkpoint.saver import Saver
 from trainer.config import schema as config
 from trainer.models import weights as model
@@ -98,7 +98,7 @@ def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bo
     while saver.busy:
         slower += training.step() - usual
     saver.wait()
-    assert complete(path)
+    assert is_complete(path)
     return Cost(waiting, max(0.0, slower), time.perf_counter() - begin, saver.processor, usual)
 
 

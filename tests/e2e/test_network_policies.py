@@ -14,7 +14,8 @@ import pytest
 from local import network
 from review.recording import record
 from tests.fixtures_cluster import local
-from workloads.pod import ETCD_PORT, STORE_PORT, labels
+from trainer.contract import ETCD_PORT, STORE_PORT
+from workloads.pod import labels
 from workloads.rendezvous import METRICS_PORT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]

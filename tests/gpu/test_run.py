@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.gpu import small
-from trainer.errors import EXIT_DONE, EXIT_FATAL
+from trainer.contract import EXIT_DONE, EXIT_FATAL
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]

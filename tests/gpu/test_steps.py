@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from bench.trainer import memory
 from tests.gpu import small
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
 from trainer.config.presets import PRESETS
 from trainer.data import feed
 from trainer.models.memory import estimate
@@ -123,17 +123,17 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
     def save(weights: dict[str, torch.Tensor], folder: Path) -> None:
         work.net.save_pretrained(folder, state_dict=weights)
 
-    checkpoint.write(tmp_path, 2, checkpoint.Snapshot(held, moments, state.small, {}), save, "")
+    write_checkpoint(tmp_path, 2, Snapshot(held, moments, state.small, {}), save, "")
     small.steps(first, device, 2, 4)
 
     again = small.work(torch.device("cpu"))
-    found = checkpoint.newest(tmp_path)
+    found = newest_checkpoint(tmp_path)
     assert found is not None
-    checkpoint.load_weights(found.path, again.net)
+    load_weights(found.path, again.net)
     assert all(torch.equal(value, held[name]) for name, value in again.net.state_dict().items())
     again.module.to(device)
     second = engine.build(again, small.settings(), small.alone(device), small.TYPES[kind])
-    second.load(checkpoint.load_optimizer(found.path), found.state)
+    second.load(load_optimizer(found.path), found.state)
     small.steps(second, device, 2, 4)
     assert small.difference(small.weights(second), small.weights(first)) == 0.0
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from trainer.contract import DONE, STATUS
 from trainer.elastic import agent
 from trainer.elastic.agent import Agent
 from trainer.errors import Stop
 from trainer.files import write_json
-from trainer.train import metrics
 
 PATIENCE = 3
 
@@ -37,7 +37,7 @@ def judge(tmp_path: Path) -> Agent:
 
 
 def reach(run: Path, step: int) -> None:
-    write_json(run / metrics.STATUS, {"step": step}, durable=False)
+    write_json(run / STATUS, {"step": step}, durable=False)
 
 
 def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
@@ -69,7 +69,7 @@ def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
 
 
 def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
-    write_json(tmp_path / metrics.DONE, {"step": 5})
+    write_json(tmp_path / DONE, {"step": 5})
     with pytest.raises(Stop) as end:
         judge._judge([failure(-9)])
     assert end.value.code == 0

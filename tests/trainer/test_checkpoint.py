@@ -20,8 +20,15 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer.conftest import PRELOAD
-from trainer.checkpoint import format as checkpoint
-from trainer.checkpoint.format import Snapshot
+from trainer.checkpoint.format import (
+    Checkpoint,
+    Snapshot,
+    clean,
+    list_checkpoints,
+    load_optimizer,
+    load_weights,
+    newest_checkpoint,
+)
 from trainer.checkpoint.saver import Saver
 from trainer.config.schema import Checkpoint as Settings
 from trainer.data.folder import save_tokenizer
@@ -63,8 +70,8 @@ def save(run: Path, step: int, seed: int = 1, keep: int = 9) -> Path:
     return path
 
 
-def newest(run: Path) -> checkpoint.Checkpoint:
-    found = checkpoint.newest(run)
+def newest(run: Path) -> Checkpoint:
+    found = newest_checkpoint(run)
     assert found is not None
     return found
 
@@ -122,14 +129,14 @@ def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
     return not report.exists()
 
 
-def assert_resumable(run: Path, when: str) -> checkpoint.Checkpoint:
+def assert_resumable(run: Path, when: str) -> Checkpoint:
     """Step 10 of seed 1 or step 20 of seed 2 can be read in full, weights and optimizer of the same one."""
-    found = checkpoint.newest(run)
+    found = newest_checkpoint(run)
     assert found is not None, f"nothing to resume from after a kill {when}"
     expected = Training({10: 1, 20: 2}[found.step]).step()
     weights = load_file(found.path / "model" / "model.safetensors")
     assert all(torch.equal(value, expected.net.state_dict()[name]) for name, value in weights.items()), when
-    moments = checkpoint.load_optimizer(found.path)
+    moments = load_optimizer(found.path)
     assert all(
         torch.equal(moments[name]["exp_avg"], part["exp_avg"]) for name, part in expected.snapshot().optimizer.items()
     )
@@ -142,9 +149,9 @@ def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> No
     while killed_while_saving(run, at=at):
         if assert_resumable(run, f"at write {at}").step == 20:
             # The rename was done; begin again from the old checkpoint for the writes after it.
-            for path in checkpoint.listed(run):
+            for path in list_checkpoints(run):
                 path.rename(path.with_name("." + path.name))
-            checkpoint.clean(run)
+            clean(run)
             save(run, 10)
         at += 1
     assert at > 18, "the test must meet the writes it means to interrupt"
@@ -203,10 +210,10 @@ def test_what_was_saved_comes_back_bit_by_bit_whatever_training_does_meanwhile(r
     found = newest(run)
     assert (found.step, found.figures, found.state) == (5, {"initial_validation_loss": 6.2}, {"scaler": {"scale": 8.0}})
     other = Training(4)
-    checkpoint.load_weights(found.path, other.net)
+    load_weights(found.path, other.net)
     assert all(torch.equal(value, weights[name]) for name, value in other.net.state_dict().items())
     assert other.net.lm_head.weight.data_ptr() == other.net.transformer.wte.weight.data_ptr(), "the head stays tied"
-    loaded = checkpoint.load_optimizer(found.path)
+    loaded = load_optimizer(found.path)
     assert loaded.keys() == optimizer.keys()
     for name, part in optimizer.items():
         assert part.keys() == loaded[name].keys() >= {"exp_avg", "exp_avg_sq", "step"}
@@ -248,4 +255,4 @@ def test_transformers_opens_the_model_folder_offline_and_gives_the_same_logits(r
 def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
     path = save(run, 10)
     with pytest.raises(UserError, match=r"another model: .*\(500, 32\).*\(501, 32\)"):
-        checkpoint.load_weights(path, Training(1, vocabulary=501).net)
+        load_weights(path, Training(1, vocabulary=501).net)

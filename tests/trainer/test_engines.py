@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics, wait_until
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints, load_optimizer, newest_checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -34,7 +34,7 @@ def curve(run: Path) -> list[float]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found = checkpoint.newest(run)
+    found = newest_checkpoint(run)
     assert found is not None
     return load_file(found.path / "model" / "model.safetensors")
 
@@ -153,7 +153,7 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     assert [step for step, sent in enumerate(by_step, 1) if sent > 4 * parameters] == [4, 7, 8, 12, 13, 16]
 
     again = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
-    wait_until(lambda: len(checkpoint.listed(broken)) > 0, 60, "a checkpoint")
+    wait_until(lambda: len(list_checkpoints(broken)) > 0, 60, "a checkpoint")
     again.kill()
     again.wait()
     resumed = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
@@ -186,9 +186,9 @@ def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Setting
     assert second.wait() == [0], second.output
     assert list(losses(broken).values()) == pytest.approx(list(losses(whole).values()), abs=1e-4)
     assert losses(whole)[10] < losses(whole)[1] - 0.25
-    found = checkpoint.newest(whole)
+    found = newest_checkpoint(whole)
     assert found is not None
-    state = checkpoint.load_optimizer(found.path)
+    state = load_optimizer(found.path)
     assert set(state["transformer.h.0.attn.c_attn.weight"]) == {"momentum_buffer"}
     assert set(state["transformer.wte.weight"]) == {"exp_avg", "exp_avg_sq", "step"}
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer.conftest import Workers, run_worker
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
 from trainer.errors import Retry, UserError
 from trainer.parallel import world as distributed
@@ -78,7 +78,7 @@ def test_memory_that_does_not_suffice_later_is_tried_once_more_and_no_oftener(
     first = start_workers(2, arguments, full_later)
     assert first.wait() == [75, 75], first.output
     assert "try train.micro_batch=1 (in a stack training.microBatch); trying once more" in first.output
-    found = checkpoint.newest(tmp_path / "run")
+    found = newest_checkpoint(tmp_path / "run")
     assert found is not None
     assert found.step == 4, "the checkpoint before is kept"
     again = start_workers(2, arguments, full_later)

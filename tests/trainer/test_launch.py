@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer.conftest import Launcher, Workers, losses, reached, termination, wait_until
 from trainer import launch
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import newest_checkpoint
 
 Start = Callable[..., Launcher]
 Settings = Callable[..., list[str]]
@@ -83,7 +83,7 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     assert termination(tmp_path, 0)["state"] == "terminated"
     wait_until(lambda: "event=round round=3 world_size=1 rank=0" in second.output, 60, "the other goes on alone")
     wait_until(lambda: "event=resume step=" in second.output.split("event=round round=3")[1], 60, "from the checkpoint")
-    found = checkpoint.newest(tmp_path)
+    found = newest_checkpoint(tmp_path)
     assert found is not None
     assert f"event=resume step={found.step} " in second.output.split("event=round round=3")[1]
     second.terminate()

@@ -48,7 +48,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def test_lines_of_workers_that_share_a_stream_stay_whole() -> None:
     """As in a pod: unbuffered Python, one pipe. With print() two lines of several hundred run into each other."""
     reader, writer = os.pipe()
-    program = f"from trainer import metrics\nfor n in range({LINES}): metrics.event('round', rank=n)"
+    program = f"from trainer import log\nfor n in range({LINES}): log.event('round', rank=n)"
     workers = [subprocess.Popen([sys.executable, "-u", "-c", program], stdout=writer) for _ in range(WRITERS)]
     os.close(writer)
     with open(reader, encoding="utf-8") as stream:

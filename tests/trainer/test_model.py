@@ -14,7 +14,7 @@ from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
 
 from tests.trainer.conftest import Workers
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints
 from trainer.config.presets import PRESETS
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
@@ -81,7 +81,7 @@ def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
     shutil.copytree(folder, copy)
     run = tmp_path / "run"
     assert start_workers(1, settings(run, model__weights=copy, train__steps=2)).wait() == [0]
-    path = checkpoint.listed(run)[-1]
+    path = list_checkpoints(run)[-1]
     expected = load_file(path / "model" / "model.safetensors")["transformer.wpe.weight"]
     for source in (run, path, path / "model"):
         assert torch.equal(load(source, tokenizer=None).transformer.wpe.weight, expected)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from trainer import fetch, gpu_check, launch
+from trainer.contract import EXIT_FATAL
 from trainer.elastic import capability
-from trainer.errors import EXIT_FATAL, UserError
+from trainer.errors import UserError
 
 PRESENT = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainer import report
-from trainer.checkpoint.format import folder
+from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
 from trainer.train.metrics import Reporter, StepFigures
 
@@ -50,7 +50,7 @@ def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes:
         reporter.training(figures)
     if steps:
         reporter.validation(steps, 10.2 - steps / 20)
-        path = folder(run, steps)
+        path = checkpoint_folder(run, steps)
         path.mkdir(parents=True)
         text = config.resolved(settings)
         for key, value in changes.items():

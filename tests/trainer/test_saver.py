@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.trainer.test_checkpoint import Training, newest
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config.schema import Checkpoint as Settings
 
@@ -30,7 +30,7 @@ def saver_of(run: Path, training: Training, **settings: object) -> Saver:
 
 
 def steps(run: Path) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in checkpoint.listed(run)]
+    return [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
 
 
 def flip(path: Path) -> None:
@@ -53,7 +53,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits(r
     saver.save(10, training.snapshot())
     assert writing.wait(30)
     assert saver.busy
-    assert checkpoint.newest(run) is None, "save returned before anything was there"
+    assert newest_checkpoint(run) is None, "save returned before anything was there"
     threading.Timer(0.2, finish.set).start()
     saver.save(20, training.snapshot())
     assert newest(run).step == 10, "the first is complete before the second begins"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.conftest import Workers, losses, reached, wait_until
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -36,7 +36,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     wait_until(lambda: "event=checkpoint_failed" in workers.output, 60, "a failed checkpoint")
     failed = workers.output
     assert "No space left on device" in failed
-    assert checkpoint.newest(run) is not None, "the one before"
+    assert newest_checkpoint(run) is not None, "the one before"
     filler.unlink()
     wait_until(lambda: "event=checkpoint step=" in workers.output[len(failed) :], 60, "a checkpoint again")
 
@@ -47,7 +47,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     workers.kill(signal.SIGTERM)
     assert workers.wait(20) == [143], workers.output
     assert "Traceback" not in workers.output
-    found = checkpoint.newest(run)
+    found = newest_checkpoint(run)
     assert found is not None
     assert found.step >= 40
     steps = list(losses(run))
@@ -77,7 +77,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     wait_until(lambda: reached(broken, 35), 60, "step 35")
     second.kill()
     second.wait()
-    newest = checkpoint.newest(broken)
+    newest = newest_checkpoint(broken)
     assert newest is not None
     file = newest.path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -106,7 +106,7 @@ def test_training_may_wait_for_each_checkpoint_and_is_the_same(
         saved = next(n for n, line in enumerate(lines) if line.startswith(f"event=checkpoint step={step} "))
         assert lines[saved - 1].startswith(f"step={step} "), "nothing happens between a step and its checkpoint"
         assert lines[saved + 1].startswith(f"step={step + 1} ")
-    for path in checkpoint.listed(found[0][0]):
+    for path in list_checkpoints(found[0][0]):
         for file in ("model/model.safetensors", "optimizer.safetensors"):
             assert (path / file).read_bytes() == (found[1][0] / "checkpoints" / path.name / file).read_bytes()
 
@@ -117,4 +117,4 @@ def test_a_tensor_of_another_size_is_named(start_workers: Start, settings: Setti
     assert workers.wait() == [42]
     assert "is the checkpoint of another model" in workers.output
     assert "Traceback" not in workers.output
-    assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"], "it is still there"
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"], "it is still there"

@@ -13,8 +13,9 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.trainer.conftest import Workers, losses, run_worker
-from trainer.checkpoint.format import Checkpoint, verify
+from trainer.checkpoint.format import Checkpoint, verify_checkpoint
 from trainer.config import schema as config
+from trainer.contract import CACHE_KEY
 from trainer.models import compiled
 from trainer.parallel.world import World
 
@@ -29,10 +30,10 @@ XL_SECONDS = 18.7e9 / 60e6 / SCALE
 
 def slow_machine(environment: dict[str, str], arguments: list[str], log: str) -> None:
     """Both read a checkpoint as slowly as XL's; the second takes longer to load it and to compile as well."""
-    from trainer.checkpoint import format as checkpoint
+    from trainer.checkpoint import format
     from trainer.models.gpt2 import LanguageModel
 
-    sha256, load_optimizer, second = checkpoint.sha256, checkpoint.load_optimizer, environment["RANK"] == "1"
+    sha256, load_optimizer, second = format.sha256, format.load_optimizer, environment["RANK"] == "1"
 
     def reads(path: Path) -> str:
         folder = next(parent for parent in path.parents if parent.name.startswith(("step-", ".step-")))
@@ -48,7 +49,7 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
     def compiles(*_: Any) -> None:
         time.sleep(1.5 * TIMEOUT * second)
 
-    checkpoint.sha256, checkpoint.load_optimizer, compiled.prepare = reads, loads, compiles
+    format.sha256, format.load_optimizer, compiled.prepare = reads, loads, compiles
     LanguageModel.compile = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
     run_worker(environment, arguments, log)
 
@@ -80,9 +81,9 @@ def test_each_worker_reads_a_part_of_a_checkpoint_and_all_of_them_everything(tmp
     for damaged, reader in (("optimizer", 0), ("model/weights", 1), ("config", 0), ("model/config", 1)):
         before = (tmp_path / damaged).read_bytes()
         (tmp_path / damaged).write_bytes(b"y" * sizes[damaged])
-        assert [verify(tmp_path, (rank, 2)) is None for rank in (0, 1)] == [reader == 0, reader == 1]
+        assert [verify_checkpoint(tmp_path, (rank, 2)) is None for rank in (0, 1)] == [reader == 0, reader == 1]
         (tmp_path / damaged).write_bytes(before)
-    assert verify(tmp_path) == Checkpoint(tmp_path, 7, {}, {})
+    assert verify_checkpoint(tmp_path) == Checkpoint(tmp_path, 7, {}, {})
 
 
 def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,18 +111,18 @@ def test_compiled_code_is_taken_from_the_run_by_who_has_its_key_alone(
     monkeypatch.setattr(torch.compiler, "load_cache_artifacts", lambda content: taken.append(content) or content)
     monkeypatch.setitem(counters["inductor"], "fxgraph_cache_miss", 1)
     cpu = torch.device("cpu")
-    monkeypatch.delenv(compiled.KEY, raising=False)
+    monkeypatch.delenv(CACHE_KEY, raising=False)
     compiled.Cache(tmp_path, cpu).save()
     assert not (tmp_path / compiled.FOLDER).exists(), "unsigned code is not left there"
-    monkeypatch.setenv(compiled.KEY, "of this run")
+    monkeypatch.setenv(CACHE_KEY, "of this run")
     made = compiled.Cache(tmp_path, cpu)
     assert made.load() == "none"
     made.save()
     assert compiled.Cache(tmp_path, cpu).load() == "found"
     assert taken == [b"kernels"]
-    monkeypatch.setenv(compiled.KEY, "of another run")
+    monkeypatch.setenv(CACHE_KEY, "of another run")
     assert compiled.Cache(tmp_path, cpu).load() == "refused"
-    monkeypatch.setenv(compiled.KEY, "of this run")
+    monkeypatch.setenv(CACHE_KEY, "of this run")
     made.path.write_bytes(made.path.read_bytes()[:-1] + b"!")
     assert compiled.Cache(tmp_path, cpu).load() == "refused"
     assert taken == [b"kernels"], "nothing else was unpacked"

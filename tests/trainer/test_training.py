@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 
 PATIENCE = 240
 """Seconds: what takes ten of them takes minutes on a machine that others use."""
@@ -25,7 +25,7 @@ Settings = Callable[..., list[str]]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found = checkpoint.newest(run)
+    found = newest_checkpoint(run)
     assert found is not None
     return load_file(found.path / "model" / "model.safetensors")
 
@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_another_number_of_workers(start_workers: Start, sett
     straight, changed = tmp_path / "straight", tmp_path / "changed"
     assert start_workers(1, settings(straight, train__steps=40)).wait(PATIENCE) == [0]
     first = start_workers(3, settings(changed, train__steps=40, checkpoint__every_steps=5))
-    wait_until(lambda: len(checkpoint.listed(changed)) > 0, PATIENCE, "a checkpoint")
+    wait_until(lambda: len(list_checkpoints(changed)) > 0, PATIENCE, "a checkpoint")
     first.kill()
     first.wait(PATIENCE)
     second = start_workers(2, settings(changed, train__steps=40))
@@ -112,7 +112,7 @@ def test_sigterm_to_one_worker_makes_all_save_the_same_step(
     wait_until(lambda: reached(tmp_path, 7), PATIENCE, "step 7")
     workers.kill(signal.SIGTERM, only=1)
     assert workers.wait(20) == [75, 143], workers.output
-    found = checkpoint.newest(tmp_path)
+    found = newest_checkpoint(tmp_path)
     assert found is not None
     assert found.step == max(losses(tmp_path))
     assert f"event=checkpoint step={found.step}" in workers.output
@@ -142,7 +142,7 @@ def test_a_loss_that_is_no_number_ends_with_42_and_keeps_the_last_good_checkpoin
     assert "diverged" in status["message"]
     assert all(
         torch.isfinite(value).all()
-        for path in checkpoint.listed(tmp_path)
+        for path in list_checkpoints(tmp_path)
         for value in load_file(path / "model" / "model.safetensors").values()
     )
 
@@ -181,7 +181,7 @@ def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tm
     assert result["validation_loss"] < result["initial_validation_loss"]
     assert result["checkpoint"] == str(tmp_path / "checkpoints" / "step-00000012")
     assert result["sample"].startswith("The")
-    assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000010", "step-00000012"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010", "step-00000012"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010", "step-00000012"]
     assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [5, 10, 12]
     assert [line["step"] for line in metrics(tmp_path) if "validation_loss" in line] == [0, 4, 8, 12]
@@ -245,7 +245,7 @@ def test_a_notice_is_heard_in_the_middle_of_a_long_step(
     wait_until(lambda: "step=0 validation_loss" in workers.output, PATIENCE, "the first step began")
     workers.kill(signal.SIGTERM, only=0)
     assert workers.wait(20) == [143, 75], workers.output
-    found = checkpoint.newest(tmp_path)
+    found = newest_checkpoint(tmp_path)
     assert found is not None
     assert found.step == 0
 

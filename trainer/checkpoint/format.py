@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.errors import UserError
 from trainer.files import fsync, read_json, sha256, write_json
-from trainer.train.metrics import say
+from trainer.log import say
 
 if TYPE_CHECKING:
     import torch
@@ -61,19 +61,19 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def folder(run: Path, step: int) -> Path:
+def checkpoint_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}"
 
 
-def write(run: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> Path:
+def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> Path:
     """Write the checkpoint of `step` and return its folder. Called by rank 0 only.
 
     Raises OSError when the storage is full, read-only or gone; older checkpoints are untouched then.
     """
     from safetensors import SafetensorError
 
-    target = folder(run, step)
-    if verify(target) is not None:
+    target = checkpoint_folder(run, step)
+    if verify_checkpoint(target) is not None:
         return target
     clean(run)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -123,22 +123,22 @@ def clean(run: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def listed(run: Path) -> list[Path]:
+def list_checkpoints(run: Path) -> list[Path]:
     """The checkpoint folders, oldest first."""
     return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
 
 
-def newest(run: Path) -> Checkpoint | None:
+def newest_checkpoint(run: Path) -> Checkpoint | None:
     """The newest checkpoint whose checksums hold; each damaged one on the way is named on stderr."""
-    for path in reversed(listed(run)):
-        found = verify(path)
+    for path in reversed(list_checkpoints(run)):
+        found = verify_checkpoint(path)
         if found is not None:
             return found
         say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
     return None
 
 
-def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
+def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
     """The checkpoint in `path` when every file in its manifest is there with the right checksum.
 
     share (number, of how many): read only this part of the files, the largest dealt out first.
@@ -155,8 +155,8 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
         return None
 
 
-def complete(path: Path) -> bool:
-    """Whether every file of the manifest is there in its size: `verify` without reading gigabytes."""
+def is_complete(path: Path) -> bool:
+    """Whether every file of the manifest is there in its size: `verify_checkpoint` without reading gigabytes."""
     manifest = read_json(path / MANIFEST)
     try:
         return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())  # pyright: ignore[reportOptionalSubscript]

@@ -8,15 +8,14 @@ from typing import Any
 
 import yaml
 
-from trainer.checkpoint import format as checkpoint
-from trainer.checkpoint.format import Checkpoint
+from trainer import log
+from trainer.checkpoint.format import Checkpoint, list_checkpoints, load_optimizer, verify_checkpoint
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.parallel import world as distributed
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import metrics
 from trainer.train.progress import Progress
 
 ORDER = "the order of the data changes; in this epoch some windows come twice, others not"
@@ -60,25 +59,25 @@ def find(run: Path, world: World) -> Checkpoint | None:
     Each worker reads a part of its files, and none is waited for in one exchange: GPT-2 XL's 18.7 GB take longer than
     run.collective_timeout_seconds from a storage of 150 MB/s.
     """
-    for name in distributed.from_first(world, [path.name for path in reversed(checkpoint.listed(run))]):
+    for name in distributed.from_first(world, [path.name for path in reversed(list_checkpoints(run))]):
         path = run / "checkpoints" / name
         wait_for(path)
-        found = distributed.together(world, lambda path=path: checkpoint.verify(path, (world.rank, world.size)))
+        found = distributed.together(world, lambda path=path: verify_checkpoint(path, (world.rank, world.size)))
         if not distributed.any_of(world, found is None)[0]:
             return found
         if world.first:
-            metrics.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+            log.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
     return None
 
 
 def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, first: bool) -> None:
     """Put back the state of a checkpoint whose weights are in the net already. Raises UserError for another task's."""
-    engine.load(checkpoint.load_optimizer(found.path), found.state)
+    engine.load(load_optimizer(found.path), found.state)
     progress.load(found.state, found.step)
     if first:
-        metrics.event("resume", step=found.step, checkpoint=found.path)
+        log.event("resume", step=found.step, checkpoint=found.path)
         for key, before, now in changes(found.path / "config.yaml", config):
-            metrics.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
+            log.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:

@@ -13,10 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.checkpoint import format as checkpoint
-from trainer.checkpoint.format import ModelWriter, Snapshot
+from trainer import log
+from trainer.checkpoint.format import (
+    ModelWriter,
+    Snapshot,
+    checkpoint_folder,
+    is_complete,
+    list_checkpoints,
+    write_checkpoint,
+)
 from trainer.config.schema import Checkpoint as Settings
-from trainer.train import metrics
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +92,7 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
         self._thread.start()
         self.blocked_seconds += self._clock() - begin
-        return checkpoint.folder(self._run, step)
+        return checkpoint_folder(self._run, step)
 
     def wait(self) -> None:
         """Return when the newest checkpoint is written. Raises OSError when it could not be."""
@@ -142,20 +148,20 @@ class Saver:
         """Write, then delete what is no longer kept. Its outcome is in `_error`."""
         begin = self._clock()
         try:
-            path = checkpoint.write(self._run, step, snapshot, self._write_model, self._configuration)
+            path = write_checkpoint(self._run, step, snapshot, self._write_model, self._configuration)
             self._error, self._failures = None, 0
         except Exception as error:  # whatever it is, training must not stop for it
             self._error = error if isinstance(error, OSError) else OSError(0, f"{type(error).__name__}: {error}")
             self._failures += 1
             self._since = self._clock()
-            metrics.event(
+            log.event(
                 "checkpoint_failed",
                 step=step,
                 reason=repr(self._error.strerror or str(self._error)),
                 action="'training goes on'",
             )
             return
-        metrics.event("checkpoint", step=step, seconds=self._clock() - begin)
+        log.event("checkpoint", step=step, seconds=self._clock() - begin)
         prune(self._run, path, self._settings.keep, self._settings.keep_every)
 
 
@@ -165,8 +171,8 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
     One of a later step than `written` did not verify when the run went on from before it: it counts for nothing and
     is left to be written anew. An incomplete one takes no good one's place.
     """
-    older = [path for path in checkpoint.listed(run) if path.name < written.name]
-    good = [path for path in older if checkpoint.complete(path)]
+    older = [path for path in list_checkpoints(run) if path.name < written.name]
+    good = [path for path in older if is_complete(path)]
     kept = set(good[len(good) - (keep - 1) :] if keep > 1 else [])
     for path in older:
         forever = keep_every > 0 and _step(path) % keep_every == 0
@@ -178,7 +184,7 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
             path.rename(hidden)
             shutil.rmtree(hidden)
         except OSError as error:  # deleting can wait: `clean` tries again with the next checkpoint
-            metrics.say(f"event=checkpoint_kept path={path} reason={error.strerror!r}", sys.stderr)
+            log.say(f"event=checkpoint_kept path={path} reason={error.strerror!r}", sys.stderr)
 
 
 def _step(path: Path) -> int:

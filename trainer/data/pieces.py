@@ -21,7 +21,7 @@ from trainer.data.encoding import Encode, encoder
 from trainer.data.shards import Part, Recipe, process, token_type
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError
-from trainer.train.metrics import event
+from trainer.log import event
 
 WORKER_BYTES = 400 << 20
 """Memory that one process may need: words in its cache, text under way, libraries."""

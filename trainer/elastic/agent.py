@@ -14,11 +14,13 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from trainer.checkpoint import format as checkpoint
+from trainer import log
+from trainer.checkpoint.format import list_checkpoints
+from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.ahead import Ahead
 from trainer.elastic.rendezvous import Handler
-from trainer.errors import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, Stop
-from trainer.train import metrics
+from trainer.errors import Stop
+from trainer.files import read_json
 
 MONITOR_SECONDS = 0.5
 EXIT_BARRIER_SECONDS = 30
@@ -89,18 +91,18 @@ class Agent(LocalElasticAgent):
         self._stopped = {pid: self._stopped.get(pid, now) for pid in running if is_stopped(pid)}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_SECONDS:
-                metrics.event("worker_stopped", pid=pid, seconds=round(now - since))
+                log.event("worker_stopped", pid=pid, seconds=round(now - since))
                 os.kill(pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._ahead.start()
         lost = self._handler.lost_members()
-        metrics.event("new_round", after=self._handler.round, lost_members=lost)
+        log.event("new_round", after=self._handler.round, lost_members=lost)
         self._shutdown(signal.SIGTERM, timeout=HUNG_SECONDS if lost else self._shutdown_timeout)
 
     def _judge(self, failures: list[ProcessFailure]) -> None:
         """Raise Stop where another round cannot help; return where it can."""
-        if metrics.done(self._run) is not None:
+        if read_json(self._run / DONE) is not None:
             raise Stop(EXIT_DONE, "a worker was lost after the run was done")
         codes = {failure.exitcode for failure in failures}
         for failure in failures:
@@ -119,7 +121,7 @@ class Agent(LocalElasticAgent):
             self._best, self._fruitless = reached, 0
         else:
             self._fruitless += 1
-        metrics.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
+        log.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
         if self._fruitless >= self._patience:
             raise Stop(
                 EXIT_FATAL,
@@ -151,5 +153,5 @@ def told_code(failure: ProcessFailure) -> int | None:
 
 def progress(run: Path) -> int:
     """The last step that this run is known to have reached."""
-    saved = [int(path.name.removeprefix("step-")) for path in checkpoint.listed(run)]
-    return max([int(metrics.status(run).get("step") or 0), *saved])
+    saved = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
+    return max([int((read_json(run / STATUS) or {}).get("step") or 0), *saved])

@@ -6,8 +6,9 @@ from typing import Any
 
 import yaml
 
+from trainer.contract import DONE
+from trainer.files import read_json
 from trainer.models.source import Source
-from trainer.train import metrics
 
 SHOWN = (
     "task.name",
@@ -52,7 +53,7 @@ def text(source: Source, net: Any, dtype: str) -> str:
     if settings:
         table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
         parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
-    written = metrics.done(source.run) if source.run else None
+    written = read_json(source.run / DONE) if source.run else None
     if written and written.get("step") == source.step and written.get("sample"):
         parts.append("## Sample\n\n" + "\n".join(f"> {line}" for line in str(written["sample"]).splitlines()))
     return "\n\n".join(parts) + "\n"

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import torch
 
+from trainer import log
 from trainer.config.schema import Config
+from trainer.contract import CACHE_KEY
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import metrics
 
 FOLDER = "compiled"
 """In the run directory."""
-KEY = "TRAINYARD_CACHE_KEY"
-"""Environment variable with the key. Without it each node compiles for itself."""
 SIGNATURE_BYTES = 32
 """Of HMAC-SHA256, before the content."""
 
@@ -51,7 +50,7 @@ class Cache:
     def __init__(self, run: Path, device: torch.device) -> None:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self.path = run / FOLDER / re.sub(r"[^a-z0-9.]+", "-", f"torch-{torch.__version__}-{name}".lower())
-        self._key = os.environ.get(KEY, "").encode()
+        self._key = os.environ.get(CACHE_KEY, "").encode()  # without a key each node compiles for itself
 
     def load(self) -> str:
         """found, none, or what keeps it from being used."""
@@ -91,7 +90,7 @@ def prepare(work: Work, run: Path, world: World, dtype: torch.dtype, step: int) 
     )
     if world.first:
         cache.save()
-        metrics.event("compiled", seconds=time.perf_counter() - began, cache=found)
+        log.event("compiled", seconds=time.perf_counter() - began, cache=found)
 
 
 def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> None:

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import (
+    MANIFEST,
+    Checkpoint,
+    checkpoint_folder,
+    list_checkpoints,
+    newest_checkpoint,
+    verify_checkpoint,
+)
 from trainer.errors import UserError
 
 
@@ -42,14 +49,14 @@ def from_run(run: Path, step: int | None = None) -> Source:
     if not run.is_dir():
         raise UserError(f"--run {run}: no such folder; give the run.directory of a training")
     if step is None:
-        found = checkpoint.newest(run)
+        found = newest_checkpoint(run)
         if found is None:
-            damaged = " (those named above are damaged)" if checkpoint.listed(run) else ""
+            damaged = " (those named above are damaged)" if list_checkpoints(run) else ""
             raise UserError(f"--run {run}: holds no checkpoint that verifies{damaged}; give a run that has saved one")
         return _from_checkpoint(found)
-    path = checkpoint.folder(run, step)
+    path = checkpoint_folder(run, step)
     if not path.is_dir():
-        there = ", ".join(str(int(item.name.removeprefix("step-"))) for item in checkpoint.listed(run)) or "none"
+        there = ", ".join(str(int(item.name.removeprefix("step-"))) for item in list_checkpoints(run)) or "none"
         raise UserError(f"--step {step}: {run} has no checkpoint of that step; there are: {there}")
     return _verified(path, f"--step {step}")
 
@@ -57,7 +64,7 @@ def from_run(run: Path, step: int | None = None) -> Source:
 def from_model(model: str) -> Source:
     """A checkpoint folder, a Hugging Face folder, or a hub name (resolved later, by transformers)."""
     path = Path(model)
-    if (path / checkpoint.MANIFEST).exists():
+    if (path / MANIFEST).exists():
         return _verified(path, f"--model {model}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"--model {model}: this is a run directory; give it as --run {model}")
@@ -106,7 +113,7 @@ def load_language_model(source: Source) -> Any:
 
 
 def _verified(path: Path, option: str) -> Source:
-    found = checkpoint.verify(path)
+    found = verify_checkpoint(path)
     if found is None:
         raise UserError(
             f"{option}: {path} is damaged (a file does not match its checksum in the manifest); use another step"
@@ -114,6 +121,6 @@ def _verified(path: Path, option: str) -> Source:
     return _from_checkpoint(found)
 
 
-def _from_checkpoint(found: checkpoint.Checkpoint) -> Source:
+def _from_checkpoint(found: Checkpoint) -> Source:
     run = found.path.parent.parent if found.path.parent.name == "checkpoints" else None
     return Source(str(found.path / "model"), found.step, found.figures, found.path, run)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import MANIFEST, newest_checkpoint, verify_checkpoint
 from trainer.config.presets import PRESETS, shape_name
 from trainer.errors import UserError
 
@@ -103,12 +103,12 @@ def _source(weights: str) -> str:
     """What transformers is to open: a folder with config.json, or a name on the hub."""
     path = Path(weights).expanduser()
     if (path / "checkpoints").is_dir():
-        found = checkpoint.newest(path)
+        found = newest_checkpoint(path)
         if found is None:
             raise UserError(f"model.weights: the run {weights} holds no checkpoint that verifies; give one that does")
         return str(found.path / "model")
-    if (path / checkpoint.MANIFEST).is_file():
-        if checkpoint.verify(path) is None:
+    if (path / MANIFEST).is_file():
+        if verify_checkpoint(path) is None:
             raise UserError(
                 f"model.weights: the checkpoint {weights} is damaged (a file does not match its checksum); use another"
             )

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainer import log
 from trainer.config import deepspeed_json
 from trainer.config.schema import Config
 from trainer.errors import UserError
@@ -26,7 +27,7 @@ from trainer.parallel.communication import Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import metrics, optimizer
+from trainer.train import optimizer
 from trainer.train.optimizer import Tensors
 
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -247,7 +248,7 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
             )
         if world.first:
             for warning in meaning.warnings:
-                metrics.event("deepspeed_config_warning", text=repr(warning))
+                log.event("deepspeed_config_warning", text=repr(warning))
     if problems:
         raise UserError("\n".join(problems))
     bucket = config.communication.bucket_megabytes * 2**20 // 4

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints
 from trainer.config.schema import Config
 from trainer.data.batches import Dataset, gather, open_dataset, windows
 from trainer.errors import UserError
@@ -41,7 +41,7 @@ def build(config: Config) -> Work:
     teacher = load_teacher(config, dataset)
     work = pretrain.build(config)
     student: Any = work.net
-    begun = checkpoint.listed(Path(config.run.directory))
+    begun = list_checkpoints(Path(config.run.directory))
     if settings.student_from_teacher and not begun:
         copy_layers(teacher, student)
     module = Distillation(student, teacher, settings.temperature, settings.alpha)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.checkpoint import format as checkpoint
+from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.data.batches import Batches, Dataset, open_dataset
 from trainer.data.folder import save_tokenizer
@@ -34,7 +34,7 @@ def build(config: Config) -> Work:
         save_tokenizer(tokenizer, folder, net.config.n_positions)
 
     def load_model(folder: Path) -> None:
-        checkpoint.load_weights(folder.parent, net)
+        load_weights(folder.parent, net)
 
     def sample() -> str:
         from tokenizers import Tokenizer
@@ -79,7 +79,7 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadMod
     settings = config.model
     if not settings.weights:
         return model.build(settings.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
-    for path in reversed(checkpoint.listed(Path(config.run.directory))):
+    for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return model.shaped_as(path / "model")
     return model.load(settings.weights, settings.preset, dataset.vocabulary, config.train.sequence_length, tokenizer)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer.checkpoint import format as checkpoint
+from trainer import log
+from trainer.checkpoint.format import MANIFEST, list_checkpoints, load_weights, newest_checkpoint
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.evaluate import Interrupted
@@ -26,7 +27,6 @@ from trainer.tasks.squad_data import Question, read
 from trainer.tasks.squad_features import Batches, Feature, collate
 from trainer.tasks.squad_score import best_span, score
 from trainer.tasks.work import Weights, Work
-from trainer.train import metrics
 
 if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
@@ -55,7 +55,7 @@ def build(config: Config) -> Work:
     per_step = train.tokens_per_step // (train.sequence_length * size)
     batches = Batches(made, size, per_step, config.run.seed, padding, length)
     windows = per_step * size
-    metrics.event(
+    log.event(
         "questions",
         train=len(learn),
         validation=len(asked),
@@ -71,7 +71,7 @@ def build(config: Config) -> Work:
         tokenizer.save_pretrained(folder)
 
     def load_model(folder: Path) -> None:
-        checkpoint.load_weights(folder.parent, net)
+        load_weights(folder.parent, net)
 
     def results() -> dict[str, Any]:
         path = Path(config.run.directory) / PREDICTIONS
@@ -106,7 +106,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
     name = config.model.weights
-    begun = [path / "model" for path in checkpoint.listed(Path(config.run.directory))]
+    begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
     source = str(begun[-1]) if begun else _folder(name)
     torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
@@ -147,11 +147,11 @@ def _folder(name: str) -> str:
     """A run or a checkpoint of ours stands for the model in it."""
     path = Path(name)
     if (path / "checkpoints").is_dir():
-        found = checkpoint.newest(path)
+        found = newest_checkpoint(path)
         if found is None:
             raise UserError(f"model.weights: the run {name} holds no checkpoint that verifies")
         return str(found.path / "model")
-    return str(path / "model") if (path / checkpoint.MANIFEST).is_file() else name
+    return str(path / "model") if (path / MANIFEST).is_file() else name
 
 
 def flops_per_token(net: Any, length: int) -> float:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from trainer import log
 from trainer.files import fsync
 from trainer.tasks.squad_data import Question
 from trainer.tasks.squad_features import Feature, features
-from trainer.train import metrics
 
 FORMAT = 1
 """To be raised when features() makes something else of the same questions."""
@@ -40,9 +40,7 @@ def kept_features(
             _write(path, made)
             return made
     except OSError as error:
-        metrics.event(
-            "questions_not_kept", folder=str(folder), reason=repr(error.strerror), action="'training goes on'"
-        )
+        log.event("questions_not_kept", folder=str(folder), reason=repr(error.strerror), action="'training goes on'")
         return features(questions, tokenizer, *shape)
 
 
@@ -101,5 +99,5 @@ def _read(path: Path) -> list[Feature] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        metrics.event("questions_damaged", file=str(path), reason=repr(str(error)), action="'made anew'")
+        log.event("questions_damaged", file=str(path), reason=repr(str(error)), action="'made anew'")
         return None

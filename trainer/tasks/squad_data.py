@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainer import log
 from trainer.data import hub, sources
 from trainer.data.streams import opened
 from trainer.errors import UserError
-from trainer.train import metrics
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read(key: str, spec: str) -> list[Question]:
             continue
         found.append(question)
     if misplaced:
-        metrics.event("answers_misplaced", source=spec, left_out=misplaced)
+        log.event("answers_misplaced", source=spec, left_out=misplaced)
     if not found:
         why = f": the answers of all {misplaced} are not where answer_start says" if misplaced else ""
         raise UserError(f"{key}: {spec} holds no usable question{why}")

@@ -11,20 +11,12 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from trainer import log
 from trainer.config import schema as configuration
 from trainer.config.schema import Config
-from trainer.errors import (
-    EXIT_DONE,
-    EXIT_FATAL,
-    EXIT_RESTART,
-    EXIT_TERMINATED,
-    Retry,
-    Stopped,
-    TrainingError,
-    UserError,
-)
+from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
+from trainer.errors import Retry, Stopped, TrainingError, UserError
 from trainer.files import write_json
-from trainer.train import metrics
 
 TASKS = {
     "language_model": "trainer.tasks.pretrain",
@@ -68,18 +60,18 @@ def main(arguments: list[str]) -> int:
 
 def train(config: Config, run: Path, notice: Notice) -> None:
     """Train to config.train.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
-    from trainer.checkpoint import format as checkpoint
+    from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import ahead, cores
     from trainer.parallel import world as distributed
     from trainer.train import loop
 
-    distributed.require_device(begun=bool(checkpoint.listed(run)))
+    distributed.require_device(begun=bool(list_checkpoints(run)))
     cores.free_main_thread()
     task = importlib.import_module(TASKS[config.task.name])
     ahead.wait_for_place()
     work = task.build(config)
     world = distributed.join(config.run.collective_timeout_seconds)
-    metrics.event("round", round=world.round, world_size=world.size, rank=world.rank)
+    log.event("round", round=world.round, world_size=world.size, rank=world.rank)
     loop.train(work, config, run, world, notice)
     distributed.leave()
 
@@ -89,7 +81,7 @@ def report_failure(message: str, code: int) -> None:
 
     With the exit code: the other workers of this node may be gone before this one is.
     """
-    metrics.say(message, sys.stderr)
+    log.say(message, sys.stderr)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": "", "timestamp": str(int(time.time())), "exit_code": code}

@@ -19,14 +19,15 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from trainer.checkpoint import format as checkpoint
+from trainer import log
 from trainer.checkpoint import resume
-from trainer.checkpoint.format import Snapshot
+from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config import schema as configuration
 from trainer.config.schema import Config
+from trainer.contract import DONE, EXIT_RESTART
 from trainer.data import feed
-from trainer.errors import EXIT_RESTART, Stopped, TrainingError, UserError
+from trainer.errors import Stopped, TrainingError, UserError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
 from trainer.models import compiled
@@ -60,17 +61,17 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     name, reason = precision.choose(config.train.precision, precision.hardware(world.device))
     compiling, why = compiled.choose(config, world.device)
     if world.first:
-        metrics.event("precision", precision=name, reason=repr(reason))
-        metrics.event("compile", compile=str(compiling).lower(), reason=repr(why))
+        log.event("precision", precision=name, reason=repr(reason))
+        log.event("compile", compile=str(compiling).lower(), reason=repr(why))
         windows, sent = windows_at_once(work), communication.wire(config, world.device, precision.TYPES[name])
-        metrics.event("batch", micro_batch=windows, per_step=work.batches.per_step, compression=sent)
+        log.event("batch", micro_batch=windows, per_step=work.batches.per_step, compression=sent)
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     agree_on_micro_batch(work, world)
     reporter = metrics.Reporter(
         run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
-    found: checkpoint.Checkpoint | None = None
+    found: Checkpoint | None = None
     loop: Loop | None = None
     try:
         found = resume.find(run, world)
@@ -228,7 +229,7 @@ class Loop:
             share = figures.communication_seconds / figures.step_seconds
             if share >= communication.NOTABLE and self.advice:
                 if self.world.first:
-                    metrics.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
+                    log.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
                 self.reporter.status(advice=self.advice)
                 self.advice = ""  # told once
 
@@ -255,7 +256,7 @@ class Loop:
             if not self.config.checkpoint.asynchronous:
                 self.idle()
             self.watch.checkpoint += time.perf_counter() - began
-        return checkpoint.folder(self.folder, self.step)
+        return checkpoint_folder(self.folder, self.step)
 
     def stop(self) -> None:
         """Save and leave together. Raises Stopped."""
@@ -280,7 +281,7 @@ class Loop:
     def conclude(self, path: Path) -> None:
         done = {"step": self.step, **self.figures, "checkpoint": str(path)}
         done["sample"] = self.work.sample() if self.work.sample is not None else ""
-        write_json(self.folder / metrics.DONE, done | self.work.results())
+        write_json(self.folder / DONE, done | self.work.results())
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
 
     def written(self) -> None:
@@ -331,6 +332,6 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
     No clean-up: destroying a process group whose peers are gone can hang.
     """
     text = " ".join(str(error).split())[:300]
-    metrics.say(metrics.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
+    log.say(log.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
     sys.stdout.flush()
     os._exit(EXIT_RESTART)

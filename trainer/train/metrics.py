@@ -5,19 +5,17 @@ could not be written wait in memory, and training goes on.
 """
 
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from trainer.config.schema import Metrics
-from trainer.files import read_json, write_atomic, write_json
+from trainer.contract import METRICS, STATUS
+from trainer.files import write_atomic, write_json
+from trainer.log import event, line, say
 from trainer.train import exporters
 
-STATUS = "status.json"
-METRICS = "metrics.jsonl"
-DONE = "DONE"
 ACTIVATIONS = "activations/"
 """Prefix of per-layer figures, as in Mistral's logs: activations/layer0_attention_weight_max."""
 PENDING_LINES = 10_000
@@ -77,28 +75,6 @@ class StepFigures:
         del named["step"]
         activations = named.pop("activations")
         return named | {ACTIVATIONS + name: value for name, value in activations.items()}
-
-
-def line(**fields: Any) -> str:
-    """One logfmt line: key=value with spaces between; floats to 6 significant digits."""
-    return " ".join(
-        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items()
-    )
-
-
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Write one line (stdout by default) at once.
-
-    In one write: print() hands an unbuffered stream the text and the line's end apart, and the workers of a pod, which
-    share one stream, then end up in each other's lines.
-    """
-    target = stream or sys.stdout
-    target.write(text + "\n")
-    target.flush()
-
-
-def event(name: str, **fields: Any) -> None:
-    say(line(event=name, **fields))
 
 
 class Reporter:
@@ -227,12 +203,3 @@ def _step(text: str) -> int:
         return int(json.loads(text)["step"])
     except (ValueError, KeyError, TypeError):
         return 2**62
-
-
-def status(run: Path) -> dict[str, Any]:
-    return read_json(run / STATUS) or {}
-
-
-def done(run: Path) -> dict[str, Any] | None:
-    """The content of DONE, or None while the run is not finished."""
-    return read_json(run / DONE)

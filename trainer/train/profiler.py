@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.train import metrics
+from trainer import log
 
 FOLDER = "profile"
 """In the run directory; `make fetch` brings it."""
@@ -51,6 +51,6 @@ class Profiler:
             table = running.key_averages().table(sort_by=by, row_limit=ROWS)
             path.with_name(f"steps-{self._begin}-{step}.txt").write_text(table, encoding="utf-8")
         except (OSError, RuntimeError) as error:
-            metrics.event("profile_failed", path=path, reason=repr(str(error)[:200]), action="'training goes on'")
+            log.event("profile_failed", path=path, reason=repr(str(error)[:200]), action="'training goes on'")
             return
-        metrics.event("profile", path=path)
+        log.event("profile", path=path)

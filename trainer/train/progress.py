@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from trainer import log
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
-from trainer.train import metrics
 
 
 class Progress:
@@ -51,7 +51,7 @@ class Progress:
             return
         self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
         if self._first:
-            metrics.event("step_skipped", step=step, in_a_row=self.in_a_row, reason="'the gradient is not finite'")
+            log.event("step_skipped", step=step, in_a_row=self.in_a_row, reason="'the gradient is not finite'")
         if self.in_a_row >= self._limit:
             raise TrainingError(
                 f"the gradients of the {self.in_a_row} steps up to {step} were not finite: training diverged; lower "
@@ -85,7 +85,7 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
     Initial weights add up to half a nat to the logarithm of the vocabulary (GPT-2 XL: 0.3).
     """
     if first and expected is not None and not abs(loss - expected) < 0.75:
-        metrics.event(
+        log.event(
             "first_loss_unexpected",
             loss=loss,
             expected=expected,

@@ -1,0 +1,34 @@
+"""What the trainer, whoever starts it (workloads/) and whoever reads its run folder (cli/, prove/) agree on.
+
+This module imports nothing, so that none of them needs torch for it.
+"""
+
+# Exit codes: the Job decides by them whether a pod is replaced.
+EXIT_DONE = 0
+EXIT_FATAL = 42
+"""Bad configuration, bad data, NaN: the same again would fail the same. Never retried."""
+EXIT_RESTART = 75
+"""Nothing wrong with this process; start it again (sysexits.h: EX_TEMPFAIL)."""
+EXIT_TERMINATED = 143
+"""Ended by SIGTERM (128 + 15) after saving."""
+
+# Ports of the rendezvous.
+ETCD_PORT = 2379
+STORE_PORT = 29400
+"""Of the c10d store (trainer/store.py)."""
+
+# Environment variables.
+BIND_CORES = "TRAINYARD_BIND_CORES"
+"""`1`: the node's cores belong to the training, so OpenMP's threads are tied to them (elastic/processor.py)."""
+DEVICE = "TRAINYARD_DEVICE"
+"""`cuda`: the node has accelerators, and is paid for them (parallel/world.py)."""
+CACHE_KEY = "TRAINYARD_CACHE_KEY"
+"""Signs what models/compiled.py keeps on the shared volume."""
+TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
+"""Where the launcher's last words go instead of /dev/termination-log."""
+
+# Files of a run directory.
+STATUS = "status.json"
+METRICS = "metrics.jsonl"
+DONE = "DONE"
+"""Written last: JSON with the final step, losses and checkpoint."""
