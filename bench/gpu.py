@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench import page
-from bench.machine import describe, results
+from bench.trainer import setup
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 8.0
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         print(f"error: --stage {unknown[0]}: not a stage; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    print(describe("torch", "transformers"), flush=True)
+    print(page.describe("torch", "transformers"), flush=True)
     absent = [f"{name} ({use})" for name, use in OPTIONAL.items() if find_spec(name) is None]
     if absent:
         print(f"not here, and left out: {'; '.join(absent)}. To have them, bring them as wheels", flush=True)
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{name}: {' '.join(known[name].command)}", flush=True)
         run(known[name], 60 * options.minutes, tests_page(options) if name == "tests" else None)
         done.append(known[name])
-    print(f"\nSummary ({'rehearsal; ' if options.tiny else ''}pages in {results(options.tiny)})")
+    print(f"\nSummary ({'rehearsal; ' if options.tiny else ''}pages in {page.results(options.tiny)})")
     for stage in done:
         print(f"{stage.name}: {stage.verdict} after {stage.seconds:.0f} s")
         for line in stage.lines:
@@ -159,8 +159,8 @@ def run(stage: Stage, limit: float, watch: Callable[[str], None] | None) -> None
 def tests_page(options: argparse.Namespace) -> Callable[[str], None]:
     """Takes the tests' output line by line, and keeps a page of what they said so far."""
     verdicts: dict[str, str] = {}
-    machine = describe("torch", "transformers", "pytest") + accelerator(options.device)
-    file = results(options.tiny) / f"tests_{options.device}.md"
+    machine = page.describe("torch", "transformers", "pytest") + setup.accelerator(options.device)
+    file = page.results(options.tiny) / f"tests_{options.device}.md"
 
     def watch(line: str) -> None:
         found = re.match(r"tests/gpu/(\S+?)::(.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b ?(.*?)\s*(\[ *\d+%\])?$", line)
@@ -168,18 +168,11 @@ def tests_page(options: argparse.Namespace) -> Callable[[str], None]:
             return
         verdicts[f"{found[1]}: {found[2]}"] = f"{found[3].lower()} {found[4]}".strip()
         count = {kind: sum(text.startswith(kind) for text in verdicts.values()) for kind in ("passed", "failed")}
-        rows = [f"| {name} | {text} |" for name, text in verdicts.items()]
-        head = ["# Tests on a GPU", "", "Written by `make gpu STAGE=tests`.", "", machine, ""]
-        head += [f"{count['passed']} passed, {count['failed']} failed, {len(rows)} in all.", ""]
-        page.write(file, "\n".join([*head, "| test | verdict |", "|---|---|", *rows]))
+        count = f"{count['passed']} passed, {count['failed']} failed, {len(verdicts)} in all."
+        head = ["# Tests on a GPU", "", "Written by `make gpu STAGE=tests`.", "", machine, "", count, ""]
+        page.write(file, [*head, *page.table(("test", "verdict"), verdicts.items())])
 
     return watch
-
-
-def accelerator(device: str) -> str:
-    from bench.trainer.speed import accelerator
-
-    return accelerator(device)
 
 
 if __name__ == "__main__":

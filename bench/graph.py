@@ -7,15 +7,15 @@ has slack: it may take that much longer before anybody waits for it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
-from infra.stackfiles import ROOT, stacks
+from bench import page
+from infra.needs import load
+from infra.stackfiles import stacks
 from review.recording import Recorded, Recording, record_anywhere
-
-RESULT = ROOT / "bench" / "results" / "graph.md"
 
 
 @dataclass(frozen=True)
@@ -25,40 +25,8 @@ class Minutes:
     source: str
 
 
-#: Type -> minutes. Single observations by others, fine as orders of magnitude; "estimate": no published figure.
-TIMES = {
-    "gcp:projects/service:Service": Minutes(0.5, 0, "estimate; stays enabled"),
-    "gcp:compute/network:Network": Minutes(0.3, 0.5, "estimate"),
-    "gcp:compute/subnetwork:Subnetwork": Minutes(0.3, 0.4, "estimate"),
-    "gcp:compute/router:Router": Minutes(0.2, 0.2, "estimate"),
-    "gcp:compute/routerNat:RouterNat": Minutes(0.3, 0.3, "estimate"),
-    "gcp:compute/disk:Disk": Minutes(0.1, 0.1, "estimate"),
-    "gcp:filestore/instance:Instance": Minutes(4, 3, "estimate: 3 to 5"),
-    "gcp:serviceaccount/account:Account": Minutes(0.1, 0.1, "estimate"),
-    "gcp:projects/iAMMember:IAMMember": Minutes(0.2, 0.2, "estimate"),
-    "gcp:artifactregistry/repository:Repository": Minutes(0.2, 0.2, "estimate"),
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": Minutes(0.2, 0.2, "estimate"),
-    "gcp:container/cluster:Cluster": Minutes(5, 4, "2:44 zonal (pulumi/automation-api-examples 7), 9:07 regional"),
-    "gcp:container/nodePool:NodePool": Minutes(1, 1, "empty pool 0:30 to 0:45 (Google, 2026-01); one node 1 to 2"),
-    "aws:ec2/vpc:Vpc": Minutes(0.2, 0.1, "estimate"),
-    "aws:ec2/subnet:Subnet": Minutes(0.2, 0.3, "estimate"),
-    "aws:ec2/internetGateway:InternetGateway": Minutes(0.1, 0.4, "estimate; 15 while an address is in use"),
-    "aws:ec2/natGateway:NatGateway": Minutes(2, 1, "estimate: 1.5 to 2.5"),
-    "aws:ec2/vpcEndpoint:VpcEndpoint": Minutes(0.2, 0.2, "estimate"),
-    "aws:iam/role:Role": Minutes(0.1, 0.1, "estimate"),
-    "aws:kms/key:Key": Minutes(0.3, 0.1, "estimate"),
-    "aws:eks/cluster:Cluster": Minutes(
-        9, 3, "create and destroy 598 s (terraform-provider-aws 39065); 13 to 16 in 2021"
-    ),
-    "aws:eks/addon:Addon": Minutes(0.7, 0.5, "estimate"),
-    "aws:eks/nodeGroup:NodeGroup": Minutes(3, 5, "one node 2 to 4; a drain that waits takes minutes"),
-    "aws:efs/mountTarget:MountTarget": Minutes(1.5, 1, "1 to 2 each, beside each other (terraform-provider-aws)"),
-    "aws:ecr/repository:Repository": Minutes(0.1, 0.1, "estimate"),
-    "docker-build:index:Image": Minutes(6, 0, "build 2, measured; push of 3.2 GB at 100 Mbit/s 4.3"),
-    "pulumi-python:dynamic/trainyard:BuildahImage": Minutes(3.2, 0, "build 2 and push 1.2, measured, 2 cores"),
-    "kubernetes:apps/v1:Deployment": Minutes(0.5, 0.2, "image streaming: 20 s for a large image (Google)"),
-    "kubernetes:apps/v1:StatefulSet": Minutes(0.5, 0.2, "as a Deployment"),
-}
+#: By type. Read with their sources.
+TIMES = {type_: Minutes(*row) for type_, row in load(Path(__file__).with_name("minutes.yaml")).items()}
 #: Everything else: Kubernetes objects and components, which are quick to write down.
 QUICK = Minutes(0.02, 0.02, "")
 #: Waits for the text to be tokenised, which is the data's time and not the program's.
@@ -142,36 +110,27 @@ def _longest(items: Mapping[str, Recorded], before: Mapping[str, set[str]], time
     return Chain(total, tuple(reversed(chain)), slack)
 
 
-def table(names: list[str]) -> str:
-    """The result, as Markdown."""
-    lines = [
+def lines(names: list[str]) -> list[str]:
+    """The page."""
+    rows = []
+    for name in names:
+        stack = record_anywhere(name)
+        up, down = creation(stack), destruction(stack)
+        slacks = (_slack(stack, up, "Image"), _slack(stack, up, *STORAGE))
+        ends = (f"{down.minutes:.1f}", _shown(down, "delete"))
+        rows.append((name, f"{up.minutes:.1f}", _shown(up, "create"), *slacks, *ends))
+    columns = ("stack", "up, min", "longest chain", "image may take longer by", "storage by", "destroy, min")
+    times = ((type_.split(":")[-1], f"{t.create:g}", f"{t.delete:g}", t.source) for type_, t in TIMES.items())
+    return [
         "# Make-span of `pulumi up` and `pulumi destroy`",
         "",
         f"`python -m bench.graph`, {date.today().isoformat()}. Longest chains of the recorded resource graph, with the",
         "times below; without the waits for the text to be tokenised and for nodes with accelerators.",
         "",
-        "| stack | up, min | longest chain | image may take longer by | storage by | destroy, min | longest chain |",
-        "|---|---|---|---|---|---|---|",
+        *page.table((*columns, "longest chain"), rows),
+        "",
+        *page.table(("resource", "create, min", "delete, min", "source"), times),
     ]
-    for name in names:
-        stack = record_anywhere(name)
-        up, down = creation(stack), destruction(stack)
-        cells = [
-            name,
-            f"{up.minutes:.1f}",
-            _shown(up, "create"),
-            _slack(stack, up, "Image"),
-            _slack(stack, up, *STORAGE),
-            f"{down.minutes:.1f}",
-            _shown(down, "delete"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| resource | create, min | delete, min | source |", "|---|---|---|---|"]
-    lines += [
-        f"| {type_.split(':')[-1]} | {time.create:g} | {time.delete:g} | {time.source} |"
-        for type_, time in TIMES.items()
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _shown(chain: Chain, what: str) -> str:
@@ -189,13 +148,7 @@ def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
     return f"{min(found):.1f}" if found else "-"
 
 
-def main() -> int:
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    text = table([name for name in stacks() if name != "local"])
-    RESULT.write_text(text)
-    print(text, end="")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    text = lines([name for name in stacks() if name != "local"])
+    page.write(page.results() / "graph.md", text)
+    print("\n".join(text))

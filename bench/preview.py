@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.machine import describe
+from bench import page
 from infra.stackfiles import ROOT, stacks
 
-RESULT = ROOT / "bench" / "results" / "preview.md"
 #: What a preview may cost in the program, seconds of processor.
 AIM = 2.5
 #: Runs of each stack under mocks, after one that writes Python's compiled files.
@@ -84,41 +83,32 @@ def on_engine(stack: str) -> tuple[float, float]:
         return min(found)
 
 
-def table(names: list[str], engine: bool) -> str:
-    """The result, as Markdown."""
+def lines(names: list[str], engine: bool) -> list[str]:
+    """The page."""
     columns = ["stack", "resources", "program under mocks, s", "SDKs imported"]
     columns += ["program on the engine, s", "`pulumi preview`, s"] if engine else []
-    lines = [
-        "# Time of the program at preview",
-        "",
-        f"`python -m bench.preview{' --engine' if engine else ''}`; {describe('pulumi', 'pulumi-kubernetes')}.",
-        f"Seconds of processor, median of {RUNS} runs, imports included; aim: {AIM} s.",
-        *(["`pulumi preview` is wall time, with plugins that make nothing."] if engine else []),
-        "",
-        f"| {' | '.join(columns)} |",
-        f"|{'---|' * len(columns)}",
-    ]
+    rows = []
     for name in names:
         found = measured(name)
         sdks = ", ".join(sdk.removeprefix("pulumi_") for sdk in found["sdks"])
-        cells = [name, str(found["resources"]), f"{found['seconds']:.2f}", sdks]
+        rows.append([name, found["resources"], f"{found['seconds']:.2f}", sdks])
         if engine:
             program, whole = on_engine(name)
-            cells += [f"{program:.2f}", f"{whole:.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--engine", action="store_true", help="also on Pulumi's engine (make engine builds it)")
-    chosen = parser.parse_args(arguments)
-    text = table(stacks(), chosen.engine)
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(text)
-    print(text, end="")
-    return 0
+            rows[-1] += [f"{program:.2f}", f"{whole:.1f}"]
+    return [
+        "# Time of the program at preview",
+        "",
+        f"`python -m bench.preview{' --engine' if engine else ''}`; {page.describe('pulumi', 'pulumi-kubernetes')}.",
+        f"Seconds of processor, median of {RUNS} runs, imports included; aim: {AIM} s.",
+        *(["`pulumi preview` is wall time, with plugins that make nothing."] if engine else []),
+        "",
+        *page.table(columns, rows),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--engine", action="store_true", help="also on Pulumi's engine (make e2e builds it)")
+    text = lines(stacks(), parser.parse_args().engine)
+    page.write(page.results() / "preview.md", text)
+    print("\n".join(text))

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.machine import describe
+from bench.page import describe
 from chaos.page import busy
 from infra.config import StackConfig
 from infra.stackfiles import ROOT

@@ -26,7 +26,7 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from bench.elastic import table
+from bench import page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic-jobs.md"
@@ -240,7 +240,7 @@ def main() -> int:
     options = parser.parse_args()
     results = [measure(workers) for workers in options.workers]
     for result in results:
-        print(table.shown(result), flush=True)
+        print(*page.figures([result]), sep="\n", flush=True)
     if options.write:
         made = (
             f"`python -m local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
@@ -249,7 +249,7 @@ def main() -> int:
             "20 s. What changes hundreds of pods waits for the controller manager's own limit of 20 requests a second, "
             "Kubernetes' default."
         )
-        table.write(RESULTS, "One Job of many workers on a real control plane", made, results)
+        page.write(RESULTS, ["# One Job of many workers on a real control plane", "", made, "", *page.figures(results)])
     return 0
 
 

@@ -14,12 +14,11 @@ import time
 import uuid
 from pathlib import Path
 
-from bench.machine import describe
+from bench import page
 from chaos.pod_rows import ROWS, SAME_LOSS, STACK, Result, difference, play
 from chaos.pods import Pods
 from chaos.stack import Stack
 
-RESULTS = Path(__file__).parents[1] / "results" / "chaos-pods.md"
 HEADER = ("fault", "ended as expected", "steps lost", "s without a step", "exit codes")
 
 
@@ -44,7 +43,7 @@ def main() -> int:
                 apart = difference(pods)
         finally:
             stack.remove()
-    RESULTS.write_text(page(results, destroyed, apart), encoding="utf-8")
+    page.write(page.results() / "chaos-pods.md", told(results, destroyed, apart))
     return 1 if apart > SAME_LOSS or any(result.problem for result in results) else 0
 
 
@@ -53,28 +52,23 @@ def cells(result: Result) -> tuple[str, ...]:
     return (result.row.fault, result.problem or "yes", str(result.steps_lost), f"{result.seconds:.1f}", codes)
 
 
-def page(results: list[Result], destroyed: float, apart: float) -> str:
-    return "\n".join(
-        (
-            "# Faults of pods",
-            "",
-            f"`python -m bench.elastic.pods`; {describe('torch', 'pulumi')}; Kubernetes of the local node, its pods on "
-            "the same processors.",
-            "",
-            "One training of the tiny model from its beginning to its destruction; a checkpoint every 20 steps; "
-            "keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the longest pause between two optimizer steps "
-            "until all pods train again: detection, the new round and the import of torch in each pod at once; a pod "
-            "that comes back costs a round of its own.",
-            "",
-            f"| {' | '.join(HEADER)} |",
-            f"|{'---|' * len(HEADER)}",
-            *(f"| {' | '.join(cells(result))} |" for result in results),
-            "",
-            f"`pulumi destroy` while it trained took {destroyed:.0f} s. The loss of every step was that of an "
-            f"undisturbed training: {apart:.1e} apart at most.",
-            "",
-        )
-    )
+def told(results: list[Result], destroyed: float, apart: float) -> list[str]:
+    return [
+        "# Faults of pods",
+        "",
+        f"`python -m bench.elastic.pods`; {page.describe('torch', 'pulumi')}; Kubernetes of the local node, its pods "
+        "on the same processors.",
+        "",
+        "One training of the tiny model from its beginning to its destruction; a checkpoint every 20 steps; "
+        "keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the longest pause between two optimizer steps "
+        "until all pods train again: detection, the new round and the import of torch in each pod at once; a pod "
+        "that comes back costs a round of its own.",
+        "",
+        *page.table(HEADER, map(cells, results)),
+        "",
+        f"`pulumi destroy` while it trained took {destroyed:.0f} s. The loss of every step was that of an "
+        f"undisturbed training: {apart:.1e} apart at most.",
+    ]
 
 
 if __name__ == "__main__":

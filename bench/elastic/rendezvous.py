@@ -11,6 +11,7 @@ import argparse
 import multiprocessing
 import os
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.elastic import table
+from bench import page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "elastic-rendezvous.md"
@@ -46,14 +47,23 @@ class Load:
         return Load(self.moment - before.moment, self.requests - before.requests, self.cpu_seconds - before.cpu_seconds)
 
 
+def free_ports() -> list[int]:
+    """Two that nobody listens on."""
+    with socket.socket() as one, socket.socket() as other:
+        for probe in (one, other):
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in (one, other)]
+
+
 class Server:
     """A real etcd with the stack's settings."""
 
     def __init__(self, folder: Path) -> None:
         from chaos.lab import find_etcd
 
-        self.endpoint = f"127.0.0.1:{free_port()}"
-        url, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{free_port()}"
+        client, peers = free_ports()
+        self.endpoint = f"127.0.0.1:{client}"
+        url, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{peers}"
         options = {"data-dir": folder, "listen-client-urls": url, "advertise-client-urls": url, "log-level": "error"}
         options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
         self._process = subprocess.Popen(
@@ -84,14 +94,6 @@ class Server:
     def _metrics(self) -> str:
         with urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=5) as reply:
             return reply.read().decode()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Group:
@@ -234,7 +236,7 @@ def main() -> int:
     for members in options.members:
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
             results.append(measure(members, Path(folder) / "etcd"))
-        print(table.shown(results[-1]), flush=True)
+        print(*page.figures([results[-1]]), sep="\n", flush=True)
     if options.write:
         made = (
             f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
@@ -242,7 +244,7 @@ def main() -> int:
             f"{platform.python_version()}. Agents are threads of {GROUPS} processes without workers; keep-alive 5 s x "
             "3 as shipped; nobody waits for a last call."
         )
-        table.write(RESULTS, "Rendezvous of many agents over one etcd", made, results)
+        page.write(RESULTS, ["# Rendezvous of many agents over one etcd", "", made, "", *page.figures(results)])
     return 0
 
 

@@ -5,9 +5,7 @@ torch's kernels and compiled flex_attention, since torch's own order of preferen
 `--tiny` runs the accelerator's ways with small inputs, on a page apart.
 """
 
-import argparse
 import functools
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -16,83 +14,68 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import page
-from bench.machine import describe, results
-from bench.trainer.allocator import keep_memory
-from bench.trainer.head import measured
+from bench.trainer import setup
 from trainer.models import attention
 
 HEADS, WIDTH, SCALE = 12, 64, 0.125
 REPEATS = 7
 SHAPES = {"cpu": ((1, 1024), (4, 1024), (4, 128)), "cuda": ((32, 1024), (64, 1024)), "tiny": ((1, 128),)}
 """Windows and their length."""
+COLUMNS = ("type", "windows", "way", "ms", "processor ms", "TFLOP/s")
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def main() -> None:
-    keep_memory()
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.attention", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="rehearse an accelerator's ways with small inputs")
+    setup.keep_memory()
+    parser = setup.parser("attention", __doc__)
     parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     place = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads"
     accelerator = options.device == "cuda" or options.tiny
-    lines = [
+    head = [
         "# Causal attention, forward and backward",
         "",
         f"Written by `python -m bench.trainer.attention --device {options.device}`. {HEADS} heads of "
         f"width {WIDTH}; the median of {REPEATS} in turn. TFLOP/s: of the products below the diagonal.",
         "",
-        f"{describe('torch')}; {place}",
+        f"{page.describe('torch')}; {place}",
         "",
-        "| type | windows | way | ms | processor ms | TFLOP/s |",
-        "|---|---|---|---|---|---|",
     ]
+    rows: list[tuple[object, ...]] = []
     for dtype in (torch.bfloat16,) if accelerator else (torch.bfloat16, torch.float32):
         for windows, length in SHAPES["tiny" if options.tiny else options.device]:
-            found = times(options.device, accelerator, dtype, windows, length)
+            steps = ways(options.device, accelerator, dtype, windows, length)
+            *_, found = setup.in_turn(steps, options.device, REPEATS)
             flops = 6 * 2 * windows * HEADS * WIDTH * length**2 / 2  # two products forward, four back
             for name, time in found.items():
-                figures = f"| {time} | | |"
+                told = (time, None, None)
                 if not isinstance(time, str):
-                    figures = f"| {1e3 * time[0]:.2f} | {1e3 * time[1]:.2f} | {flops / time[0] / 1e12:.1f} |"
-                lines.append(f"| {str(dtype).removeprefix('torch.')} | {windows} x {length} | {name} {figures}")
-                print(lines[-1], flush=True)
-            page.write(results(options.tiny) / f"attention_{options.device}.md", "\n".join(lines))
+                    told = (f"{1e3 * time[0]:.2f}", f"{1e3 * time[1]:.2f}", f"{flops / time[0] / 1e12:.1f}")
+                rows.append((str(dtype).removeprefix("torch."), f"{windows} x {length}", name, *told))
+                print(*rows[-1], sep=" | ", flush=True)
+            page.write(
+                page.results(options.tiny) / f"attention_{options.device}.md", [*head, *page.table(COLUMNS, rows)]
+            )
             fast = min((time[0], name) for name, time in found.items() if not isinstance(time, str))
             print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.2f} ms", flush=True)
 
 
-def times(
+def ways(
     device: str, accelerator: bool, dtype: torch.dtype, windows: int, length: int
-) -> dict[str, tuple[float, float] | str]:
-    """Wall and processor seconds of each way, or why it does not run here."""
+) -> dict[str, Callable[[], object]]:
+    """Forward and backward by name."""
     inputs = [torch.randn(windows, HEADS, length, WIDTH, dtype=dtype, device=device).requires_grad_() for _ in range(3)]
     outer = torch.randn_like(inputs[0])
-    ways = on_accelerator(length, device) if accelerator else on_cpu(length)
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
-    refused: dict[str, str] = {}
-    for _ in range(REPEATS + 1):
-        for name, way in ways.items():
-            if name in refused:
-                continue
-            step = functools.partial(both, way, (inputs[0], inputs[1], inputs[2]), outer)
-            try:
-                found[name].append(measured(step, device))
-            except Exception as error:  # kernels and compilers each have their own
-                refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
-    figures: dict[str, tuple[float, float] | str] = {}
-    for name, runs in found.items():
-        wall, cpu = ([run[part] for run in runs[1:]] for part in (0, 1))
-        figures[name] = refused[name] if name in refused else (statistics.median(wall), statistics.median(cpu))
-    return figures
 
+    def both(way: Callable[[Inputs], torch.Tensor]) -> object:
+        parts = inputs[0], inputs[1], inputs[2]
+        return torch.autograd.grad(way(parts), parts, outer)
 
-def both(way: Callable[[Inputs], torch.Tensor], inputs: Inputs, outer: torch.Tensor) -> None:
-    torch.autograd.grad(way(inputs), inputs, outer)
+    known = on_accelerator(length, device) if accelerator else on_cpu(length)
+    return {name: functools.partial(both, way) for name, way in known.items()}
 
 
 def fused(inputs: Inputs) -> torch.Tensor:

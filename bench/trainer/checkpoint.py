@@ -9,15 +9,13 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 
 from bench import page
-from bench.machine import describe
-from bench.trainer.allocator import keep_memory
+from bench.trainer import setup
 from trainer.checkpoint.format import Snapshot, is_complete
 from trainer.checkpoint.saver import Saver
 from trainer.config import schema as config
@@ -25,10 +23,10 @@ from trainer.models import weights as model
 from trainer.models.gpt2 import LanguageModel
 from trainer.train import optimizer
 
-RESULTS = Path(__file__).parents[1] / "results" / "checkpoint.md"
 TOKENS = 64
 STEPS = 5
 ROUNDS = 4
+COLUMNS = ("", "training stands still", "steps beside it take longer", "the thread computes", "written after", "share")
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,18 @@ def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bo
 
 
 def main() -> None:
-    keep_memory()
+    setup.keep_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.checkpoint", description=__doc__)
     parser.add_argument("--storage", type=Path, help="where checkpoints go; default: a folder in /tmp")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as folder:
-        text = run(Path(folder), print)
-    page.write(RESULTS, text)
-    print(f"\n{text}\nwrote {RESULTS}")
+        lines = run(Path(folder))
+    page.write(page.results() / "checkpoint.md", lines)
+    print("", *lines, sep="\n")
 
 
-def run(folder: Path, say: Callable[[str], None]) -> str:
-    """The table, as Markdown."""
+def run(folder: Path) -> list[str]:
+    """The page's lines."""
     training = Training()
     for _ in range(2):
         training.step()
@@ -122,47 +120,45 @@ def run(folder: Path, say: Callable[[str], None]) -> str:
     for asynchronous, name in ((True, "from a thread"), (False, "training waits")):
         saver = TimedSaver(folder / name.replace(" ", "-"), config.Checkpoint(keep=1), training.write_model, "")
         found = [measure(training, saver, number, asynchronous) for number in range(1, ROUNDS + 1)]
-        say(f"{name}: {found}")
+        print(f"{name}: {found}")
         if asynchronous:
             costs["from a thread, the first (its memory is new)"] = found[0]
             costs["from a thread"] = _median(found[1:])
         else:
             costs["training waits (checkpoint.asynchronous=false)"] = _median(found)
     size = sum(file.stat().st_size for file in (folder / "from-a-thread").rglob("*") if file.is_file())
-    return _table(costs, size, training.device)
+    return _page(costs, size, training.device)
 
 
 def _median(found: list[Cost]) -> Cost:
     return Cost(*(statistics.median(getattr(cost, item.name) for cost in found) for item in fields(Cost)))
 
 
-def _table(costs: dict[str, Cost], size: int, device: torch.device) -> str:
+def _page(costs: dict[str, Cost], size: int, device: torch.device) -> list[str]:
     minutes = config.Checkpoint().every_minutes
     rows = [
-        f"| {name} | {cost.waiting:.2f} | {cost.slower:.2f} | {cost.processor:.2f} | {cost.writing:.2f} "
-        f"| {cost.total / (60 * minutes):.2%} |"
+        (
+            name,
+            *(f"{seconds:.2f}" for seconds in (cost.waiting, cost.slower, cost.processor, cost.writing)),
+            f"{cost.total / (60 * minutes):.2%}",
+        )
         for name, cost in costs.items()
     ]
     usual = statistics.median(cost.usual for cost in costs.values())
     place = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
-    return "\n".join(
-        [
-            "# What a checkpoint costs",
-            "",
-            "Written by `python -m bench.trainer.checkpoint`.",
-            "",
-            f"{describe('torch', 'safetensors')}",
-            "",
-            f"GPT-2 124M on {place}, weights and AdamW's moments in fp32: {size / 1e9:.2f} GB in a local folder; steps "
-            f"of {TOKENS} tokens take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and "
-            f"slower steps in the default interval of {minutes:g} minutes.",
-            "",
-            "| | training stands still | steps beside it take longer | the thread computes | written after | share |",
-            "|---|---|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    return [
+        "# What a checkpoint costs",
+        "",
+        "Written by `python -m bench.trainer.checkpoint`.",
+        "",
+        page.describe("torch", "safetensors"),
+        "",
+        f"GPT-2 124M on {place}, weights and AdamW's moments in fp32: {size / 1e9:.2f} GB in a local folder; steps "
+        f"of {TOKENS} tokens take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and "
+        f"slower steps in the default interval of {minutes:g} minutes.",
+        "",
+        *page.table(COLUMNS, rows),
+    ]
 
 
 if __name__ == "__main__":

@@ -5,10 +5,7 @@ only, from torch 2.15 on). Liger: its fused kernel in Triton, where it is instal
 fp32, as they stand in most trainings, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
 """
 
-import argparse
 import importlib
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,73 +13,57 @@ import torch
 from torch.nn import functional as F
 
 from bench import page
-from bench.machine import describe, results
-from bench.trainer.allocator import keep_memory
+from bench.trainer import setup
 from trainer.models.head import Kernels, token_loss
 
 WIDTH, VOCABULARY, PADDED = 768, 50257, 50304
 REPEATS = 5
-SLOW_SECONDS = 10
-"""A way that takes longer is measured once."""
+COLUMNS = ("way", "s", "processor s", "of the products alone", "memory beside its inputs, GB")
 
 
 def main() -> None:
-    keep_memory()
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.head", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="rehearse with 64 tokens")
+    setup.keep_memory()
+    parser = setup.parser("head", __doc__)
     parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
     options = parser.parse_args()
-    device, tokens = options.device, 1024 if options.device == "cpu" else 32768
-    tokens = 64 if options.tiny else tokens
+    device = options.device
+    tokens = 64 if options.tiny else 1024 if device == "cpu" else 32768
     if options.threads:
         torch.set_num_threads(options.threads)
-    # In turn, so that whatever else the machine does meets all of them.
-    measures = ways(device, tokens, min(tokens, 16384))
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in measures}
-    refused: dict[str, str] = {}
-    for _ in range(REPEATS + 1):
-        for name, way in measures.items():
-            slow = len(found[name]) > 1 and found[name][-1][0] > SLOW_SECONDS  # the first one compiles
-            if name not in refused and not slow:
-                try:
-                    found[name].append(measured(way, device))
-                except Exception as error:  # kernels and compilers each have their own
-                    refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
-        text = table(device, tokens, found, refused)
-        page.write(results(options.tiny) / f"head_{device}.md", text)
-    print(text)
-    figures = {name: statistics.median(run[0] for run in runs[1:] or runs) for name, runs in found.items() if runs}
-    for name in figures:
-        if name not in refused and name != "products":
-            print(f"== {name}: {1e3 * figures[name]:.1f} ms")
-
-
-def table(device: str, tokens: int, found: dict[str, list[tuple[float, float, float]]], refused: dict[str, str]) -> str:
-    products = statistics.median(run[device == "cpu"] for run in found["products"][1:] or found["products"])
-    lines = [
+    head = [
         "# From hidden state to loss and gradients",
         "",
         f"Written by `python -m bench.trainer.head --device {device}`. GPT-2: {tokens:,} tokens of width {WIDTH}, "
         f"{VOCABULARY:,} words, bf16; forward and backward, the median of {REPEATS} in turn.",
         "",
-        describe("torch")
-        + f"; {torch.get_num_threads()} threads"
+        f"{page.describe('torch')}; {torch.get_num_threads()} threads"
         + (f"; {torch.cuda.get_device_name()}" if device == "cuda" else ""),
         "",
-        "| way | s | processor s | of the products alone | memory beside its inputs, GB |",
-        "|---|---|---|---|---|",
     ]
-    for name, runs in found.items():
-        if name in refused:
-            lines.append(f"| {name} | {refused[name]} | | | |")
+    lines, found = head, {}
+    for found in setup.in_turn(ways(device, tokens, min(tokens, 16384)), device, REPEATS):
+        lines = [*head, *page.table(COLUMNS, rows(device, found))]
+        page.write(page.results(options.tiny) / f"head_{device}.md", lines)
+    print("\n".join(lines))
+    for name, figures in found.items():
+        if not isinstance(figures, str) and name != "products":
+            print(f"== {name}: {1e3 * figures[0]:.1f} ms")
+
+
+def rows(device: str, found: dict[str, setup.Figures | str]) -> list[tuple[object, ...]]:
+    """Of processor seconds on a CPU, whose wall seconds other programs share; of wall seconds on an accelerator."""
+    clock = int(device == "cpu")
+    products = found["products"]
+    assert not isinstance(products, str), products
+    told: list[tuple[object, ...]] = []
+    for name, figures in found.items():
+        if isinstance(figures, str):
+            told.append((name, figures, None, None, None))
             continue
-        wall, cpu, memory = (statistics.median(part) for part in zip(*runs[1:] or runs, strict=True))
-        seen = f"{memory / 1e9:.1f}" if device == "cuda" else ""
-        lines.append(
-            f"| {name} | {wall:.4f} | {cpu:.4f} | {(cpu if device == 'cpu' else wall) / products:.2f} | {seen} |"
-        )
-    return "\n".join(lines)
+        memory = f"{figures[2] / 1e9:.1f}" if device == "cuda" else None
+        share = f"{figures[clock] / products[clock]:.2f}"
+        told.append((name, f"{figures[0]:.4f}", f"{figures[1]:.4f}", share, memory))
+    return told
 
 
 def ways(device: str, tokens: int, chunk: int) -> dict[str, Callable[[], Any]]:
@@ -128,20 +109,6 @@ def ways(device: str, tokens: int, chunk: int) -> dict[str, Callable[[], Any]]:
         "plain, eager": both(plain),
         "plain, inductor": both(torch.compile(plain)),
     }
-
-
-def measured(step: Callable[[], Any], device: str) -> tuple[float, float, float]:
-    """Wall and processor seconds; bytes of the accelerator beside what was there."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    began = time.perf_counter(), time.process_time()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    return time.perf_counter() - began[0], time.process_time() - began[1], peak - before
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bench import page
-from bench.machine import describe, results
+from bench.trainer import setup
 from trainer.config import schema as config
 from trainer.config.presets import PRESETS
 from trainer.models import weights as model
@@ -30,36 +30,34 @@ SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large",
 TINY = (("tiny", 2), ("tiny", 4))
 SECONDS = 400
 """After these no further size is begun: each compiles for up to a minute."""
+COLUMNS = ("model", "windows", "most, GB", "reserved by the allocator, GB", "estimate, GB", "most / estimate")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.memory", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="rehearse with a tiny model")
-    options = parser.parse_args()
+    options = setup.parser("memory", __doc__, device="cuda").parse_args()
     place = torch.cuda.get_device_name() if options.device == "cuda" else "resident memory of the process"
-    lines = [
+    head = [
         "# Memory of a training step",
         "",
         f"Written by `python -m bench.trainer.memory --device {options.device}`. bf16, windows of {LENGTH} tokens.",
         "",
-        f"{describe('torch', 'transformers')}; {place}",
+        f"{page.describe('torch', 'transformers')}; {place}",
         "",
-        "| model | windows | most, GB | reserved by the allocator, GB | estimate, GB | most / estimate |",
-        "|---|---|---|---|---|---|",
     ]
+    rows: list[tuple[object, ...]] = []
     began = time.monotonic()
     for preset, windows in TINY if options.tiny else SIZES:
         if time.monotonic() - began > SECONDS:
             print(f"== no time left for {preset}, {windows} windows", flush=True)
             continue
-        lines.append(row(preset, windows, options))
-        print(f"== {lines[-1].strip('| ')}", flush=True)
-        page.write(results(options.tiny) / f"memory_{options.device}.md", "\n".join(lines))
+        rows.append((preset, windows, *figures(preset, windows, options)))
+        print("==", *rows[-1], flush=True)
+        page.write(page.results(options.tiny) / f"memory_{options.device}.md", [*head, *page.table(COLUMNS, rows)])
     return 0
 
 
-def row(preset: str, windows: int, options: argparse.Namespace) -> str:
+def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[object, ...]:
+    """The last four columns."""
     length = 64 if options.tiny else LENGTH
     gc.collect()
     if options.device == "cuda":
@@ -71,10 +69,10 @@ def row(preset: str, windows: int, options: argparse.Namespace) -> str:
     try:
         steps(preset, windows, length, device)
     except torch.OutOfMemoryError:
-        return f"| {preset} | {windows} | does not fit | | {expected / 1e9:.1f} | |"
+        return "does not fit", None, f"{expected / 1e9:.1f}", None
     most = memory(device)
-    reserved = f"{torch.cuda.max_memory_reserved() / 1e9:.1f}" if device.type == "cuda" else ""
-    return f"| {preset} | {windows} | {most / 1e9:.1f} | {reserved} | {expected / 1e9:.1f} | {most / expected:.2f} |"
+    reserved = f"{torch.cuda.max_memory_reserved() / 1e9:.1f}" if device.type == "cuda" else None
+    return f"{most / 1e9:.1f}", reserved, f"{expected / 1e9:.1f}", f"{most / expected:.2f}"
 
 
 def steps(preset: str, windows: int, length: int, device: torch.device) -> None:

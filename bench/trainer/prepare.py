@@ -26,9 +26,7 @@ import tempfile
 from pathlib import Path
 
 from bench import page
-from bench.machine import describe
 
-RESULTS = Path(__file__).parents[1] / "results" / "prepare.md"
 PEER = Path(__file__).with_name("prepare_peer.py")
 TIKTOKEN = "tiktoken==0.14.0"
 DOCUMENT = 4900
@@ -124,9 +122,6 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         ("encoding alone: ours, each word new at first", middle["new"], tokens / middle["new"]),
         ("encoding alone: ours, all words known", middle["known"], tokens / middle["known"]),
     ]
-    table = "\n".join(
-        f"| {name} | {seconds:.2f} | {rate / 1e6:.2f} | {rate / usual:.2f} |" for name, seconds, rate in rows
-    )
     name = text.name if text else "Debian's dict-gcide"
     about = (
         f"{name}: {len(documents):,} documents, {size / 1e6:.1f} MB, {tokens / 1e6:.2f} million tokens of GPT-2 "
@@ -137,22 +132,22 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         "fast as that way on one core, so the copying and the map that ours leaves out are not two thirds of it. The "
         "rest would have to come from a faster encoder; here cutting (re) and looking up words (dict) share the time."
     )
-    page.write(
-        RESULTS,
-        f"""# How fast text becomes token shards
-
-Written by `python -m bench.trainer.prepare`.
-
-{describe("tokenizers", "datasets", "numpy")}; {TIKTOKEN.replace("==", " ")}
-
-{about}
-
-| | processor seconds | million tokens per second of a core | of nanoGPT's way |
-|---|---|---|---|
-{table}
-""",
-    )
-    print(RESULTS.read_text("utf-8"))
+    lines = [
+        "# How fast text becomes token shards",
+        "",
+        "Written by `python -m bench.trainer.prepare`.",
+        "",
+        f"{page.describe('tokenizers', 'datasets', 'numpy')}; {TIKTOKEN.replace('==', ' ')}",
+        "",
+        about,
+        "",
+        *page.table(
+            ("", "processor seconds", "million tokens per second of a core", "of nanoGPT's way"),
+            ((name, f"{seconds:.2f}", f"{rate / 1e6:.2f}", f"{rate / usual:.2f}") for name, seconds, rate in rows),
+        ),
+    ]
+    page.write(page.results() / "prepare.md", lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

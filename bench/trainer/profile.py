@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.machine import describe, results
-from bench.trainer import text
-from bench.trainer.speed import accelerator
+from bench.trainer import setup
 from trainer.train import profiler
 
 ROWS = 30
@@ -30,14 +28,12 @@ KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.profile", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="rehearse with a tiny model")
+    parser = setup.parser("profile", __doc__, device="cuda")
     parser.add_argument("--preset", default="small", help="size of the model")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-profile-") as scratch:
         trace = train(options, Path(scratch))
-        kept = results(options.tiny) / f"profile_{options.device}.trace.json.gz"
+        kept = page.results(options.tiny) / f"profile_{options.device}.trace.json.gz"
         kept.parent.mkdir(exist_ok=True)
         shutil.copyfile(trace, kept)
         events = read(trace)
@@ -47,11 +43,11 @@ def main() -> int:
         f"Written by `python -m bench.trainer.profile --device {options.device}`. GPT-2 "
         f"{'tiny' if options.tiny else options.preset}, bf16, steps {FIRST} to {LAST} of a training.",
         "",
-        describe("torch", "transformers") + accelerator(options.device),
+        page.describe("torch", "transformers") + setup.accelerator(options.device),
         "",
         *table(events),
     ]
-    page.write(results(options.tiny) / f"profile_{options.device}.md", "\n".join(lines))
+    page.write(page.results(options.tiny) / f"profile_{options.device}.md", lines)
     print("\n".join(lines))
     print(f"== the trace is {kept} ({kept.stat().st_size / 1e6:.1f} MB; commit the page alone)")
     return 0
@@ -63,7 +59,7 @@ def train(options: argparse.Namespace, scratch: Path) -> Path:
     tiny = options.tiny
     values = {
         "model.preset": "tiny" if tiny else options.preset,
-        "data.directory": text.dataset(scratch / "data"),
+        "data.directory": setup.dataset(scratch / "data"),
         "run.directory": run,
         "train.steps": LAST + 1,
         "train.sequence_length": 64 if tiny else 1024,
@@ -71,18 +67,11 @@ def train(options: argparse.Namespace, scratch: Path) -> Path:
         "train.micro_batch": 2 if tiny else 32,
         "train.precision": "bf16",
         "train.compile": str(options.device == "cuda").lower(),
-        "evaluation.every": 0,
-        "evaluation.batches": 1,
-        "evaluation.sample_tokens": 0,
-        "checkpoint.every_steps": 0,
-        "checkpoint.every_minutes": 0,
         "metrics.every": 100,
-        "metrics.tensorboard": False,
         "metrics.profile": f"{FIRST}:{LAST}",
     }
-    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
     environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if options.device == "cpu" else {})
-    subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+    subprocess.run(setup.train(values), check=True, env=environment, stdout=sys.stderr)
     [trace] = (run / profiler.FOLDER).glob("*.json.gz")
     return trace
 
@@ -109,18 +98,19 @@ def table(events: list[dict[str, Any]]) -> list[str]:
         total[event["name"]] += event["dur"]
         count[event["name"]] += 1
     span = end - begin
-    lines = [
+    most = sorted(total.items(), key=lambda item: -item[1])[:ROWS]
+    rows = [(_short(name), count[name], f"{time / 1e3:.2f}", f"{100 * time / span:.1f} %") for name, time in most]
+    print(f"== device busy {100 * busy / span:.1f} % of the time")
+    return [
         f"{span / 1e3:.1f} ms from the first {what.split()[0]} to the end of the last, {100 * busy / span:.1f} % of it "
         f"busy, {100 * (1 - busy / span):.1f} % with nothing to do.",
         "",
-        f"| {what} | times | ms | of the time |",
-        "|---|---|---|---|",
+        *page.table((what, "times", "ms", "of the time"), rows),
     ]
-    for name, duration in sorted(total.items(), key=lambda item: -item[1])[:ROWS]:
-        short = name.replace("|", "/").replace("\n", " ")[:110]
-        lines.append(f"| {short} | {count[name]} | {duration / 1e3:.2f} | {100 * duration / span:.1f} % |")
-    print(f"== device busy {100 * busy / span:.1f} % of the time")
-    return lines
+
+
+def _short(name: str) -> str:
+    return name.replace("|", "/").replace("\n", " ")[:110]
 
 
 if __name__ == "__main__":

@@ -41,16 +41,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import page
-from bench.machine import describe
+from bench.trainer import setup
 from chaos.network import Network
 from trainer import prepare
+from trainer.launch import MALLOC
 
-RESULTS = Path(__file__).parents[1] / "results" / "scaling.md"
 STEPS = 4
 """Measured ones, after a first that is not; the fastest two in a row count."""
 TOKENS_PER_STEP = 32_768
 BYTES_THERE = 4 * 124.4e6
 PATIENCE_SECONDS = 240
+COLUMNS = ("what", "tokens/s", "step, s", "waiting, s", "MB sent a step (metrics / interface)", "efficiency")
+COLUMNS += ("against two that do not talk",)
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,7 @@ def start(
     master = next(iter(network.machines.values()))
     environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
     environment |= {"MASTER_ADDR": master, "MASTER_PORT": "29501", "GLOO_SOCKET_IFNAME": "eth0"}
-    # As the launcher sets it: freed memory is kept.
-    environment["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
+    environment["GLIBC_TUNABLES"] = MALLOC
     settings = {
         "data.directory": data,
         "run.directory": folder,
@@ -208,18 +209,11 @@ def start(
         "communication.bucket_megabytes": 1,
         "train.precision": "bf16",
         "train.steps": 1000,
-        "evaluation.batches": 1,
-        "evaluation.every": 0,
-        "checkpoint.every_steps": 0,
-        "checkpoint.every_minutes": 0,
-        "metrics.every": 1,
-        "metrics.tensorboard": "false",
     }
-    arguments = [f"{key}={value}" for key, value in settings.items()]
-    command = [*network.enter(machine), "taskset", "-c", str(core), sys.executable, "-m", "trainer.train"]
+    command = [*network.enter(machine), "taskset", "-c", str(core), *setup.train(settings), *changes]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"worker-{machine}.log", "wb") as log:
-        return subprocess.Popen([*command, *arguments, *changes], env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
 def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes]]) -> Measured:
@@ -272,29 +266,28 @@ def stop(workers: list[subprocess.Popen[bytes]]) -> None:
 
 
 def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured) -> None:
-    head = [
+    def cells(label: str, found: Measured) -> tuple[object, ...]:
+        rate = found.tokens_per_second
+        shares = (rate / alone.tokens_per_second / 2, rate / strangers.tokens_per_second)
+        return (
+            label,
+            f"{rate:.0f}",
+            f"{found.step_seconds:.2f}",
+            f"{found.waited_seconds:.2f}",
+            f"{found.said_bytes / 1e6:.2f} / {found.sent_bytes / 1e6:.2f}",
+            *(None if found is alone else f"{share:.0%}" for share in shares),
+        )
+
+    lines = [
         "# Two workers on a slow link",
         "",
-        f"`python -m bench.trainer.scaling`, which says how the links were scaled. {describe('torch')}.",
+        f"`python -m bench.trainer.scaling`, which says how the links were scaled. {page.describe('torch')}.",
         f"One core a worker; the fastest two of {STEPS} steps of {TOKENS_PER_STEP:,} tokens, after a first.",
         "",
-        "| what | tokens/s | step, s | waiting, s | MB sent a step (metrics / interface) | efficiency | "
-        "against two that do not talk |",
-        "|---|---|---|---|---|---|---|",
+        *page.table(COLUMNS, (cells(*row) for row in rows)),
     ]
-    body = [
-        f"| {label} | {found.tokens_per_second:.0f} | {found.step_seconds:.2f} | {found.waited_seconds:.2f} "
-        f"| {found.said_bytes / 1e6:.2f} / {found.sent_bytes / 1e6:.2f} "
-        + (
-            "| | |"
-            if found is alone
-            else f"| {found.tokens_per_second / alone.tokens_per_second / 2:.0%} "
-            f"| {found.tokens_per_second / strangers.tokens_per_second:.0%} |"
-        )
-        for label, found in rows
-    ]
-    page.write(RESULTS, "\n".join([*head, *body]))
-    print(RESULTS.read_text("utf-8"))
+    page.write(page.results() / "scaling.md", lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.machine import describe, results
-from bench.trainer import speed_table
+from bench.trainer import setup, speed_table
 from trainer.launch import MALLOC
 
 PROGRAMS = ("ours", "loop", "Trainer", "limit")
@@ -83,15 +82,13 @@ def _on_accelerator(tiny: bool) -> list[Mode]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.speed", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = setup.parser("speed", __doc__)
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
     parser.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
     parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
-    parser.add_argument("--tiny", action="store_true", help="rehearse an accelerator's modes with a tiny model")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no mode after this, and end the one")
     options = parser.parse_args(arguments)
     known = modes(options.device, options.tiny)
@@ -101,15 +98,16 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(mode.name for mode in chosen or known))
         return 0 if chosen else 2
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
-    file = results(options.tiny) / f"{name}.json"
+    file = page.results(options.tiny) / f"{name}.json"
     figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    machine = describe("torch", "transformers") + accelerator(options.device)
+    machine = page.describe("torch", "transformers") + setup.accelerator(options.device)
     if options.device == "cuda" and not options.only:
         chosen.sort(key=lambda mode: figures.get(mode.name, {}).get("machine") == machine)
     deadline = time.monotonic() + 60 * options.minutes
     left: list[str] = []
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
-        data = dataset(Path(scratch), own=options.device == "cuda" or options.tiny)
+        make = setup.dataset if options.device == "cuda" or options.tiny else setup.gpt2_dataset
+        data = make(Path(scratch) / "data")
         for mode in chosen:
             if time.monotonic() > deadline - 10:
                 left.append(mode.name)
@@ -126,23 +124,12 @@ def main(arguments: list[str] | None = None) -> int:
             file.parent.mkdir(exist_ok=True)
             figures[mode.name] = found | {"machine": machine}
             file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-            page.write(file.with_suffix(".md"), speed_table.text(figures, options.device))
+            page.write(file.with_suffix(".md"), speed_table.lines(figures, options.device))
     for line in speed_table.goals(figures, machine) if options.device == "cuda" or options.tiny else ():
         print(f"== {line}")
     if left:
         print(f"== no time left for: {'; '.join(left)}. Run the stage again: these come first then")
     return 0
-
-
-def dataset(folder: Path, own: bool = False) -> str:
-    """The sample text in GPT-2's tokens; `own`: in a tokenizer of ours, which needs no package."""
-    if own:
-        from bench.trainer import text
-
-        return text.dataset(folder / "data")
-    command = [sys.executable, "-m", "trainer.prepare", "--input", "sample", "--output", str(folder / "data")]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return str(folder / "data")
 
 
 def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
@@ -196,16 +183,9 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadl
         "optimizer.learning_rate": 1e-4,
         "optimizer.warmup_steps": 0,
         "optimizer.schedule": "constant",
-        "evaluation.every": 0,
-        "evaluation.batches": 1,
-        "evaluation.sample_tokens": 0,
-        "checkpoint.every_steps": 0,
-        "checkpoint.every_minutes": 0,
-        "metrics.every": 1,
         "metrics.attention_statistics": False,
-        "metrics.tensorboard": False,
     }
-    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
+    command = setup.train(values)
     clock = [0.0]
     with (
         subprocess.Popen(
@@ -245,14 +225,6 @@ def processor_seconds(process: int) -> float:
     """User's and system's, of all its threads so far."""
     fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def accelerator(device: str) -> str:
-    if device == "cpu":
-        return ""
-    import torch
-
-    return f"; {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The figures of speed.py as a page."""
 
+from collections.abc import Iterator
 from typing import Any
 
+from bench import page
 from trainer.config.presets import PRESETS
 from trainer.train.peaks import named
 
@@ -20,11 +22,26 @@ def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) ->
     return 6.0 * parameters + 12.0 * size.layers * size.width * length
 
 
-def text(figures: dict[str, Any], device: str) -> str:
+def lines(figures: dict[str, Any], device: str) -> list[str]:
     machines = sorted({figure["machine"] for figure in figures.values()})
     if device == "cuda" or any(figure["program"] == "nanoGPT" for figure in figures.values()):
-        return _accelerators_text(figures, device, machines)
-    lines = [
+        return _accelerators(figures, device, machines)
+    order = sorted(
+        figures.values(), key=lambda f: (f["precision"], f["micro_batch"], f["allocator"] != "kept", -_rate(f))
+    )
+    columns = ("precision", "micro-batch", "allocator", "program", "mode", "tokens/s", "s/step", "CPU s/step")
+    rows = (
+        [
+            *(figure[key] for key in ("precision", "micro_batch", "allocator", "program")),
+            _mode(figure),
+            f"{_rate(figure):,.0f}",
+            f"{figure['seconds']:.2f}",
+            f"{figure['cpu']:.2f}",
+            figure.get("first_step"),
+        ]
+        for figure in order
+    )
+    return [
         "# Training speed, GPT-2 124M, sequence 1024",
         "",
         f"Written by `python -m bench.trainer.speed --device {device}`. Tokens/s of whole optimizer steps of "
@@ -37,52 +54,48 @@ def text(figures: dict[str, Any], device: str) -> str:
         "limit: the matrix products alone. kept: freed memory stays with the process (both sides alike); glibc: its "
         "defaults.",
         "",
-        "| precision | micro-batch | allocator | program | mode | tokens/s | s/step | CPU s/step | first step, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *page.table((*columns, "first step, s"), rows),
+        "",
+        *page.table(("comparison of a step's time", "wall", "CPU", "goal"), _verdicts(order)),
     ]
-    order = sorted(
-        figures.values(),
-        key=lambda f: (f["precision"], f["micro_batch"], f["allocator"] != "kept", -f["tokens_per_second"]),
+
+
+def _mode(figure: dict[str, Any]) -> str:
+    return "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
+
+
+def _accelerators(figures: dict[str, Any], device: str, machines: list[str]) -> list[str]:
+    columns = ("model", "windows", "program", "mode", "tokens/s", "s/step", "MFU, data sheet", "MFU, measured", "GB")
+    rows = (
+        [
+            *(figure[key] for key in ("preset", "micro_batch", "program")),
+            _mode(figure),
+            f"{_rate(figure):,.0f}",
+            f"{figure['seconds']:.3f}",
+            *(_mfu(figure, _peak(figures, figure["machine"], kind)) for kind in ("sheet", "measured")),
+            f"{figure.get('memory', 0) / 1e9:.1f}",
+            f"{1e3 * figure.get('waits', 0):.1f}",
+            figure.get("first_step"),
+        ]
+        for figure in sorted(figures.values(), key=lambda f: (f["preset"], f["micro_batch"], -_rate(f)))
     )
-    for figure in order:
-        how = "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
-        lines.append(
-            f"| {figure['precision']} | {figure['micro_batch']} | {figure['allocator']} | {figure['program']} "
-            f"| {how} | {figure['tokens_per_second']:,.0f} | {figure['seconds']:.2f} | {figure['cpu']:.2f} "
-            f"| {figure.get('first_step', '')} |"
-        )
-    return "\n".join([*lines, "", *_verdicts(order), ""])
-
-
-def _accelerators_text(figures: dict[str, Any], device: str, machines: list[str]) -> str:
-    lines = [
+    found = [
         "# Training speed on an accelerator, GPT-2 in bf16",
         "",
         f"Written by `python -m bench.trainer.speed --device {device}` (`make gpu STAGE=speed`). Whole optimizer steps "
         "of 524,288 tokens in windows of 1024, clipping and AdamW included: the median of the steps after the first. "
         "MFU counts the FLOPs of the products (PaLM, appendix B): in relation to the device's data sheet "
-        "(trainer/peaks.yaml), and to the fastest bf16 product that this machine made (4096 to 16384 wide). wait: host "
-        "seconds of a step in which batches were fetched, beside or before the device's work.",
+        "(trainer/train/peaks.yaml), and to the fastest bf16 product that this machine made (4096 to 16384 wide). "
+        "wait: host seconds of a step in which batches were fetched, beside or before the device's work.",
         "",
         *[f"- {machine}" for machine in machines],
         "",
-        "| model | windows | program | mode | tokens/s | s/step | MFU, data sheet | MFU, measured | GB | wait, ms "
-        "| first step, s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *page.table((*columns, "wait, ms", "first step, s"), rows),
     ]
-    order = sorted(figures.values(), key=lambda f: (f["preset"], f["micro_batch"], -_rate(f)))
-    for figure in order:
-        how = "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
-        sheet, measured = (_mfu(figure, _peak(figures, figure["machine"], kind)) for kind in ("sheet", "measured"))
-        lines.append(
-            f"| {figure['preset']} | {figure['micro_batch']} | {figure['program']} | {how} | {_rate(figure):,.0f} "
-            f"| {figure['seconds']:.3f} | {sheet} | {measured} | {figure.get('memory', 0) / 1e9:.1f} "
-            f"| {1e3 * figure.get('waits', 0):.1f} | {figure.get('first_step', '')} |"
-        )
     for machine in machines:
-        lines += ["", f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:", ""]
-        lines += [f"- {line}" for line in goals(figures, machine)]
-    return "\n".join([*lines, ""])
+        found += ["", f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:", ""]
+        found += [f"- {line}" for line in goals(figures, machine)]
+    return found
 
 
 def goals(figures: dict[str, Any], machine: str) -> list[str]:
@@ -135,34 +148,30 @@ def _tera(peak: float | None) -> str:
     return "unknown" if peak is None else f"{peak / 1e12:.0f} TFLOP/s"
 
 
-def _verdicts(figures: list[dict[str, Any]]) -> list[str]:
-    """What the goals ask for, from the figures that are there."""
-    lines = ["| comparison of a step's time | wall | CPU | goal |", "|---|---|---|---|"]
-    groups = {(f["precision"], f["micro_batch"], f["allocator"]) for f in figures}
-    for precision, micro_batch, allocator in sorted(groups):
-        group = [
-            f
-            for f in figures
-            if (f["precision"], f["micro_batch"], f["allocator"]) == (precision, micro_batch, allocator)
-        ]
-        own = max((f for f in group if f["program"] == "ours"), key=_rate, default=None)
-        peer = max((f for f in group if f["program"] in ("loop", "Trainer")), key=_rate, default=None)
-        limit = next((f for f in group if f["program"] == "limit"), None)
+def _verdicts(figures: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, object]]:
+    """Step times in relation to the best peer and to the bare matrix products, from the figures that are there."""
+
+    def row(name: str, above: dict[str, Any], below: dict[str, Any], goal: object) -> tuple[str, str, str, object]:
+        return name, f"{above['seconds'] / below['seconds']:.2f}", f"{above['cpu'] / below['cpu']:.2f}", goal
+
+    def group(figure: dict[str, Any]) -> tuple[str, int, str]:
+        return figure["precision"], figure["micro_batch"], figure["allocator"]
+
+    for key in sorted({group(figure) for figure in figures}):
+        alike = [figure for figure in figures if group(figure) == key]
+        own = max((f for f in alike if f["program"] == "ours"), key=_rate, default=None)
+        peer = max((f for f in alike if f["program"] in ("loop", "Trainer")), key=_rate, default=None)
+        limit = next((f for f in alike if f["program"] == "limit"), None)
+        precision, micro_batch, allocator = key
         where = f"{precision}, micro-batch {micro_batch}, {allocator}"
         goal = precision == "bf16" and allocator == "kept"
         if own and peer:
-            name = f"{peer['program']} {'compiled' if peer['compiled'] else 'eager'}"
-            lines.append(_row(f"{where}: best peer ({name}) / ours", peer, own, GOAL_PEER if goal else ""))
+            best = f"best peer ({peer['program']} {_mode(peer)})"
+            yield row(f"{where}: {best} / ours", peer, own, GOAL_PEER if goal else "")
         if own and limit:
             part = {"seconds": limit["triangle"], "cpu": limit["triangle_cpu"]}
-            lines.append(_row(f"{where}: ours / its matrix products", own, limit, GOAL_LIMIT if goal else ""))
-            lines.append(_row(f"{where}: ours / those without attention's upper triangle", own, part, ""))
-    return lines
-
-
-def _row(name: str, above: dict[str, Any], below: dict[str, Any], goal: object) -> str:
-    wall, cpu = (above[key] / below[key] for key in ("seconds", "cpu"))
-    return f"| {name} | {wall:.2f} | {cpu:.2f} | {goal} |"
+            yield row(f"{where}: ours / its matrix products", own, limit, GOAL_LIMIT if goal else "")
+            yield row(f"{where}: ours / those without attention's upper triangle", own, part, "")
 
 
 def _rate(figure: dict[str, Any]) -> float:

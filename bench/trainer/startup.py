@@ -15,10 +15,8 @@ import time
 from pathlib import Path
 
 from bench import page
-from bench.machine import describe
-from bench.trainer.speed import dataset
+from bench.trainer import setup
 
-RESULT = Path(__file__).parents[1] / "results" / "startup.md"
 IMPORTS = {
     "python": "pass",
     "torch": "import torch",
@@ -36,33 +34,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.startup", description=__doc__)
     parser.add_argument("--micro-batch", type=int, default=1)
     options = parser.parse_args()
-    rows = [f"| import: {name} | {wall:.1f} | {cpu:.1f} |" for name, (wall, cpu) in imports().items()]
+    rows: list[tuple[object, ...]] = [
+        (f"import: {name}", f"{wall:.1f}", f"{cpu:.1f}") for name, (wall, cpu) in imports().items()
+    ]
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
         folder = Path(scratch)
-        data = dataset(folder)
+        data = setup.gpt2_dataset(folder / "data")
         for name, compiled, cache in (
             ("eager", False, "none"),
             ("compiled, empty cache", True, "kernels"),
             ("compiled, cache of the run before", True, "kernels"),
         ):
             seconds, cpu = start(data, folder / name.replace(" ", "-"), folder / cache, compiled, options.micro_batch)
-            rows += [f"| {name}: {mark} | {second:.1f} | |" for mark, second in seconds.items()]
-            rows.append(f"| {name}: whole process, one step, checkpoint | | {cpu:.1f} |")
-            print("\n".join(rows[-4:]), flush=True)
-    lines = [
-        "# From process start to the first step, GPT-2 124M",
-        "",
-        f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, "
-        "a step and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
-        "",
-        describe("torch", "transformers"),
-        "",
-        "| | wall s | CPU s |",
-        "|---|---|---|",
-        *rows,
-        "",
-    ]
-    page.write(RESULT, "\n".join(lines))
+            rows += [(f"{name}: {mark}", f"{second:.1f}", None) for mark, second in seconds.items()]
+            rows.append((f"{name}: whole process, one step, checkpoint", None, f"{cpu:.1f}"))
+            print(*rows[-4:], sep="\n", flush=True)
+    page.write(
+        page.results() / "startup.md",
+        [
+            "# From process start to the first step, GPT-2 124M",
+            "",
+            f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, a "
+            "step and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
+            "",
+            page.describe("torch", "transformers"),
+            "",
+            *page.table(("", "wall s", "CPU s"), rows),
+        ],
+    )
 
 
 def imports() -> dict[str, tuple[float, float]]:
@@ -90,15 +89,11 @@ def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -
         "train.tokens_per_step": 1024 * micro_batch,
         "train.precision": "bf16",
         "train.compile": compiled,
-        "evaluation.batches": 1,
-        "evaluation.sample_tokens": 0,
-        "metrics.every": 1,
     }
-    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in values.items())]
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     seconds: dict[str, float] = {}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(setup.train(values), env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             for mark, pattern in MARKS.items():

@@ -16,7 +16,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from bench.trainer import text
+from bench.trainer import setup
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,4 +59,4 @@ def deterministic() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return text.dataset(tmp_path_factory.mktemp("dataset"), vocabulary=600, characters=60_000)
+    return setup.dataset(tmp_path_factory.mktemp("dataset"), vocabulary=600, characters=60_000)

@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_bench_replaces_its_own_part_of_a_page_only(tmp_path: Path) -> None:
     path = tmp_path / "results" / "a.md"
-    page.write(path, "# First\n\n")
+    page.write(path, ["# First", ""])
     assert path.read_text("utf-8") == "# First\n"
     path.write_text(f"# First\n\n{page.NOTES}\n\nThe machine was busy.\n", "utf-8")
     for _ in range(2):
-        page.write(path, "# Second\n")
+        page.write(path, ["# Second"])
         assert path.read_text("utf-8") == f"# Second\n\n{page.NOTES}\n\nThe machine was busy.\n"
 
 
@@ -49,7 +49,7 @@ def test_goals_are_judged_within_one_run_by_both_peaks() -> None:
     assert "1.08 times the best peer (loop, 520,000); goal 1.1: missed" in lines[2]
     assert "medium: 190,000 tokens/s" in lines[3]
     assert lines[3].endswith("missed")
-    assert "| 32 | limit | matrix products | 900,000 |" in speed_table.text({"a": told[2]}, "cuda")
+    assert "| 32 | limit | matrix products | 900,000 |" in "\n".join(speed_table.lines({"a": told[2]}, "cuda"))
 
 
 def test_flops_are_counted_as_the_trainer_counts_them() -> None:
@@ -79,7 +79,7 @@ def test_a_stage_is_ended_at_its_limit_and_keeps_what_it_said(monkeypatch: pytes
 
 
 def test_the_page_of_the_tests_has_what_was_said_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
     watch = gpu.tests_page(argparse.Namespace(device="cpu", tiny=True))
     watch("collected 3 items\n")
     watch("tests/gpu/test_model.py::test_it[bf16] PASSED                  [ 33%]\n")

@@ -1,0 +1,144 @@
+"""What the trainer's benches share: options, data, a training that does nothing but train, ways measured in turn."""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.batches import INDEX, VERSION
+from trainer.files import sha256, write_json
+from trainer.launch import MALLOC
+
+SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
+LEARNT = 8000
+"""Words that occur in the dataset; the text has 600,000 characters."""
+SLOW_SECONDS = 10
+"""A way that takes longer is measured once."""
+QUIET = {
+    "evaluation.every": 0,
+    "evaluation.batches": 1,
+    "evaluation.sample_tokens": 0,
+    "checkpoint.every_steps": 0,
+    "checkpoint.every_minutes": 0,
+    "metrics.every": 1,
+    "metrics.tensorboard": "false",
+}
+"""Settings of a training whose steps alone count."""
+
+Figures = tuple[float, float, float]
+"""Wall seconds, processor seconds, bytes of the accelerator beside what was there."""
+
+
+def parser(module: str, description: str | None, device: str = "cpu") -> argparse.ArgumentParser:
+    """With --device and --tiny."""
+    made = argparse.ArgumentParser(prog=f"python -m bench.trainer.{module}", description=description)
+    made.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    made.add_argument("--tiny", action="store_true", help="rehearse an accelerator's run with small inputs")
+    return made
+
+
+def keep_memory() -> None:
+    """Start this process anew with the launcher's allocator setting (freed memory stays with the process), which glibc
+    reads at the start only; do nothing where one is given."""
+    if "GLIBC_TUNABLES" not in os.environ:
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"GLIBC_TUNABLES": MALLOC})
+
+
+def accelerator(device: str) -> str:
+    """What the line of the machine ends with."""
+    if device == "cpu":
+        return ""
+    import torch
+
+    return f"; {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
+def train(settings: dict[str, Any]) -> list[str]:
+    """The command of a training with these settings over QUIET."""
+    return [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in (QUIET | settings).items())]
+
+
+def gpt2_dataset(folder: Path) -> str:
+    """The sample text in GPT-2's own tokens, made by trainer.prepare."""
+    command = [sys.executable, "-m", "trainer.prepare", "--input", "sample", "--output", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return str(folder)
+
+
+def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) -> str:
+    """The sample text in a vocabulary as large as GPT-2's, for machines that lack what trainer.prepare needs; a tenth
+    of it is for validation.
+
+    Speed depends on the number of words, not on which ones they are: a tokenizer is learnt from the sample, and filled
+    up with words that never occur.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+
+    from trainer.data.tokenizer import END_OF_TEXT, FILE, end_of_text
+
+    text = SAMPLE.read_text("utf-8")[:characters]
+    learnt = ByteLevelBPETokenizer()
+    words = min(LEARNT, vocabulary)
+    learnt.train_from_iterator(iter([text]), words, special_tokens=[END_OF_TEXT], show_progress=False)
+    tokens = np.array(learnt.encode(text).ids, dtype=np.uint16)
+    whole = Tokenizer.from_str(learnt.to_str())
+    whole.add_tokens([f"<unused {number}>" for number in range(vocabulary - whole.get_vocab_size())])
+    folder.mkdir(parents=True, exist_ok=True)
+    whole.save(str(folder / FILE))
+    held_out = len(tokens) // 10
+    splits = {}
+    for name, part in (("validation", tokens[:held_out]), ("train", tokens[held_out:])):
+        file = folder / f"{name}.bin"
+        part.tofile(file)
+        splits[name] = {"shards": [{"file": file.name, "tokens": len(part), "sha256": sha256(file)}]}
+    index = {"version": VERSION, "dtype": "uint16", "vocabulary": whole.get_vocab_size()}
+    write_json(folder / INDEX, index | {"end_of_text": end_of_text(whole), "splits": splits})
+    return str(folder)
+
+
+def measured(step: Callable[[], Any], device: str) -> Figures:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    began = time.perf_counter(), time.process_time()
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return time.perf_counter() - began[0], time.process_time() - began[1], peak - before
+
+
+def in_turn(ways: dict[str, Callable[[], Any]], device: str, repeats: int) -> Iterator[dict[str, Figures | str]]:
+    """After each round, the median of each way so far, or why it does not run here.
+
+    In turn, so that whatever else the machine does meets all of them. The first round, in which ways compile, counts
+    until there is another.
+    """
+    runs: dict[str, list[Figures]] = {name: [] for name in ways}
+    refused: dict[str, str] = {}
+    for _ in range(repeats + 1):
+        for name, way in ways.items():
+            slow = len(runs[name]) > 1 and runs[name][-1][0] > SLOW_SECONDS
+            if name in refused or slow:
+                continue
+            try:
+                runs[name].append(measured(way, device))
+            except Exception as error:  # kernels and compilers each have their own
+                refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
+        yield {name: refused.get(name) or _median(runs[name][1:] or runs[name]) for name in ways}
+
+
+def _median(runs: list[Figures]) -> Figures:
+    wall, cpu, memory = (statistics.median(part) for part in zip(*runs, strict=True))
+    return wall, cpu, memory
