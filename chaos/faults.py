@@ -74,7 +74,7 @@ def frozen_worker(lab: Lab) -> list[int]:
 
 def frozen_agent(lab: Lab) -> list[int]:
     """Its worker trains on, and so do the others: long enough for the agent's silence to be seen."""
-    pods = lab.start(train__steps=400)
+    pods = lab.start(steps=400)
     lab.step(60)
     agent = pods[1].agent()
     lab.fault()
@@ -111,7 +111,7 @@ def notice(lab: Lab) -> list[int]:
 
 def etcd_killed(lab: Lab) -> list[int]:
     """For 30 s, twice the time after which a silent member counts as lost."""
-    pods = lab.start(train__steps=400)
+    pods = lab.start(steps=400)
     lab.step(40)
     lab.fault()
     lab.kill_server("etcd")

@@ -21,11 +21,11 @@ ETCD, DNS, FIRST = 2, 3, 11
 """Last part of the machines' addresses."""
 SETTINGS: dict[str, Any] = {
     "model.preset": "tiny",
-    "train.steps": 240,
-    "train.tokens_per_step": 2048,
-    "train.sequence_length": 64,
-    "train.micro_batch": 2,
-    "train.precision": "fp32",
+    "steps": 240,
+    "tokens_per_step": 2048,
+    "sequence_length": 64,
+    "micro_batch": 2,
+    "precision": "fp32",
     "optimizer.learning_rate": 1e-3,
     "optimizer.warmup_steps": 10,
     "evaluation.every": 1000,

@@ -189,7 +189,7 @@ def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
     arguments |= {
         "data.directory": arguments["data.directory"].replace("/data", str(data), 1),
         "run.directory": str(folder / "run"),
-        "train.steps": str(steps),
+        "steps": str(steps),
         "evaluation.every": str(steps),
         "evaluation.batches": "1",
         "checkpoint.every_steps": str(steps),

@@ -93,7 +93,7 @@ class Matrix:
     def _reference(self, steps: int) -> float:
         if steps not in self._undisturbed:
             with Lab(self._folder / f"undisturbed-{steps}", self._dataset, self._etcd) as lab:
-                lab.ended(lab.start(1, train__steps=steps), 600)
+                lab.ended(lab.start(1, steps=steps), 600)
                 self._undisturbed[steps] = lab.done()["validation_loss"]
         return self._undisturbed[steps]
 

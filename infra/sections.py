@@ -296,7 +296,7 @@ class TrainingConfig(Section):
     """What runs the pods. `job`: a Job of Kubernetes, which every cluster has. `trainjob`: the same Job inside a
     TrainJob, for a cluster that has Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    """Any other setting of the trainer by its own name, such as `train.compile: true`; docs/training.md lists them."""
+    """Any other setting of the trainer by its own name, such as `compile: true`; docs/training.md lists them."""
     max_hours: float | None = Field(default=None, gt=0)
     """The Job is ended after this time, whatever it has reached: a guard for the bill. It resumes with the next
     training of the same name."""

@@ -43,7 +43,7 @@ class Validation:
         if available == 0:
             raise UserError(
                 f"the validation split has {len(tokens)} tokens: too few for one window of "
-                f"train.sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
+                f"sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
             )
         count = min(available, batches * (unit or micro_batch))
         self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
@@ -140,7 +140,7 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     else:
         module, validation, settings, figures = _of_model(source, options)
     module.to(world.device)
-    loss = validation.loss(module, world, precision(options.precision or settings.train.precision, world.device))
+    loss = validation.loss(module, world, precision(options.precision or settings.precision, world.device))
     tokens = validation.tokens if isinstance(validation, Validation) else None
     perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
     return Evaluation(
@@ -157,9 +157,10 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
 
     # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
     # may no longer hand out. What distillation validates is the student's plain loss.
-    arguments = ["--config", str(path / "config.yaml"), f"model.weights={path / 'model'}"]
-    if configuration.load(arguments).task.name == "distillation":
-        arguments.append("task.name=language_model")
+    given = configuration.stored((path / "config.yaml").read_text("utf-8")) | {"model.weights": path / "model"}
+    arguments = [f"{key}={value}" for key, value in given.items()]
+    if configuration.load(arguments).task == "distillation":
+        arguments.append("task=language_model")
     if options.data is not None:
         arguments.append(f"data.directory={options.data}")
     if options.batches is not None:
@@ -167,7 +168,7 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     if options.sequence_length is not None:
         raise UserError("--sequence-length belongs to --model; a run is evaluated as it was trained")
     settings = configuration.load(arguments)
-    work = importlib.import_module(TASKS[settings.task.name]).build(settings)
+    work = importlib.import_module(TASKS[settings.task]).build(settings)
     work.load_model(path / "model")
     return work.module, work.validation, settings, work.validation_figures
 
@@ -189,7 +190,7 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
     length = options.sequence_length or net.config.n_positions
     if not 0 < length <= net.config.n_positions:
         raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
-    settings = configuration.Config(train=configuration.Train(precision="fp32"))
+    settings = configuration.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
     validation = Validation(dataset.validation, length, memory.UNIT, batches)
     return LanguageModel(net), validation, settings, dict

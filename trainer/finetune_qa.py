@@ -9,10 +9,10 @@ import sys
 from trainer.train import __main__ as train
 
 DEFAULTS = (
-    "task.name=question_answering",
-    "train.sequence_length=384",
-    "train.micro_batch=12",
-    f"train.tokens_per_step={48 * 384}",
+    "task=question_answering",
+    "sequence_length=384",
+    "micro_batch=12",
+    f"tokens_per_step={48 * 384}",
     "optimizer.learning_rate=3e-5",
     "optimizer.warmup_steps=0",
     "optimizer.schedule=linear",

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     try:
         options, rest = parse(arguments)
         settings = config.load(rest)
-        capability.require(settings.train.require_capability)
+        capability.require(settings.require_capability)
         run = config.run_directory(settings)
         launch(options, rest, run)
         stop = Stop(EXIT_RESTART, "the workers ended without a finished run")

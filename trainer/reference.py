@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import textwrap
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -36,8 +36,14 @@ def settings() -> str:
     """A table for each section of the configuration."""
     parts: list[str] = []
     hints = get_type_hints(config.Config)
+    scalars = [item for item in fields(config.Config) if not is_dataclass(hints[item.name])]
+    texts = docstrings(config.Config)
+    rows = [f"| `{item.name}` | {_shown(item.default)} | {_cell(texts[item.name])} |" for item in scalars]
+    parts.append("\n".join(["| setting | default | meaning |", "|---|---|---|", *rows]))
     for section in fields(config.Config):
         cls = hints[section.name]
+        if section in scalars:
+            continue
         texts = docstrings(cls)
         rows = [
             f"| `{section.name}.{item.name}` | {_shown(item.default)} | {_cell(texts.get(item.name, ''))} |"

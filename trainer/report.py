@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from trainer.checkpoint.format import list_checkpoints
+from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import read_json
@@ -121,8 +122,7 @@ def read(path: Path, name: str) -> Run:
 def _settings(path: Path) -> dict[str, Any]:
     for folder in reversed(list_checkpoints(path)):
         try:
-            content = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
-            return {f"{section}.{key}": value for section, part in content.items() for key, value in part.items()}
+            return stored((folder / "config.yaml").read_text("utf-8"))
         except (OSError, yaml.YAMLError, AttributeError):
             continue
     return {}

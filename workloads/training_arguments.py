@@ -34,10 +34,10 @@ def training_arguments(
         "data.directory": dataset_directory,
         "run.directory": run_directory,
         "run.seed": config.seed,
-        "train.steps": config.steps,
-        "train.tokens_per_step": config.tokens_per_step,
-        "train.sequence_length": config.sequence_length,
-        "train.precision": config.precision,
+        "steps": config.steps,
+        "tokens_per_step": config.tokens_per_step,
+        "sequence_length": config.sequence_length,
+        "precision": config.precision,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
         "optimizer.schedule": config.optimizer.schedule,
@@ -52,7 +52,7 @@ def training_arguments(
     }
     if config.task == "question_answering":
         settings |= {
-            "task.name": config.task,
+            "task": config.task,
             # The encoder's own shape.
             "model.preset": "weights",
             "question_answering.train": f"{dataset_directory}/train.json",
@@ -60,14 +60,14 @@ def training_arguments(
         }
         del settings["data.directory"]
     if config.micro_batch:
-        settings["train.micro_batch"] = config.micro_batch
+        settings["micro_batch"] = config.micro_batch
     if config.weights:
         fetched = not config.weights.startswith("/")
         settings["model.weights"] = weights_folder(config.weights) if fetched else config.weights
     if config.engine == "deepspeed":
         settings |= {"engine.name": "deepspeed", "engine.zero_stage": config.zero_stage}
     if capability:
-        settings["train.require_capability"] = capability
+        settings["require_capability"] = capability
     settings |= {
         key: str(value).lower() if isinstance(value, bool) else value for key, value in config.settings.items()
     }

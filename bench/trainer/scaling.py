@@ -203,12 +203,12 @@ def start(
         "data.directory": data,
         "run.directory": folder,
         "model.preset": "micro",
-        "train.tokens_per_step": TOKENS_PER_STEP,
-        "train.sequence_length": 256,
-        "train.micro_batch": 16,
+        "tokens_per_step": TOKENS_PER_STEP,
+        "sequence_length": 256,
+        "micro_batch": 16,
         "communication.bucket_megabytes": 1,
-        "train.precision": "bf16",
-        "train.steps": 1000,
+        "precision": "bf16",
+        "steps": 1000,
     }
     command = [*network.enter(machine), "taskset", "-c", str(core), *setup.train(settings), *changes]
     folder.mkdir(parents=True, exist_ok=True)

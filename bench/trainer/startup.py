@@ -84,11 +84,11 @@ def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -
     values = {
         "data.directory": data,
         "run.directory": run,
-        "train.steps": 1,
-        "train.micro_batch": micro_batch,
-        "train.tokens_per_step": 1024 * micro_batch,
-        "train.precision": "bf16",
-        "train.compile": compiled,
+        "steps": 1,
+        "micro_batch": micro_batch,
+        "tokens_per_step": 1024 * micro_batch,
+        "precision": "bf16",
+        "compile": compiled,
     }
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()

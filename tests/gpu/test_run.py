@@ -30,10 +30,10 @@ def arguments(data: str, run: Path, **changes: Any) -> list[str]:
         "model.preset": small.PRESET,
         "data.directory": data,
         "run.directory": run,
-        "train.steps": 10,
-        "train.tokens_per_step": 512,
-        "train.sequence_length": 64,
-        "train.micro_batch": 2,
+        "steps": 10,
+        "tokens_per_step": 512,
+        "sequence_length": 64,
+        "micro_batch": 2,
         "optimizer.learning_rate": 3e-3,
         "optimizer.warmup_steps": 2,
         "evaluation.batches": 2,
@@ -80,9 +80,9 @@ def test_a_training_learns_and_its_checkpoint_is_read_on_a_processor(
 
 def test_a_training_goes_on_where_it_stopped(device: torch.device, dataset: str, tmp_path: Path) -> None:
     """Against one that was never stopped: as near as kernels that add in any order allow."""
-    changes = {"optimizer__schedule_steps": 6, "train__precision": "fp32", "train__compile": "false"}
+    changes = {"optimizer__schedule_steps": 6, "precision": "fp32", "compile": "false"}
     for run, steps in (("whole", 6), ("broken", 3), ("broken", 6)):
-        given = arguments(dataset, tmp_path / run, **changes | {"train__steps": steps})
+        given = arguments(dataset, tmp_path / run, **changes | {"steps": steps})
         done = start(device, ["-m", "trainer.train", *given])
         assert done.returncode == EXIT_DONE, done.stdout + done.stderr
         (tmp_path / run / "DONE").unlink()
@@ -95,11 +95,11 @@ def test_a_micro_batch_that_does_not_fit_ends_at_once_and_says_which_to_try(
     on_cuda: torch.device, dataset: str, tmp_path: Path
 ) -> None:
     """GPT-2 124M gets 4 GiB: its weights, gradients and moments fit, 32 windows of 1024 tokens do not."""
-    changes = {"model__preset": "small", "train__sequence_length": 1024, "train__micro_batch": 32}
-    given = arguments(dataset, tmp_path, **changes | {"train__tokens_per_step": 65536, "train__compile": "false"})
+    changes = {"model__preset": "small", "sequence_length": 1024, "micro_batch": 32}
+    given = arguments(dataset, tmp_path, **changes | {"tokens_per_step": 65536, "compile": "false"})
     done = start(on_cuda, ["-c", LIMITED.format(bytes=4 * 2**30), *given])
     assert done.returncode == EXIT_FATAL, done.stdout + done.stderr
-    assert "train.micro_batch" in done.stderr
+    assert "micro_batch" in done.stderr
     assert "try" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "DONE").exists()
@@ -116,6 +116,6 @@ def test_memory_that_runs_out_later_is_tried_once_more(on_cuda: torch.device, da
         "    return made(own, batches)\n"
         "loop.Loop.one_step = one_step; sys.exit(train.main(sys.argv[1:]))"
     )
-    done = start(on_cuda, ["-c", program, *arguments(dataset, tmp_path, train__compile="false")])
+    done = start(on_cuda, ["-c", program, *arguments(dataset, tmp_path, compile="false")])
     assert done.returncode not in (EXIT_DONE, EXIT_FATAL), done.stdout + done.stderr
     assert "trying once more" in done.stdout + done.stderr

@@ -156,7 +156,7 @@ def others(key: str, field: Any, before: Any) -> Iterator[Any]:
             yield f"{before}2"
         case list():
             yield [*before, "a"]
-    yield from (True, 3, "other", ["a"], {"train.compile": True})
+    yield from (True, 3, "other", ["a"], {"compile": True})
 
 
 @cache

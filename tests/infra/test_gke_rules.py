@@ -180,8 +180,8 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         ),
         (
             "gcp-a100",
-            {"training": {"settings": {"train.compil": True}}},
-            "training.settings.train.compil: the trainer has no such setting; did you mean train.compile?",
+            {"training": {"settings": {"compil": True}}},
+            "training.settings.compil: the trainer has no such setting; did you mean compile?",
         ),
         # Storage and images.
         (

@@ -48,7 +48,7 @@ def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
 
 def test_a_fatal_end_is_known_before_it_came(judge: Agent) -> None:
     """Its peers on this node ended first; the worker's error file was there before they could notice."""
-    dying = failure(-15, {"message": "train.micro_batch: 64 windows do not fit"})
+    dying = failure(-15, {"message": "micro_batch: 64 windows do not fit"})
     dying.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 42}}}
     with pytest.raises(Stop, match="64 windows do not fit") as end:
         judge._judge([failure(75), dying])

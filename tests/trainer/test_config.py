@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainer.config import schema as config
 from trainer.errors import UserError
 
-NEEDED = ["data.directory=/data/x", "run.directory=/runs/x", "train.sequence_length=128", "model.preset=tiny"]
+NEEDED = ["data.directory=/data/x", "run.directory=/runs/x", "sequence_length=128", "model.preset=tiny"]
 
 
 def problems(*arguments: str) -> list[str]:
@@ -24,35 +24,47 @@ def problems(*arguments: str) -> list[str]:
 
 def test_overrides_win_over_the_file_and_defaults_stay(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("train: {steps: 7, precision: fp32}\noptimizer: {learning_rate: 1e-3}\n")
-    loaded = config.load(["--config", str(file), *NEEDED, "train.steps=9"])
-    assert (loaded.train.steps, loaded.train.precision) == (9, "fp32")
+    file.write_text("steps: 7\nprecision: fp32\noptimizer: {learning_rate: 1e-3}\n")
+    loaded = config.load(["--config", str(file), *NEEDED, "steps=9"])
+    assert (loaded.steps, loaded.precision) == (9, "fp32")
     assert loaded.optimizer.learning_rate == 1e-3
     assert loaded.optimizer.clip == 1.0
 
 
 def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
-    loaded = config.load([*NEEDED, "checkpoint.every_minutes=2.5", "train.compile=true"])
+    loaded = config.load([*NEEDED, "checkpoint.every_minutes=2.5", "compile=true"])
     file = tmp_path / "config.yaml"
     file.write_text(config.resolved(loaded))
     assert config.load(["--config", str(file)]) == loaded
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
-    assert problems("train.step=10") == ["train.step: no such setting; did you mean train.steps?"]
+    assert problems("step=10") == ["step: no such setting; did you mean steps?"]
 
 
 def test_all_problems_come_together() -> None:
-    found = problems("train.step=10", "train.steps=-1", "optimizer.clip=high", "train.precision=fp8", "nonsense")
+    found = problems("step=10", "steps=-1", "optimizer.clip=high", "precision=fp8", "nonsense")
     assert [line.split(":")[0] for line in sorted(found)] == [
         "nonsense",
         "optimizer.clip",
-        "train.precision",
-        "train.step",
-        "train.steps",
+        "precision",
+        "step",
+        "steps",
     ]
     assert "fp8" in "".join(found)
     assert "auto, fp32, bf16, fp16" in "".join(found)
+
+
+def test_a_former_name_is_answered_with_the_present_one() -> None:
+    assert problems("train.steps=10", "task.name=distillation") == [
+        "train.steps: renamed to steps",
+        "task.name: renamed to task",
+    ]
+
+
+def test_what_was_stored_under_a_former_name_is_read_under_the_present_one() -> None:
+    text = "task: {name: distillation}\ntrain: {steps: 7}\noptimizer: {clip: 2.0}\n"
+    assert config.stored(text) == {"task": "distillation", "steps": 7, "optimizer.clip": 2.0}
 
 
 def test_what_is_required_is_asked_for() -> None:
@@ -65,11 +77,11 @@ def test_what_is_required_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train.tokens_per_step=1000", "train.micro_batch=4"], "nearest: 1024"),
-        (["train.sequence_length=256"], "longer than the 128 positions of preset tiny"),
+        (["tokens_per_step=1000", "micro_batch=4"], "nearest: 1024"),
+        (["sequence_length=256"], "longer than the 128 positions of preset tiny"),
         (["model.preset=huge"], "tiny, micro, distil, small, medium, large, xl"),
-        (["train.steps=1.5"], "'1.5' is not a whole number"),
-        (["train.steps=inf"], "'inf' is not a whole number"),
+        (["steps=1.5"], "'1.5' is not a whole number"),
+        (["steps=inf"], "'inf' is not a whole number"),
         (["optimizer.learning_rate=nan"], "is not a number"),
         (["metrics.tensorboard=maybe"], "true or false"),
         (["optimizer.beta2=1"], "not in [0, 1)"),
@@ -81,7 +93,7 @@ def test_each_rule_says_what_is_allowed(arguments: list[str], said: str) -> None
 
 
 def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
-    for text in ("- a\n", "train: 5\n", "train: {steps: [1]}\n", "a: [\n"):
+    for text in ("- a\n", "optimizer: 5\n", "steps: [1]\n", "a: [\n"):
         file = tmp_path / "run.yaml"
         file.write_text(text)
         assert len(problems("--config", str(file))) == 1

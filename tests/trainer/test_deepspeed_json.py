@@ -64,7 +64,7 @@ def test_mistrals_z1_file_becomes_our_settings(load: Any, tmp_path: Path) -> Non
 def test_z2_with_offload_fp16_and_clipping(load: Any, tmp_path: Path) -> None:
     zero = {**Z1["zero_optimization"], "stage": 2, "cpu_offload": True}
     found = load({**Z1, "zero_optimization": zero, "fp16": {"enabled": True}, "gradient_clipping": 0.5})
-    assert (found.engine.zero_stage, found.train.precision, found.optimizer.clip) == (2, "fp16", 0.5)
+    assert (found.engine.zero_stage, found.precision, found.optimizer.clip) == (2, "fp16", 0.5)
     meaning = deepspeed_json.read(str(tmp_path / "deepspeed.json"), [])
     assert meaning.sections["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
 
@@ -87,7 +87,7 @@ def test_auto_leaves_it_to_our_settings(load: Any) -> None:
     ("document", "arguments", "said"),
     [
         (Z1, ["optimizer.learning_rate=0.001"], "optimizer.learning_rate: 0.001 was given, but"),
-        ({"train_micro_batch_size_per_gpu": 4}, ["train.micro_batch=8"], "train.micro_batch: 8 was given, but"),
+        ({"train_micro_batch_size_per_gpu": 4}, ["micro_batch=8"], "micro_batch: 8 was given, but"),
         ({"zero_optimization": {"stage": 3}}, [], "zero_optimization.stage is 3; 1 and 2 are supported"),
         ({"optimizer": {"type": "OneBitAdam"}}, [], "optimizer.type is 'OneBitAdam'; AdamW is supported"),
         ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; WarmupDecayLR is supported"),

@@ -107,7 +107,7 @@ def test_distillation_brings_the_student_to_the_teacher(
     tmp_path: Path,
 ) -> None:
     def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
-        common = {"task__name": "distillation", "distillation__teacher": teacher, "train__steps": 25}
+        common = {"task": "distillation", "distillation__teacher": teacher, "steps": 25}
         arguments = settings(tmp_path / name, **common, **changes, optimizer__learning_rate=1e-2)
         return run(start_workers, arguments, tmp_path / name, world)
 
@@ -130,7 +130,7 @@ def refusal(arguments: list[str]) -> str:
 
 def test_a_teacher_that_does_not_fit_is_told(settings: Callable[..., list[str]], teacher: Path, tmp_path: Path) -> None:
     def arguments(name: Any, **changes: Any) -> list[str]:
-        common = {"task__name": "distillation", "distillation__teacher": name}
+        common = {"task": "distillation", "distillation__teacher": name}
         return settings(tmp_path / "run", **common, **changes)
 
     network(1, 32, seed=1, vocabulary=600).save_pretrained(tmp_path / "other")

@@ -74,8 +74,8 @@ def test_the_commands_work_as_they_are_written(
             module, arguments = words[2], words[3:]
             if module == "trainer.train":
                 arguments = [word for word in arguments if not word.startswith("train.")]
-                arguments += ["train.sequence_length=32", "train.micro_batch=1", "train.tokens_per_step=64"]
-                arguments += ["train.steps=2", "evaluation.batches=2", "metrics.tensorboard=false"]
+                arguments += ["sequence_length=32", "micro_batch=1", "tokens_per_step=64"]
+                arguments += ["steps=2", "evaluation.batches=2", "metrics.tensorboard=false"]
             if "gpt2" in arguments:
                 arguments[arguments.index("gpt2")] = str(tmp_path / "runs/first/checkpoints/step-00000002/model")
             if module == "trainer.report":

@@ -21,7 +21,7 @@ Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
 
 SMALL = {
-    "train__micro_batch": 4,
+    "micro_batch": 4,
     "evaluation__sample_tokens": 0,
     "evaluation__batches": 1,
     "optimizer__warmup_steps": 2,
@@ -49,7 +49,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def straight(reference: dict[str, Any], start_workers: Start, settings: Settings, tmp_path: Path) -> list[float]:
     """Ten steps by one worker under DDP."""
     if not reference:
-        workers = start_workers(1, settings(tmp_path / "straight", train__steps=10, **SMALL))
+        workers = start_workers(1, settings(tmp_path / "straight", steps=10, **SMALL))
         assert workers.wait() == [0], workers.output
         reference["curve"] = curve(tmp_path / "straight")
     return reference["curve"]
@@ -63,8 +63,8 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_and_engines(
     changes: dict[str, Any] = {**SMALL, "engine__zero_stage": stage}
     attempts = [(2, "deepspeed", 4), (3, "deepspeed", 6), (1, "ddp", 8), (1 if stage == 1 else 2, "deepspeed", 10)]
     for world, engine, last in attempts:
-        arguments = settings(tmp_path, train__steps=10, engine__name=engine, **changes)
-        limited = [*arguments, f"train.steps={last}", "optimizer.schedule_steps=10"]
+        arguments = settings(tmp_path, steps=10, engine__name=engine, **changes)
+        limited = [*arguments, f"steps={last}", "optimizer.schedule_steps=10"]
         workers = start_workers(world, limited)
         assert workers.wait(120) == [0] * world, workers.output
         assert "Traceback" not in workers.output
@@ -143,7 +143,7 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     """Two workers that exchange weights every fourth step; then killed in the middle and resumed; then by three."""
     changes = {**SMALL, "communication__sync": "diloco", "communication__inner_steps": 4}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    workers = start_workers(2, settings(whole, train__steps=16, checkpoint__every_steps=6, **changes))
+    workers = start_workers(2, settings(whole, steps=16, checkpoint__every_steps=6, **changes))
     assert workers.wait() == [0, 0], workers.output
     found = list(losses(whole).values())
     assert found[0] == pytest.approx(straight[0], abs=1e-5)
@@ -152,16 +152,16 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     by_step = [line["bytes_sent_per_step"] for line in metrics(whole) if "loss" in line]
     assert [step for step, sent in enumerate(by_step, 1) if sent > 4 * parameters] == [4, 7, 8, 12, 13, 16]
 
-    again = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
+    again = start_workers(2, settings(broken, steps=16, checkpoint__every_steps=6, **changes))
     wait_until(lambda: len(list_checkpoints(broken)) > 0, 60, "a checkpoint")
     again.kill()
     again.wait()
-    resumed = start_workers(2, settings(broken, train__steps=16, checkpoint__every_steps=6, **changes))
+    resumed = start_workers(2, settings(broken, steps=16, checkpoint__every_steps=6, **changes))
     assert resumed.wait() == [0, 0], resumed.output
     assert "event=resume" in resumed.output
     assert losses(broken) == losses(whole)
 
-    longer = start_workers(3, settings(broken, train__steps=18, **changes))
+    longer = start_workers(3, settings(broken, steps=18, **changes))
     assert longer.wait() == [0, 0, 0], longer.output
     assert losses(broken)[18] < losses(broken)[1] - 0.3
 
@@ -169,7 +169,7 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
 def test_diloco_refuses_more_workers_than_micro_batches(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    changes = {**SMALL, "train__micro_batch": 16, "communication__sync": "diloco"}
+    changes = {**SMALL, "micro_batch": 16, "communication__sync": "diloco"}
     workers = start_workers(2, settings(tmp_path, **changes))
     assert workers.wait() == [42, 42], workers.output
     assert "communication.sync=diloco: 2 workers, but a step has 1 micro-batches" in workers.output
@@ -178,11 +178,11 @@ def test_diloco_refuses_more_workers_than_micro_batches(
 def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     changes = {**SMALL, "optimizer__name": "muon"}
-    assert start_workers(1, settings(whole, train__steps=10, **changes)).wait() == [0]
-    first = start_workers(2, [*settings(broken, train__steps=5, **changes), "optimizer.schedule_steps=10"])
+    assert start_workers(1, settings(whole, steps=10, **changes)).wait() == [0]
+    first = start_workers(2, [*settings(broken, steps=5, **changes), "optimizer.schedule_steps=10"])
     assert first.wait() == [0, 0], first.output
     (broken / "DONE").unlink()
-    second = start_workers(1, [*settings(broken, train__steps=10, **changes), "optimizer.schedule_steps=10"])
+    second = start_workers(1, [*settings(broken, steps=10, **changes), "optimizer.schedule_steps=10"])
     assert second.wait() == [0], second.output
     assert list(losses(broken).values()) == pytest.approx(list(losses(whole).values()), abs=1e-4)
     assert losses(whole)[10] < losses(whole)[1] - 0.25

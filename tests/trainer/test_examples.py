@@ -24,8 +24,8 @@ __all__ = ["encoder"]  # a fixture
 NAMES = sorted(path.stem for path in config_values.EXAMPLES.glob("*.yaml"))
 FOLDERS = ["data.directory=/data/text", "run.directory=/data/runs/example"]
 SMALL = """
-    run.collective_timeout_seconds=60 train.sequence_length=32 train.micro_batch=2 train.tokens_per_step=512
-    train.steps=1 train.precision=fp32 train.compile=false engine.name=ddp evaluation.batches=2
+    run.collective_timeout_seconds=60 sequence_length=32 micro_batch=2 tokens_per_step=512
+    steps=1 precision=fp32 compile=false engine.name=ddp evaluation.batches=2
     evaluation.sample_tokens=8 metrics.every=1 metrics.tensorboard=false
 """
 """DeepSpeed compiles a part of itself when it starts: its own tests have that."""
@@ -37,16 +37,16 @@ def test_an_example_loads_by_name_and_by_path(name: str) -> None:
     assert by_name == config.load([f"--config={config_values.EXAMPLES / name}.yaml", *FOLDERS])
     assert by_name == config.load(["--config", f"{name}.yaml", *FOLDERS])
     assert by_name != config.load(FOLDERS), "it says something"
-    assert config.load(["--config", name, *FOLDERS, "train.steps=7"]).train.steps == 7, "an argument wins"
+    assert config.load(["--config", name, *FOLDERS, "steps=7"]).steps == 7, "an argument wins"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_arithmetic_of_its_header_is_right(name: str) -> None:
     text = (config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8")
     header = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
-    settings = config.load(["--config", name, *FOLDERS]).train
+    settings = config.load(["--config", name, *FOLDERS])
     assert f"{settings.steps:,} steps" in header
-    if settings.tokens_per_step and config.load(["--config", name, *FOLDERS]).task.name != "question_answering":
+    if settings.tokens_per_step and settings.task != "question_answering":
         windows = settings.tokens_per_step // settings.sequence_length
         assert (
             f"{windows} windows x {settings.sequence_length:,} tokens = {settings.tokens_per_step:,} tokens" in header
@@ -74,7 +74,7 @@ def test_the_examples_are_installed_with_the_package(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE", "trainer"):
         (source / name).symlink_to(ROOT / name)
     subprocess.run(command, cwd=source, check=True, capture_output=True)
-    assert sorted(path.stem for path in (tmp_path / "lib" / "trainer" / "examples").iterdir()) == NAMES
+    assert sorted(path.stem for path in (tmp_path / "lib" / "trainer" / "config" / "examples").iterdir()) == NAMES
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_an_example_trains_a_step_with_everything_small(
     document = yaml.safe_load((config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8"))
     if "question_answering" in document:
         weights = encoder
-        changes += ["model.preset=weights", "train.sequence_length=64", "train.tokens_per_step=512"]
+        changes += ["model.preset=weights", "sequence_length=64", "tokens_per_step=512"]
         changes += ["question_answering.document_stride=8", "question_answering.question_tokens=16"]
         changes += [f"question_answering.{split}={QUESTIONS}" for split in ("train", "validation")]
     if document["model"].get("weights"):

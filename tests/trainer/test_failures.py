@@ -63,7 +63,7 @@ def test_memory_that_does_not_suffice_for_the_first_step_ends_the_run_and_says_w
     """Of two workers one finds its device full. It was taken for a lost peer, in ten rounds, before it was told."""
     workers = start_workers(2, settings(tmp_path / "run"), full_at_once)
     assert workers.wait() == [75, 42], workers.output
-    advice = "train.micro_batch: 2 windows of 32 tokens do not fit the memory of this machine; try train.micro_batch=1 "
+    advice = "micro_batch: 2 windows of 32 tokens do not fit the memory of this machine; try micro_batch=1 "
     assert workers.output.count(advice) == 1
     assert "Traceback" not in workers.output
     told = json.loads(Path(f"{tmp_path / 'workers-0.log'}.1.json").read_text("utf-8"))
@@ -77,13 +77,13 @@ def test_memory_that_does_not_suffice_later_is_tried_once_more_and_no_oftener(
     arguments = settings(tmp_path / "run", checkpoint__every_steps=4)
     first = start_workers(2, arguments, full_later)
     assert first.wait() == [75, 75], first.output
-    assert "try train.micro_batch=1 (in a stack training.microBatch); trying once more" in first.output
+    assert "try micro_batch=1 (in a stack training.microBatch); trying once more" in first.output
     found = newest_checkpoint(tmp_path / "run")
     assert found is not None
     assert found.step == 4, "the checkpoint before is kept"
     again = start_workers(2, arguments, full_later)
     assert again.wait() == [75, 42], again.output
-    last = start_workers(2, [*arguments, "train.micro_batch=1"])
+    last = start_workers(2, [*arguments, "micro_batch=1"])
     assert last.wait() == [0, 0], last.output
 
 

@@ -26,7 +26,7 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
 ) -> None:
     """kill -9 of one node of two; the other makes a new round with its replacement; a late joiner finds DONE."""
     straight, run = tmp_path / "straight", tmp_path / "run"
-    changes = {"train__steps": 400, "train__micro_batch": 8, "metrics__every": 10}
+    changes = {"steps": 400, "micro_batch": 8, "metrics__every": 10}
     arguments = settings(run, checkpoint__every_steps=50, **changes)
     two = ["--nnodes", "2:2"]
     survivor = start_launcher(arguments, two)
@@ -68,7 +68,7 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     start_launcher: Start, settings: Settings, tmp_path: Path
 ) -> None:
     """1 -> 2 nodes while it runs, then SIGTERM to the first: it saves and ends with 143, the other goes on alone."""
-    arguments = settings(tmp_path, train__steps=100_000, metrics__every=5)
+    arguments = settings(tmp_path, steps=100_000, metrics__every=5)
     first = start_launcher(arguments, ["--nnodes", "1:2"])
     wait_until(lambda: reached(tmp_path, 20), 90, "step 20")
     second = start_launcher(arguments, ["--nnodes", "1:2"])
@@ -112,7 +112,7 @@ def test_sigterm_in_its_first_moments_is_heard(start_launcher: Start, settings: 
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        ({"train__stepz": 5}, [], "did you mean train.steps?"),
+        ({"stepz": 5}, [], "did you mean steps?"),
         ({}, ["--nnodes", "3:2"], "--nnodes 3:2: write MIN:MAX"),
         ({}, ["--rdzv-endpoint", "etcd"], None),
         ({}, ["--nonsense"], "unrecognized arguments: --nonsense"),

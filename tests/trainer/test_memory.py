@@ -78,7 +78,7 @@ def test_the_micro_batch_follows_from_model_and_memory(preset: str, gib: float, 
 
 
 def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = config.load([*NEEDED, "train.tokens_per_step=49152", "train.micro_batch=auto"])  # 48 windows
+    step = config.load([*NEEDED, "tokens_per_step=49152", "micro_batch=auto"])  # 48 windows
     assert memory.micro_batch(step, shape("small"), 80e9) == 16
     monkeypatch.setenv("WORLD_SIZE", "6")
     assert memory.micro_batch(step, shape("small"), 80e9) == 8
@@ -87,11 +87,11 @@ def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
-    given = config.load([*NEEDED, "train.micro_batch=64"])
+    given = config.load([*NEEDED, "micro_batch=64"])
     assert memory.micro_batch(given, shape("xl"), 14.6 * GIB) == 64
     assert memory.micro_batch(config.load(NEEDED), shape("small")) == 8
-    with pytest.raises(UserError, match=r"train.micro_batch: 'many' is not a whole number or auto"):
-        config.load([*NEEDED, "train.micro_batch=many"])
+    with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
+        config.load([*NEEDED, "micro_batch=many"])
 
 
 def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def differ(world: Any) -> str:
 def test_workers_whose_memories_differ_are_told_what_to_give(tmp_path: Path) -> None:
     said = toy.drive(2, differ, folder=tmp_path)
     assert said[0] == said[1]
-    assert "the workers would take 2, 4 windows at once; give the smallest, train.micro_batch=2" in said[0]
+    assert "the workers would take 2, 4 windows at once; give the smallest, micro_batch=2" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_what_a_run_saves_loads_in_transformers_with_our_logits(
     start_workers: Start, settings: Settings, folder: Path, tmp_path: Path
 ) -> None:
     """From a Hugging Face folder through a training into a Hugging Face folder, tokenizer and all."""
-    first = start_workers(1, settings(tmp_path / "run", model__weights=folder, train__steps=2, train__precision="bf16"))
+    first = start_workers(1, settings(tmp_path / "run", model__weights=folder, steps=2, precision="bf16"))
     assert first.wait() == [0], first.output
     saved = Path(done(tmp_path / "run")["checkpoint"]) / "model"
     net: Any = AutoModelForCausalLM.from_pretrained(saved).eval()
@@ -80,7 +80,7 @@ def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     run = tmp_path / "run"
-    assert start_workers(1, settings(run, model__weights=copy, train__steps=2)).wait() == [0]
+    assert start_workers(1, settings(run, model__weights=copy, steps=2)).wait() == [0]
     path = list_checkpoints(run)[-1]
     expected = load_file(path / "model" / "model.safetensors")["transformer.wpe.weight"]
     for source in (run, path, path / "model"):
@@ -88,7 +88,7 @@ def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
     # The folder is gone by the time the run goes on: its own checkpoint is enough.
     shutil.rmtree(copy)
     (run / "DONE").unlink()
-    again = start_workers(1, settings(run, model__weights=copy, train__steps=4))
+    again = start_workers(1, settings(run, model__weights=copy, steps=4))
     assert again.wait() == [0], again.output
     assert "event=resume step=2" in again.output
     assert done(run)["step"] == 4
@@ -131,7 +131,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: 
         (broken, {}, "cannot be read"),
         (tmp_path / "run", {}, "holds no checkpoint that verifies"),
         (folder, {"vocabulary": 501}, "has a vocabulary of 500, the data of 501"),
-        (folder, {"length": 129}, "has 128 positions, train.sequence_length is 129"),
+        (folder, {"length": 129}, "has 128 positions, sequence_length is 129"),
         (folder, {"preset": "micro"}, "set model.preset=tiny"),
         (renamed, {"tokenizer": tokenizer}, "has another tokenizer than the data, of the same size"),
     ]

@@ -27,7 +27,7 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
 ) -> None:
     """On two workers by the first; with the log line's and the report's word on the exchange."""
     run = tmp_path / "run"
-    arguments = settings(run, train__steps=6, metrics__profile="3:4", evaluation__sample_tokens=0)
+    arguments = settings(run, steps=6, metrics__profile="3:4", evaluation__sample_tokens=0)
     workers = start_workers(2, arguments)
     assert workers.wait() == [0, 0], workers.output
     assert sorted(path.name for path in (run / "profile").iterdir()) == ["steps-3-4.json.gz", "steps-3-4.txt"]
@@ -47,7 +47,7 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
 
 @pytest.mark.parametrize("given", ["3", "4:3", "0:2", "900:1100", "1222"])
 def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
-    with pytest.raises(UserError, match=r"^metrics\.profile: '.*' is not FIRST:LAST from 1 to train\.steps=1000"):
+    with pytest.raises(UserError, match=r"^metrics\.profile: '.*' is not FIRST:LAST from 1 to steps=1000"):
         config.load([*NEEDED, f"metrics.profile={given}"])
 
 
@@ -55,9 +55,9 @@ def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
     ("given", "sent", "named"),
     [
         ([], "none", "communication.compression=bf16"),
-        ([], "bf16", "train.tokens_per_step"),
+        ([], "bf16", "tokens_per_step"),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", "engine.zero_stage=1"),
-        (["engine.name=deepspeed"], "bf16", "train.tokens_per_step"),
+        (["engine.name=deepspeed"], "bf16", "tokens_per_step"),
         (["communication.sync=diloco"], "none", "communication.inner_steps"),
     ],
 )

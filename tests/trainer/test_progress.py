@@ -56,12 +56,12 @@ def test_weights_that_are_no_numbers_are_never_saved() -> None:
 def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
     common = ["data.directory=/data", "run.directory=/run"]
     path = tmp_path / "config.yaml"
-    path.write_text(config.resolved(config.load([*common, "train.micro_batch=4"])))
+    path.write_text(config.resolved(config.load([*common, "micro_batch=4"])))
     same = config.load([*common, "metrics.every=3"])
     assert resume.changes(path, same) == [], "micro-batches and log lines change no result"
-    other = config.load([*common, "optimizer.learning_rate=0.001", "train.tokens_per_step=65536"])
+    other = config.load([*common, "optimizer.learning_rate=0.001", "tokens_per_step=65536"])
     assert resume.changes(path, other) == [
-        ("train.tokens_per_step", 524_288, 65_536),
+        ("tokens_per_step", 524_288, 65_536),
         ("optimizer.learning_rate", 6e-4, 0.001),
     ]
 

@@ -15,7 +15,7 @@ def test_a_run_with_tokens_in_its_environment_writes_them_nowhere(
     tmp_path: Path, settings: Callable[..., list[str]]
 ) -> None:
     run = tmp_path / "run"
-    arguments = settings(run, **{"train.steps": 4, "checkpoint.every_steps": 2})
+    arguments = settings(run, **{"steps": 4, "checkpoint.every_steps": 2})
     done = subprocess.run(
         [sys.executable, "-m", "trainer.launch", "--standalone", "--nproc-per-node", "1", "--", *arguments],
         env={**os.environ, **CANARIES},

@@ -77,11 +77,11 @@ def arguments(encoder: Path) -> Callable[..., list[str]]:
             "question_answering.question_tokens": 16,
             "run.directory": run,
             "run.collective_timeout_seconds": 20,
-            "train.steps": 120,
-            "train.sequence_length": 64,
-            "train.micro_batch": 5,
-            "train.tokens_per_step": 64 * 10,
-            "train.precision": "fp32",
+            "steps": 120,
+            "sequence_length": 64,
+            "micro_batch": 5,
+            "tokens_per_step": 64 * 10,
+            "precision": "fp32",
             "optimizer.learning_rate": 5e-3,
             "optimizer.warmup_steps": 5,
             "checkpoint.every_steps": 0,
@@ -132,7 +132,7 @@ def test_it_learns_the_answers_and_says_how_well(
 def test_a_resumed_run_and_two_workers_take_the_same_steps(
     start_workers: Start, arguments: Callable[..., list[str]], tmp_path: Path, encoder: Path
 ) -> None:
-    short = {"train__steps": 12, "optimizer__schedule": "constant"}
+    short = {"steps": 12, "optimizer__schedule": "constant"}
     run(start_workers, arguments(tmp_path / "straight", **short), tmp_path / "straight")
     given = arguments(tmp_path / "broken", **short, checkpoint__every_steps=4)
     first = start_workers(1, given)
@@ -313,6 +313,6 @@ def test_bad_settings_are_told(
 
     assert "model.weights: missing" in refusal(model__weights="")
     assert "question_answering.train: missing" in refusal(question_answering__train="")
-    assert "longer than the 80 positions" in refusal(train__sequence_length=96, train__tokens_per_step=960)
+    assert "longer than the 80 positions" in refusal(sequence_length=96, tokens_per_step=960)
     assert "cannot be read as an encoder" in refusal(model__weights=dataset)
     assert "leaves no room" in refusal(question_answering__document_stride=60)

@@ -30,7 +30,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     start_workers: Start, settings: Settings, small_disk: Path
 ) -> None:
     run = small_disk / "run"
-    workers = start_workers(1, settings(run, train__steps=100_000, checkpoint__every_steps=20, checkpoint__keep=1))
+    workers = start_workers(1, settings(run, steps=100_000, checkpoint__every_steps=20, checkpoint__keep=1))
     wait_until(lambda: "event=checkpoint step=" in workers.output, 60, "a checkpoint")
     filler = fill(small_disk)
     wait_until(lambda: "event=checkpoint_failed" in workers.output, 60, "a failed checkpoint")
@@ -71,9 +71,9 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes: dict[str, Any] = {"train__steps": 40, "checkpoint__every_steps": 10, "optimizer__schedule": "constant"}
+    changes: dict[str, Any] = {"steps": 40, "checkpoint__every_steps": 10, "optimizer__schedule": "constant"}
     first = start_workers(1, settings(straight, **changes))
-    second = start_workers(1, settings(broken, **{**changes, "train__steps": 100_000}))
+    second = start_workers(1, settings(broken, **{**changes, "steps": 100_000}))
     wait_until(lambda: reached(broken, 35), 60, "step 35")
     second.kill()
     second.wait()
@@ -112,8 +112,8 @@ def test_training_may_wait_for_each_checkpoint_and_is_the_same(
 
 
 def test_a_tensor_of_another_size_is_named(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    assert start_workers(1, settings(tmp_path, train__steps=2)).wait() == [0]
-    workers = start_workers(1, settings(tmp_path, train__steps=4, model__preset="micro", train__sequence_length=32))
+    assert start_workers(1, settings(tmp_path, steps=2)).wait() == [0]
+    workers = start_workers(1, settings(tmp_path, steps=4, model__preset="micro", sequence_length=32))
     assert workers.wait() == [42]
     assert "is the checkpoint of another model" in workers.output
     assert "Traceback" not in workers.output

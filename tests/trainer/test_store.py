@@ -143,7 +143,7 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
 ) -> None:
     options = ["--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{pod.port}"]
     run = tmp_path / "run"
-    arguments = settings(run, train__steps=300, metrics__every=10)
+    arguments = settings(run, steps=300, metrics__every=10)
     nodes = [start_launcher(arguments, options) for _ in range(2)]
     wait_until(lambda: "world_size=2" in "".join(node.output for node in nodes), 90, "a round of two")
     pod.kill()
@@ -155,6 +155,6 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
 def test_one_machine_alone_needs_no_store(
     start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    launcher = start_launcher(settings(tmp_path / "run", train__steps=4), ["--standalone", "--nproc-per-node", "2"])
+    launcher = start_launcher(settings(tmp_path / "run", steps=4), ["--standalone", "--nproc-per-node", "2"])
     assert launcher.wait(120) == 0, launcher.output
     assert "event=round round=1 world_size=2" in launcher.output

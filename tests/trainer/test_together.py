@@ -58,10 +58,10 @@ def test_a_slow_storage_and_a_slow_compiler_meet_no_time_out(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     arguments = settings(tmp_path / "run", evaluation__sample_tokens=0)
-    first = start_workers(2, [*arguments, "train.steps=4", "optimizer.schedule_steps=6"])
+    first = start_workers(2, [*arguments, "steps=4", "optimizer.schedule_steps=6"])
     assert first.wait() == [0, 0], first.output
     (tmp_path / "run" / "DONE").unlink()
-    slow = [*arguments, "train.steps=6", f"run.collective_timeout_seconds={TIMEOUT}", "train.compile=true"]
+    slow = [*arguments, "steps=6", f"run.collective_timeout_seconds={TIMEOUT}", "compile=true"]
     again = start_workers(2, slow, slow_machine)
     assert again.wait(90) == [0, 0], again.output
     assert "event=resume step=4" in again.output
@@ -97,9 +97,9 @@ def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatc
     assert compiled.choose(chosen, torch.device("cuda"))[0]
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     assert "no C compiler" in compiled.choose(chosen, torch.device("cuda"))[1]
-    asked = config.load([*common, "train.compile=True"])
+    asked = config.load([*common, "compile=True"])
     assert compiled.choose(asked, torch.device("cpu")) == (True, "asked for")
-    refused = config.load([*common, "train.compile=no"])
+    refused = config.load([*common, "compile=no"])
     assert compiled.choose(refused, torch.device("cuda")) == (False, "asked for")
 
 

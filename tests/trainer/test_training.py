@@ -41,9 +41,7 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
     found = {}
     for world in (1, 2, 3, 5):
         run = tmp_path / str(world)
-        workers = start_workers(
-            world, settings(run, evaluation__every=5, train__micro_batch=4, optimizer__learning_rate=1e-2)
-        )
+        workers = start_workers(world, settings(run, evaluation__every=5, micro_batch=4, optimizer__learning_rate=1e-2))
         assert workers.wait(PATIENCE) == [0] * world, workers.output
         validation = [line["validation_loss"] for line in metrics(run) if "validation_loss" in line]
         # The norms, too: AdamW hides a gradient that is wrong by a factor.
@@ -56,7 +54,7 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
 
 
 def test_the_first_loss_is_that_of_an_untrained_model(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    workers = start_workers(1, settings(tmp_path, train__steps=1))
+    workers = start_workers(1, settings(tmp_path, steps=1))
     assert workers.wait(PATIENCE) == [0], workers.output
     assert done(tmp_path)["initial_validation_loss"] == pytest.approx(torch.tensor(500.0).log().item(), abs=0.1)
 
@@ -65,7 +63,7 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes = {"train__steps": 120, "checkpoint__every_steps": 20, "evaluation__every": 50}
+    changes = {"steps": 120, "checkpoint__every_steps": 20, "evaluation__every": 50}
     workers = start_workers(2, settings(straight, **changes))
     again = start_workers(2, settings(broken, **changes))
     wait_until(lambda: reached(broken, 50), PATIENCE, "step 50")
@@ -88,12 +86,12 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
 
 def test_a_run_goes_on_with_another_number_of_workers(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     straight, changed = tmp_path / "straight", tmp_path / "changed"
-    assert start_workers(1, settings(straight, train__steps=40)).wait(PATIENCE) == [0]
-    first = start_workers(3, settings(changed, train__steps=40, checkpoint__every_steps=5))
+    assert start_workers(1, settings(straight, steps=40)).wait(PATIENCE) == [0]
+    first = start_workers(3, settings(changed, steps=40, checkpoint__every_steps=5))
     wait_until(lambda: len(list_checkpoints(changed)) > 0, PATIENCE, "a checkpoint")
     first.kill()
     first.wait(PATIENCE)
-    second = start_workers(2, settings(changed, train__steps=40))
+    second = start_workers(2, settings(changed, steps=40))
     assert second.wait(PATIENCE) == [0, 0], second.output
     assert list(losses(changed).values()) == pytest.approx(list(losses(straight).values()), abs=1e-5)
 
@@ -104,10 +102,10 @@ def test_sigterm_to_one_worker_makes_all_save_the_same_step(
 ) -> None:
     """The one that got the notice ends with 143, the other asks to be started again with 75."""
     if moment == "training":
-        changes: dict[str, Any] = {"train__steps": 100_000}
+        changes: dict[str, Any] = {"steps": 100_000}
     else:  # evaluations without end, so that the notice meets one
-        changes = {"train__steps": 100_000, "evaluation__every": 5, "evaluation__batches": 100_000}
-        changes["train__micro_batch"] = 1
+        changes = {"steps": 100_000, "evaluation__every": 5, "evaluation__batches": 100_000}
+        changes["micro_batch"] = 1
     workers = start_workers(2, settings(tmp_path, **changes))
     wait_until(lambda: reached(tmp_path, 7), PATIENCE, "step 7")
     workers.kill(signal.SIGTERM, only=1)
@@ -121,7 +119,7 @@ def test_sigterm_to_one_worker_makes_all_save_the_same_step(
 def test_a_worker_whose_peer_was_killed_leaves_at_once(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    workers = start_workers(2, settings(tmp_path, train__steps=100_000))
+    workers = start_workers(2, settings(tmp_path, steps=100_000))
     wait_until(lambda: reached(tmp_path, 5), PATIENCE, "step 5")
     workers.kill(signal.SIGKILL, only=0)
     assert workers.wait(15) == [-9, 75], workers.output
@@ -133,7 +131,7 @@ def test_a_loss_that_is_no_number_ends_with_42_and_keeps_the_last_good_checkpoin
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     changes = {"optimizer__learning_rate": 1e30, "optimizer__warmup_steps": 10, "optimizer__clip": 0}
-    workers = start_workers(2, settings(tmp_path, checkpoint__every_steps=1, train__steps=500, **changes))
+    workers = start_workers(2, settings(tmp_path, checkpoint__every_steps=1, steps=500, **changes))
     assert workers.wait(PATIENCE) == [42, 42], workers.output
     assert "training diverged; lower optimizer.learning_rate" in workers.output
     assert "Traceback" not in workers.output
@@ -152,10 +150,10 @@ def test_bad_input_ends_with_42_and_one_line(start_workers: Start, settings: Set
     cases = [
         (settings(tmp_path / "a", data__directory=tmp_path / "empty"), "holds no index.json"),
         (
-            settings(tmp_path / "b", train__sequence_length=128, train__micro_batch=1, train__precision="fp16"),
+            settings(tmp_path / "b", sequence_length=128, micro_batch=1, precision="fp16"),
             "accelerator",
         ),
-        (settings(tmp_path / "c", train__stepz=3), "did you mean train.steps?"),
+        (settings(tmp_path / "c", stepz=3), "did you mean steps?"),
     ]
     for arguments, said in cases:
         workers = start_workers(1, arguments)
@@ -166,8 +164,8 @@ def test_bad_input_ends_with_42_and_one_line(start_workers: Start, settings: Set
 
 
 def test_a_checkpoint_of_another_model_is_refused(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    assert start_workers(1, settings(tmp_path, train__steps=2)).wait(PATIENCE) == [0]
-    workers = start_workers(1, settings(tmp_path, train__steps=4, model__preset="micro"))
+    assert start_workers(1, settings(tmp_path, steps=2)).wait(PATIENCE) == [0]
+    workers = start_workers(1, settings(tmp_path, steps=4, model__preset="micro"))
     assert workers.wait(PATIENCE) == [42]
     assert "checkpoint of another model" in workers.output
 
@@ -198,7 +196,7 @@ def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tm
 
 
 def test_checkpoints_come_by_time(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    workers = start_workers(1, settings(tmp_path, train__steps=100_000, checkpoint__every_minutes=0.01))
+    workers = start_workers(1, settings(tmp_path, steps=100_000, checkpoint__every_minutes=0.01))
     wait_until(lambda: workers.output.count("event=checkpoint") >= 2, PATIENCE, "two checkpoints")
     workers.kill()
 
@@ -222,7 +220,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(settings: Settings, tmp_path: Path) -> None:
-    arguments = settings(tmp_path, train__steps=4, checkpoint__every_steps=2, metrics__tensorboard=False)
+    arguments = settings(tmp_path, steps=4, checkpoint__every_steps=2, metrics__tensorboard=False)
     full = subprocess.run([sys.executable, "-c", FULL_DISK, *arguments], capture_output=True, text=True, check=False)
     assert "event=checkpoint_failed step=2" in full.stdout, full.stderr
     assert full.returncode == 42
@@ -240,7 +238,7 @@ def test_a_notice_is_heard_in_the_middle_of_a_long_step(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     """A step of 8,000 micro-batches takes far longer than the notice: it is given up, and computed again at resume."""
-    changes = {"train__tokens_per_step": 512_000, "evaluation__batches": 1}
+    changes = {"tokens_per_step": 512_000, "evaluation__batches": 1}
     workers = start_workers(2, settings(tmp_path, **changes))
     wait_until(lambda: "step=0 validation_loss" in workers.output, PATIENCE, "the first step began")
     workers.kill(signal.SIGTERM, only=0)
@@ -255,7 +253,7 @@ def test_accumulation_equals_a_big_batch(start_workers: Start, settings: Setting
     found = {}
     for size in (16, 1):
         run = tmp_path / str(size)
-        workers = start_workers(1, settings(run, train__micro_batch=size, train__steps=6, evaluation__every=0))
+        workers = start_workers(1, settings(run, micro_batch=size, steps=6, evaluation__every=0))
         assert workers.wait(PATIENCE) == [0], workers.output
         found[size] = [(line["loss"], line["gradient_norm"]) for line in metrics(run) if "loss" in line]
     assert [value for pair in found[1] for value in pair] == pytest.approx(

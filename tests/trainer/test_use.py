@@ -29,8 +29,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     """A finished run with checkpoints at steps 10, 20 and 25."""
     folder = tmp_path_factory.mktemp("runs") / "opticks"
     settings = f"""
-        model.preset=tiny data.directory={dataset} run.directory={folder} train.steps=25 train.tokens_per_step=512
-        train.sequence_length=32 train.micro_batch=2 train.precision=fp32 optimizer.learning_rate=0.01
+        model.preset=tiny data.directory={dataset} run.directory={folder} steps=25 tokens_per_step=512
+        sequence_length=32 micro_batch=2 precision=fp32 optimizer.learning_rate=0.01
         optimizer.warmup_steps=2 evaluation.batches=5 evaluation.sample_tokens=8 checkpoint.every_steps=10
         metrics.tensorboard=false
     """
@@ -186,10 +186,10 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
 ) -> None:
     run = tmp_path / "answers"
     settings = f"""
-        task.name=question_answering model.preset=weights model.weights={encoder} run.directory={run} train.steps=2
-        question_answering.train={QUESTIONS} question_answering.validation={QUESTIONS} train.sequence_length=64
-        question_answering.document_stride=8 question_answering.question_tokens=16 train.micro_batch=5
-        train.tokens_per_step=640 train.precision=fp32 metrics.tensorboard=false
+        task=question_answering model.preset=weights model.weights={encoder} run.directory={run} steps=2
+        question_answering.train={QUESTIONS} question_answering.validation={QUESTIONS} sequence_length=64
+        question_answering.document_stride=8 question_answering.question_tokens=16 micro_batch=5
+        tokens_per_step=640 precision=fp32 metrics.tensorboard=false
     """
     command = [sys.executable, "-m", "trainer.train", *settings.split()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

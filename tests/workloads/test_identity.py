@@ -76,7 +76,7 @@ def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
     training = TrainingConfig(model="tiny", steps=20, tokens_per_step=256, sequence_length=64, micro_batch=2)
     training = training.model_copy(update={"optimizer": training.optimizer.model_copy(update={"warmup_steps": 3})})
     config = load(training_arguments(training, "/data/datasets/x", "/data/runs/y"))
-    assert config.train.steps == 20
+    assert config.steps == 20
     assert config.model.preset == "tiny"
     assert config.optimizer.warmup_steps == 3
     assert str(config.run.directory) == "/data/runs/y"

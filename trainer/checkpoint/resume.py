@@ -1,16 +1,13 @@
 """Takes a run up where its newest checkpoint left it, and tells what is no longer as it was."""
 
-import dataclasses
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer import log
 from trainer.checkpoint.format import Checkpoint, list_checkpoints, load_optimizer, verify_checkpoint
-from trainer.config.schema import Config
+from trainer.config.schema import Config, resolved, stored
 from trainer.errors import UserError
 from trainer.parallel import world as distributed
 from trainer.parallel.engine import Engine
@@ -25,10 +22,10 @@ FRESH = "the optimizer's state begins afresh where it does not fit"
 EFFECTS = {
     "data.directory": ORDER,
     "run.seed": ORDER,
-    "train.sequence_length": ORDER,
-    "train.tokens_per_step": f"{ORDER}; the batch has another size",
-    "train.steps": SCHEDULE,
-    "train.precision": "losses differ from here on by rounding",
+    "sequence_length": ORDER,
+    "tokens_per_step": f"{ORDER}; the batch has another size",
+    "steps": SCHEDULE,
+    "precision": "losses differ from here on by rounding",
     "optimizer.name": FRESH,
     "optimizer.learning_rate": SCHEDULE,
     "optimizer.warmup_steps": SCHEDULE,
@@ -81,10 +78,10 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
-    before = _settings(found.path / "config.yaml").get("task.name", config.task.name)
-    if before != config.task.name:
+    before = _settings(found.path / "config.yaml").get("task", config.task)
+    if before != config.task:
         raise UserError(
-            f"{found.path} is a checkpoint of task.name={before}, not {config.task.name}; use another run.directory, "
+            f"{found.path} is a checkpoint of task={before}, not {config.task}; use another run.directory, "
             "and model.weights to start from these weights"
         )
     work.load_model(found.path / "model")
@@ -92,16 +89,12 @@ def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
 
 def changes(path: Path, config: Config) -> list[tuple[str, Any, Any]]:
     """Key, value in the checkpoint's config.yaml, and value now, of each setting that matters and has changed."""
-    before, now = _settings(path), _flat(dataclasses.asdict(config))
+    before, now = _settings(path), stored(resolved(config))
     return [(key, before[key], now[key]) for key in EFFECTS if key in before and before[key] != now.get(key)]
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    return _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
-
-
-def _flat(document: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, content in document.items() for key, value in content.items()}
+    return stored(path.read_text(encoding="utf-8"))
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:

@@ -2,7 +2,7 @@
 
 Optimizer, scheduler, clipping and precision become keys of config.py: so they are checked, stored in each checkpoint
 and kept when the engine changes. The section zero_optimization goes to DeepSpeed. Sizes of batches follow from
-train.tokens_per_step, train.micro_batch and the number of workers; the file may repeat them, not contradict them.
+tokens_per_step, micro_batch and the number of workers; the file may repeat them, not contradict them.
 """
 
 import json
@@ -16,8 +16,8 @@ PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_brea
 IGNORED = {
     "steps_per_print": "metrics.every says when to log",
     "zero_allow_untested_optimizer": "the optimizer is ours",
-    "gradient_accumulation_steps": "it follows from train.tokens_per_step and the number of workers",
-    "amp": "train.precision says it",
+    "gradient_accumulation_steps": "it follows from tokens_per_step and the number of workers",
+    "amp": "precision says it",
 }
 DEPRECATED = {
     "cpu_offload": ("offload_optimizer", {"device": "cpu"}),
@@ -72,7 +72,7 @@ class _Reader:
         sections = {"zero_optimization": self._zero(document.pop("zero_optimization", {}))}
         self._precision(document)
         self._set("optimizer.clip", document.pop("gradient_clipping", None))
-        self._set("train.micro_batch", document.pop("train_micro_batch_size_per_gpu", None))
+        self._set("micro_batch", document.pop("train_micro_batch_size_per_gpu", None))
         sequences = document.pop("train_batch_size", None)
         accumulation = document.get("gradient_accumulation_steps")
         exchange = document.pop("communication_data_type", None)
@@ -158,7 +158,7 @@ class _Reader:
         if len(found) > 1:
             self._problem("fp16 and bf16 are both enabled; enable one")
         elif found:
-            self._set("train.precision", found[0])
+            self._set("precision", found[0])
 
     def _set(self, key: str, value: Any) -> None:
         if value in (None, AUTO):

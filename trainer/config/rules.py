@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 CHOICES = {
     "data.verify": ("auto", "always", "never"),
-    "task.name": ("language_model", "distillation", "question_answering"),
-    "train.precision": ("auto", "fp32", "bf16", "fp16"),
+    "task": ("language_model", "distillation", "question_answering"),
+    "precision": ("auto", "fp32", "bf16", "fp16"),
     "optimizer.name": ("adamw", "muon"),
     "optimizer.schedule": ("cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"),
     "engine.name": ("ddp", "deepspeed"),
@@ -30,8 +30,10 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
             problems.append(f"{key}: {message}")
 
     def value(key: str) -> Any:
-        section, name = key.split(".")
-        return getattr(getattr(config, section), name)
+        found: Any = config
+        for name in key.split("."):
+            found = getattr(found, name)
+        return found
 
     preset = PRESETS.get(config.model.preset)
     if config.model.preset == "weights":
@@ -39,7 +41,7 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
     else:
         names = ", ".join(PRESETS)
         rule(preset is not None, "model.preset", f"{config.model.preset!r} is not one of {names}, weights")
-    answering = config.task.name == "question_answering"
+    answering = config.task == "question_answering"
     for key in ("data.directory", "run.directory"):
         rule(
             bool(value(key)) or (answering and key == "data.directory"),
@@ -54,7 +56,7 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
             "model.weights",
             "missing; name an encoder, as in model.weights=bert-base-uncased",
         )
-    if config.task.name == "distillation":
+    if config.task == "distillation":
         rule(
             bool(config.distillation.teacher),
             "distillation.teacher",
@@ -64,18 +66,18 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         0 <= config.distillation.alpha <= 1, "distillation.alpha", f"{config.distillation.alpha} is not between 0 and 1"
     )
     stride, question = config.question_answering.document_stride, config.question_answering.question_tokens
-    room = config.train.sequence_length - question - 4  # special tokens: two after the question, one at each end
+    room = config.sequence_length - question - 4  # special tokens: two after the question, one at each end
     rule(
         not answering or stride < room,
         "question_answering.document_stride",
-        f"{stride} leaves no room for text beside it: train.sequence_length - question_tokens - 4 = {room}",
+        f"{stride} leaves no room for text beside it: sequence_length - question_tokens - 4 = {room}",
     )
     for key, allowed in CHOICES.items():
         rule(value(key) in allowed, key, f"{value(key)!r} is not one of {', '.join(map(str, allowed))}")
     for key in (
-        "train.steps",
-        "train.tokens_per_step",
-        "train.sequence_length",
+        "steps",
+        "tokens_per_step",
+        "sequence_length",
         "optimizer.learning_rate",
         "optimizer.epsilon",
         "optimizer.skipped_steps_limit",
@@ -119,26 +121,25 @@ def broken(config: "Config", failed: set[str]) -> list[str]:
         "engine.deepspeed_config",
         "given, but engine.name is ddp; add engine.name=deepspeed or leave the file out",
     )
-    train = config.train
     traced = re.fullmatch(r"(\d+):(\d+)", config.metrics.profile)
     rule(
-        not config.metrics.profile or bool(traced and 1 <= int(traced[1]) <= int(traced[2]) <= train.steps),
+        not config.metrics.profile or bool(traced and 1 <= int(traced[1]) <= int(traced[2]) <= config.steps),
         "metrics.profile",
-        f"{config.metrics.profile!r} is not FIRST:LAST from 1 to train.steps={train.steps}; in YAML, put it in quotes",
+        f"{config.metrics.profile!r} is not FIRST:LAST from 1 to steps={config.steps}; in YAML, put it in quotes",
     )
     if preset is not None and not answering:
         rule(
-            train.sequence_length <= preset.positions,
-            "train.sequence_length",
-            f"{train.sequence_length} is longer than the {preset.positions} positions of preset {config.model.preset}",
+            config.sequence_length <= preset.positions,
+            "sequence_length",
+            f"{config.sequence_length} is longer than the {preset.positions} positions of preset {config.model.preset}",
         )
-    rule(train.micro_batch >= 0, "train.micro_batch", f"{train.micro_batch} is negative; 0 or auto chooses one")
-    window = train.sequence_length * (train.micro_batch or 1)
+    rule(config.micro_batch >= 0, "micro_batch", f"{config.micro_batch} is negative; 0 or auto chooses one")
+    window = config.sequence_length * (config.micro_batch or 1)
     if window > 0:
-        nearest = max(1, round(train.tokens_per_step / window)) * window
+        nearest = max(1, round(config.tokens_per_step / window)) * window
         rule(
-            train.tokens_per_step % window == 0,
-            "train.tokens_per_step",
-            f"{train.tokens_per_step} is no multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
+            config.tokens_per_step % window == 0,
+            "tokens_per_step",
+            f"{config.tokens_per_step} is no multiple of sequence_length x micro_batch = {window}; nearest: {nearest}",
         )
     return problems

@@ -1,6 +1,6 @@
 """Every setting of a training run and its default; rules.py has the rules about them.
 
-Read from an optional YAML file, then from dotted overrides (`train.steps=200`), so that one file serves several runs.
+Read from an optional YAML file, then from overrides (`steps=200`), so that one file serves several runs.
 All problems are reported together: a person mends them in one go, and no accelerator is rented to find the second.
 """
 
@@ -16,11 +16,17 @@ from trainer.config import deepspeed_json, rules
 from trainer.config.values import Size, Switch, from_yaml, parse
 from trainer.errors import UserError
 
-
-@dataclass(frozen=True)
-class Task:
-    name: str = "language_model"
-    """language_model | distillation | question_answering: what is learned, see work.py."""
+RENAMED = {
+    "task.name": "task",
+    "train.steps": "steps",
+    "train.tokens_per_step": "tokens_per_step",
+    "train.sequence_length": "sequence_length",
+    "train.micro_batch": "micro_batch",
+    "train.precision": "precision",
+    "train.compile": "compile",
+    "train.require_capability": "require_capability",
+}
+"""Former names of keys."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +57,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Train:
-    steps: int = 1000
-    """Optimizer steps from the beginning of the run, however often it is interrupted."""
-    tokens_per_step: int = 524_288
-    """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
-    sequence_length: int = 1024
-    """Tokens in one training window."""
-    micro_batch: Size = 0
-    """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
-    tokens (memory.py); 8 on a CPU and in other tasks than language_model."""
-    precision: str = "auto"
-    """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
-    compile: Switch = "auto"
-    """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
-    of a run; later workers find the compiled code in the run directory."""
-    require_capability: str = ""
-    """Processor flag that every node must have, such as amx_bf16: see capability.py. Empty: any processor will do."""
-
-
-@dataclass(frozen=True)
 class Optimizer:
     learning_rate: float = 6e-4
     """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
@@ -82,7 +68,7 @@ class Optimizer:
     """What follows the warm-up. cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
     warmup_decay_linear (DeepSpeed's WarmupDecayLR with each of its warm-ups; both end at 0)."""
     schedule_steps: int = 0
-    """Updates until the decay ends. 0: train.steps."""
+    """Updates until the decay ends. 0: steps."""
     final_fraction: float = 0.1
     """What cosine, linear and wsd end at, as a part of learning_rate."""
     decay_fraction: float = 0.2
@@ -178,7 +164,7 @@ class Metrics:
 class Distillation:
     teacher: str = ""
     """The model to learn from: a Hugging Face folder or name, one of our runs or checkpoints. Same tokens as the
-    data's. Required by task.name=distillation."""
+    data's. Required by task=distillation."""
     temperature: float = 2.0
     """How much both distributions are softened before they are compared. 1: not at all."""
     alpha: float = 0.5
@@ -207,11 +193,27 @@ class QuestionAnswering:
 
 @dataclass(frozen=True)
 class Config:
-    task: Task = field(default_factory=Task)
+    task: str = "language_model"
+    """language_model | distillation | question_answering: what is learned, see work.py."""
+    steps: int = 1000
+    """Optimizer steps from the beginning of the run, however often it is interrupted."""
+    tokens_per_step: int = 524_288
+    """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
+    sequence_length: int = 1024
+    """Tokens in one training window."""
+    micro_batch: Size = 0
+    """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
+    tokens (memory.py); 8 on a CPU and in other tasks than language_model."""
+    precision: str = "auto"
+    """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
+    compile: Switch = "auto"
+    """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
+    of a run; later workers find the compiled code in the run directory."""
+    require_capability: str = ""
+    """Processor flag that every node must have, such as amx_bf16: see capability.py. Empty: any processor will do."""
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     run: Run = field(default_factory=Run)
-    train: Train = field(default_factory=Train)
     optimizer: Optimizer = field(default_factory=Optimizer)
     engine: Engine = field(default_factory=Engine)
     communication: Communication = field(default_factory=Communication)
@@ -226,7 +228,10 @@ def keys() -> dict[str, tuple[Any, Any]]:
     """Every dotted key with its type and default."""
     result: dict[str, tuple[Any, Any]] = {}
     for section in fields(Config):
-        cls = get_type_hints(Config)[section.name]
+        cls = get_type_hints(Config, include_extras=True)[section.name]
+        if not is_dataclass(cls):
+            result[section.name] = (cls, section.default)
+            continue
         for item in fields(cls):
             kind = get_type_hints(cls, include_extras=True)[item.name]
             result[f"{section.name}.{item.name}"] = (kind, item.default)
@@ -250,25 +255,24 @@ def load(arguments: list[str]) -> Config:
             key, _, text = argument.partition("=")
             values[key] = text
         else:
-            problems.append(f"{argument}: not an argument; write --config FILE.yaml or section.key=value")
-    parsed = parse(values, keys(), problems)
+            problems.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
+    parsed = parse(values, keys(), RENAMED, problems)
     if parsed.get("engine.deepspeed_config"):
         from_json = deepspeed_json.read(parsed["engine.deepspeed_config"], problems).settings
-        for key, value in parse(from_json, keys(), problems).items():
+        for key, value in parse(from_json, keys(), RENAMED, problems).items():
             if key in parsed and parsed[key] != value:
                 problems.append(
                     f"{key}: {parsed[key]} was given, but {parsed['engine.deepspeed_config']} says {value}; make them "
                     "equal or give only one"
                 )
             parsed[key] = value
-    config = Config(
-        **{
-            section.name: section.type(
-                **{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")}
-            )
-            for section in _sections()
-        }
-    )
+    sections: dict[str, Any] = {
+        section.name: section.type(
+            **{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")}
+        )
+        for section in _sections()
+    }
+    config = Config(**sections, **{key: value for key, value in parsed.items() if "." not in key})
     problems += rules.broken(config, failed=set(values) - set(parsed))
     if problems:
         raise UserError("\n".join(problems))
@@ -289,6 +293,16 @@ class _Section:
 def _sections() -> list[_Section]:
     hints = get_type_hints(Config)
     return [_Section(item.name, hints[item.name]) for item in fields(Config) if is_dataclass(hints[item.name])]
+
+
+def stored(text: str) -> dict[str, Any]:
+    """What `resolved` wrote, by dotted key; in runs that began before a key got its present name, under that."""
+    flat: dict[str, Any] = {}
+    for section, content in yaml.safe_load(text).items():
+        for key, value in content.items() if isinstance(content, dict) else [("", content)]:
+            dotted = f"{section}.{key}" if key else section
+            flat[RENAMED.get(dotted, dotted)] = value
+    return flat
 
 
 def run_directory(config: Config) -> Path:

@@ -38,9 +38,7 @@ def from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
         return {}
     flat: dict[str, Any] = {}
     if not isinstance(document, dict):
-        problems.append(
-            f"--config {path}: holds a {type(document).__name__}; write sections such as `train: {{steps: 10}}`"
-        )
+        problems.append(f"--config {path}: holds a {type(document).__name__}; write settings such as `steps: 10`")
         return {}
     for section, content in document.items():
         if isinstance(content, dict):
@@ -50,13 +48,18 @@ def from_yaml(path: str, problems: list[str]) -> dict[str, Any]:
     return flat
 
 
-def parse(values: dict[str, Any], known: dict[str, tuple[Any, Any]], problems: list[str]) -> dict[str, Any]:
+def parse(
+    values: dict[str, Any], known: dict[str, tuple[Any, Any]], renamed: dict[str, str], problems: list[str]
+) -> dict[str, Any]:
     """The well-formed settings among the `known` ones (each with its type); a problem for each other one."""
     parsed: dict[str, Any] = {}
     for key, given in values.items():
+        if key in renamed:
+            problems.append(f"{key}: renamed to {renamed[key]}")
+            continue
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            sections = dict.fromkeys(name.partition(".")[0] for name in known)
+            sections = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
             hint = f"did you mean {near[0]}?" if near else f"known sections: {', '.join(sections)}"
             problems.append(f"{key}: no such setting; {hint}")
             continue

@@ -21,7 +21,7 @@ def require(flag: str, cpuinfo: Path = CPUINFO) -> None:
     if flag not in flags:
         present = [name for name in KNOWN if name in flags]
         raise UserError(
-            f"train.require_capability: this node ({model}) has no {flag}, only {', '.join(present) or 'less'}; "
+            f"require_capability: this node ({model}) has no {flag}, only {', '.join(present) or 'less'}; "
             "use a machine type that has it (amx_bf16: Sapphire Rapids, such as c3-highmem-8), or remove the setting"
         )
 

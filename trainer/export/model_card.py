@@ -6,19 +6,20 @@ from typing import Any
 
 import yaml
 
+from trainer.config.schema import stored
 from trainer.contract import DONE
 from trainer.files import read_json
 from trainer.models.source import Source
 
 SHOWN = (
-    "task.name",
+    "task",
     "model.weights",
     "distillation.teacher",
     "distillation.temperature",
     "distillation.alpha",
-    "train.tokens_per_step",
-    "train.sequence_length",
-    "train.precision",
+    "tokens_per_step",
+    "sequence_length",
+    "precision",
     "optimizer.name",
     "optimizer.learning_rate",
     "optimizer.schedule",
@@ -47,8 +48,8 @@ def text(source: Source, net: Any, dtype: str) -> str:
         "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
         "## Use\n\n```python\n" + (_GENERATE if language else _ANSWER) + "```",
     ]
-    settings = [(key, value) for key in SHOWN if (value := _lookup(configuration, key)) not in (None, "")]
-    if _lookup(configuration, "task.name") != "distillation":
+    settings = [(key, value) for key in SHOWN if (value := configuration.get(key)) not in (None, "")]
+    if configuration.get("task") != "distillation":
         settings = [(key, value) for key, value in settings if not key.startswith("distillation.")]
     if settings:
         table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
@@ -63,7 +64,7 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
     rows: list[tuple[str, str]] = []
     if source.step is not None:
         rows.append(("step", f"{source.step:,}"))
-        per_step = _lookup(configuration, "train.tokens_per_step")
+        per_step = configuration.get("tokens_per_step")
         if language and per_step:
             rows.append(("tokens trained on", f"{source.step * per_step:,}"))
     loss = source.figures.get("validation_loss")
@@ -76,17 +77,12 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
 
 def _configuration(source: Source) -> dict[str, Any]:
     path = source.checkpoint / "config.yaml" if source.checkpoint else None
-    return (yaml.safe_load(path.read_text("utf-8")) or {}) if path and path.exists() else {}
+    return stored(path.read_text("utf-8")) if path and path.exists() else {}
 
 
 def _named(value: Any) -> Any:
     """A folder of the machine it was trained on by its last part only."""
     return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value
-
-
-def _lookup(configuration: dict[str, Any], key: str) -> Any:
-    section, _, name = key.partition(".")
-    return configuration.get(section, {}).get(name)
 
 
 _GENERATE = """\

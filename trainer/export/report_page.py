@@ -99,7 +99,7 @@ def _figures(runs: list[Run]) -> str:
 
 def _perplexity(run: Run) -> float | None:
     loss = run.last("validation_loss")
-    if loss is None or run.settings.get("task.name") == "question_answering":
+    if loss is None or run.settings.get("task") == "question_answering":
         return None
     return math.exp(min(loss, 700.0))
 

@@ -73,7 +73,7 @@ def draw(runs: list[Run]) -> dict[str, bytes]:
 
 
 def _language(runs: list[Run]) -> bool:
-    return all(run.settings.get("task.name", "language_model") != "question_answering" for run in runs)
+    return all(run.settings.get("task", "language_model") != "question_answering" for run in runs)
 
 
 def _curves(runs: list[Run], title: str, unit: str, plot: Any) -> bytes:
@@ -142,7 +142,7 @@ def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
 
 def _horizontal(runs: list[Run]) -> tuple[list[int], str]:
     """What to multiply each run's steps by: tokens are compared where a step is not the same number of them."""
-    per_step = [run.settings.get("train.tokens_per_step") for run in runs]
+    per_step = [run.settings.get("tokens_per_step") for run in runs]
     if None in per_step or len(set(per_step)) == 1 or not _language(runs):
         return [1] * len(runs), "step"
     return [int(count or 1) for count in per_step], "tokens"

@@ -29,12 +29,12 @@ SIGNATURE_BYTES = 32
 
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
-    """Whether train.compile means yes here, and the reason."""
-    if config.train.compile != "auto":
-        return config.train.compile == "true", "asked for"
+    """Whether compile means yes here, and the reason."""
+    if config.compile != "auto":
+        return config.compile == "true", "asked for"
     if device.type != "cuda":
         return False, "a CPU gains little by it and compiles for half a minute"
-    if config.task.name == "question_answering":
+    if config.task == "question_answering":
         return False, "its windows differ in length, and each length is compiled anew"
     if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
         return False, "this image has no C compiler, which Triton needs"

@@ -40,17 +40,16 @@ def estimate(layers: int, heads: int, width: int, vocabulary: int, positions: in
 
 
 def micro_batch(config: Config, shape: Any = None, memory: float | None = None) -> int:
-    """Windows in one pass of one worker: train.micro_batch, or a power of two that divides the step.
+    """Windows in one pass of one worker: micro_batch, or a power of two that divides the step.
 
     shape: GPT-2's configuration, for models that `estimate` knows; memory: bytes of the device, default: this one's.
     """
-    train = config.train
-    if train.micro_batch:
-        return train.micro_batch
-    samples = train.tokens_per_step // train.sequence_length
+    if config.micro_batch:
+        return config.micro_batch
+    samples = config.tokens_per_step // config.sequence_length
     if memory is None and torch.cuda.is_available():
         memory = float(torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", "0"))).total_memory)
-    most = UNIT if memory is None or shape is None else fitting(shape, train.sequence_length, memory)
+    most = UNIT if memory is None or shape is None else fitting(shape, config.sequence_length, memory)
     # With more than its share in one pass, a worker would leave others without work.
     most = min(most, max(1, samples // int(os.environ.get("WORLD_SIZE", "1"))))
     return max(2**power for power in range(most.bit_length()) if samples % 2**power == 0)

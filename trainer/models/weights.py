@@ -162,7 +162,7 @@ def _check(weights: str, config: GPT2Config, preset: str, vocabulary: int, lengt
         )
     if config.n_positions < length:
         raise UserError(
-            f"model.weights: {weights} has {config.n_positions} positions, train.sequence_length is {length}; "
+            f"model.weights: {weights} has {config.n_positions} positions, sequence_length is {length}; "
             "shorten the sequence"
         )
 

@@ -36,7 +36,7 @@ def advice(config: Config, sent: str) -> str:
     if config.engine.name == "deepspeed" and config.engine.zero_stage == 2:
         return "engine.zero_stage=1 exchanges once a step, not after each micro-batch"
     return (
-        f"a larger train.tokens_per_step than {config.train.tokens_per_step} exchanges less often; between nodes on a "
+        f"a larger tokens_per_step than {config.tokens_per_step} exchanges less often; between nodes on a "
         "slow link, communication.sync=diloco"
     )
 

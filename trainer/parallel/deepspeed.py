@@ -237,7 +237,7 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
         if meaning.sequences_per_step not in (None, sequences):
             problems.append(
                 f"engine.deepspeed_config: {path} says train_batch_size {meaning.sequences_per_step}, but a step has "
-                f"{sequences} sequences (train.tokens_per_step / train.sequence_length); make them equal or leave "
+                f"{sequences} sequences (tokens_per_step / sequence_length); make them equal or leave "
                 "it out"
             )
         if meaning.accumulation not in (None, turns):

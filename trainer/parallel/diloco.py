@@ -36,7 +36,7 @@ class DilocoEngine(DdpEngine):
         if world.size > per_step:
             raise UserError(
                 f"communication.sync=diloco: {world.size} workers, but a step has {per_step} micro-batches; each needs "
-                "one: use fewer workers, a smaller train.micro_batch or a larger train.tokens_per_step"
+                "one: use fewer workers, a smaller micro_batch or a larger tokens_per_step"
             )
         # The loss of a worker is the mean over its own items.
         own = work.items_per_step * len(share(per_step, world.rank, world.size)) / per_step

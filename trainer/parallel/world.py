@@ -202,5 +202,5 @@ def barrier(world: World) -> None:
 
 
 def precision(name: str, device: torch.device) -> torch.dtype:
-    """The type of the matrix products for train.precision on this device; see precision.py."""
+    """The type of the matrix products for precision on this device; see precision.py."""
     return TYPES[choose(name, hardware(device))[0]]

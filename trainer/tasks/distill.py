@@ -47,8 +47,8 @@ def build(config: Config) -> Work:
     module = Distillation(student, teacher, settings.temperature, settings.alpha)
 
     def results() -> dict[str, Any]:
-        count = min(COMPARED, windows(len(dataset.validation), config.train.sequence_length))
-        inputs, _ = gather(dataset.validation, np.arange(count), config.train.sequence_length)
+        count = min(COMPARED, windows(len(dataset.validation), config.sequence_length))
+        inputs, _ = gather(dataset.validation, np.arange(count), config.sequence_length)
         return {"distillation_divergence": module.divergence(torch.from_numpy(inputs).to(student.device))}
 
     return dataclasses.replace(
@@ -56,7 +56,7 @@ def build(config: Config) -> Work:
         module=module,
         flops_per_token=work.flops_per_token
         # The teacher has no way back, which is two thirds of the work.
-        + model.flops_per_token(teacher, config.train.sequence_length) / 3,
+        + model.flops_per_token(teacher, config.sequence_length) / 3,
         expected_loss=None if settings.student_from_teacher else work.expected_loss,
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
         results=results,
@@ -68,7 +68,7 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
     tokenizer = dataset.directory / "tokenizer.json"
     name = config.distillation.teacher
     try:
-        teacher = model.load(name, "weights", dataset.vocabulary, config.train.sequence_length, tokenizer)
+        teacher = model.load(name, "weights", dataset.vocabulary, config.sequence_length, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.weights", "distillation.teacher")) from None
     teacher.requires_grad_(False)

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 def build(config: Config) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
-    settings = config.train
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
     language_model = LanguageModel(net)
-    known = config.task.name == "language_model"  # and no teacher beside it
+    known = config.task == "language_model"  # and no teacher beside it
     size = memory.micro_batch(config, net.config if known else None)
     evaluation = config.evaluation
 
@@ -54,14 +53,14 @@ def build(config: Config) -> Work:
     return Work(
         net=net,
         module=language_model,
-        batches=Batches(dataset.train, settings.sequence_length, size, settings.tokens_per_step, config.run.seed),
+        batches=Batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
         validation=Validation(
-            dataset.validation, settings.sequence_length, size, evaluation.batches, settings.micro_batch or memory.UNIT
+            dataset.validation, config.sequence_length, size, evaluation.batches, config.micro_batch or memory.UNIT
         ),
-        items_per_step=settings.tokens_per_step,
-        tokens_per_step=settings.tokens_per_step,
-        samples_per_step=settings.tokens_per_step // settings.sequence_length,
-        flops_per_token=model.flops_per_token(net, settings.sequence_length),
+        items_per_step=config.tokens_per_step,
+        tokens_per_step=config.tokens_per_step,
+        samples_per_step=config.tokens_per_step // config.sequence_length,
+        flops_per_token=model.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
         expected_loss=None if config.model.weights else math.log(dataset.vocabulary),
@@ -82,4 +81,4 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadMod
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return model.shaped_as(path / "model")
-    return model.load(settings.weights, settings.preset, dataset.vocabulary, config.train.sequence_length, tokenizer)
+    return model.load(settings.weights, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)

@@ -39,20 +39,20 @@ FEATURES = "questions"
 
 def build(config: Config) -> Work:
     """Raises UserError when the model or the questions are missing or unfit."""
-    settings, train = config.question_answering, config.train
+    settings = config.question_answering
     tokenizer, net = network(config)
     learn = read("question_answering.train", settings.train)
     asked = read("question_answering.validation", settings.validation)
     if 0 < settings.validation_examples < len(asked):
         chosen = np.linspace(0, len(asked) - 1, settings.validation_examples).round().astype(int)
         asked = [asked[number] for number in chosen]
-    shape = (tokenizer, train.sequence_length, settings.document_stride, settings.question_tokens)
+    shape = (tokenizer, config.sequence_length, settings.document_stride, settings.question_tokens)
     folder = Path(config.run.directory) / FEATURES
     made = kept_features(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
-    length = train.sequence_length if train.compile else None  # one length: one compiled graph
+    length = config.sequence_length if config.compile else None  # one length: one compiled graph
     size = memory.micro_batch(config)
-    per_step = train.tokens_per_step // (train.sequence_length * size)
+    per_step = config.tokens_per_step // (config.sequence_length * size)
     batches = Batches(made, size, per_step, config.run.seed, padding, length)
     windows = per_step * size
     log.event(
@@ -84,9 +84,9 @@ def build(config: Config) -> Work:
         batches=batches,
         validation=validation,
         items_per_step=windows,
-        tokens_per_step=train.tokens_per_step,
+        tokens_per_step=config.tokens_per_step,
         samples_per_step=windows,
-        flops_per_token=flops_per_token(net, train.sequence_length),
+        flops_per_token=flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
         draws=True,
@@ -134,12 +134,10 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
             f"model.weights: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
         )
     # RoBERTa's positions begin behind the padding's.
-    positions = getattr(described, "max_position_embeddings", config.train.sequence_length)
+    positions = getattr(described, "max_position_embeddings", config.sequence_length)
     positions -= 2 if described.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    if config.train.sequence_length > positions:
-        raise UserError(
-            f"train.sequence_length: {config.train.sequence_length} is longer than the {positions} positions of {name}"
-        )
+    if config.sequence_length > positions:
+        raise UserError(f"sequence_length: {config.sequence_length} is longer than the {positions} positions of {name}")
     return tokenizer, net
 
 

@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def train(config: Config, run: Path, notice: Notice) -> None:
-    """Train to config.train.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
+    """Train to config.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
     from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import ahead, cores
     from trainer.parallel import world as distributed
@@ -67,7 +67,7 @@ def train(config: Config, run: Path, notice: Notice) -> None:
 
     distributed.require_device(begun=bool(list_checkpoints(run)))
     cores.free_main_thread()
-    task = importlib.import_module(TASKS[config.task.name])
+    task = importlib.import_module(TASKS[config.task])
     ahead.wait_for_place()
     work = task.build(config)
     world = distributed.join(config.run.collective_timeout_seconds)

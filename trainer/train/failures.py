@@ -61,15 +61,15 @@ def judged(error: RuntimeError, work: Work, config: Config, run: Path, world: Wo
 
 def too_large(work: Work, config: Config, device: torch.device) -> str:
     """One line that says which micro-batch to try."""
-    windows, length = work.samples_per_step // work.batches.per_step, config.train.sequence_length
+    windows, length = work.samples_per_step // work.batches.per_step, config.sequence_length
     what = f"{windows} windows of {length} tokens do not fit the memory of {_name(device)}"
     smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
     if not smaller:
         return (
-            f"train.micro_batch: {what}, and one is the least; shorten train.sequence_length, take a smaller "
+            f"micro_batch: {what}, and one is the least; shorten sequence_length, take a smaller "
             "model.preset, or share the optimizer's state out with engine.name=deepspeed"
         )
-    return f"train.micro_batch: {what}; try train.micro_batch={smaller[-1]} (in a stack training.microBatch)"
+    return f"micro_batch: {what}; try micro_batch={smaller[-1]} (in a stack training.microBatch)"
 
 
 def _name(device: torch.device) -> str:

@@ -54,11 +54,11 @@ class Notice(Protocol):
 
 
 def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -> None:
-    """Train from the newest checkpoint, or from scratch, to config.train.steps.
+    """Train from the newest checkpoint, or from scratch, to config.steps.
 
     Raises Stopped after an agreed early end, UserError and TrainingError when trying again cannot help.
     """
-    name, reason = precision.choose(config.train.precision, precision.hardware(world.device))
+    name, reason = precision.choose(config.precision, precision.hardware(world.device))
     compiling, why = compiled.choose(config, world.device)
     if world.first:
         log.event("precision", precision=name, reason=repr(reason))
@@ -69,7 +69,7 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     agree_on_micro_batch(work, world)
     reporter = metrics.Reporter(
-        run, config.train.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
+        run, config.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
     )
     found: Checkpoint | None = None
     loop: Loop | None = None
@@ -144,7 +144,7 @@ class Loop:
         self.reporter.status(state="training")
         first, due = self.step, False
         self.watch.start()
-        while self.step < settings.train.steps:
+        while self.step < settings.steps:
             self.profiler.before(self.step + 1)
             stopping, overdue = self.one_step(batches)
             if stopping:
@@ -155,7 +155,7 @@ class Loop:
                 gc.collect()
                 gc.freeze()  # what is there after one step stays: the collector need not look at it again and again,
                 gc.disable()  # and runs below, where all workers pause, instead of in one worker's step
-            last = self.step == settings.train.steps
+            last = self.step == settings.steps
             if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
                 self.evaluate()
             due = due or overdue or scheduled(self.step, settings.checkpoint)
@@ -195,12 +195,12 @@ class Loop:
                 if stopping:
                     return True, False
         self.progress.settle()
-        rate = learning_rate(self.progress.updates, self.config.train.steps, self.config.optimizer)
+        rate = learning_rate(self.progress.updates, self.config.steps, self.config.optimizer)
         outcome = self.engine.step(rate, self.step + 1)
         self.step += 1
         self.progress.note(self.step, outcome)
         self.watch.stepped()
-        if self.step % self.config.metrics.every == 0 or self.step == self.config.train.steps:
+        if self.step % self.config.metrics.every == 0 or self.step == self.config.steps:
             self.report(loss / work.items_per_step, rate, outcome, batch)
         stopping, overdue = vote.result()
         return stopping, overdue
@@ -216,7 +216,7 @@ class Loop:
                 activations = {name: float(value) for name, value in self.work.activations(batch).items()}
         figures = self.watch.figures(
             self.step,
-            self.config.train.steps,
+            self.config.steps,
             mean,
             rate,
             norm,
@@ -316,8 +316,8 @@ def agree_on_micro_batch(work: Work, world: World) -> None:
     sizes = distributed.gathered(world, windows_at_once(work))
     if len(set(sizes)) > 1:
         raise UserError(
-            f"train.micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
-            f"give the smallest, train.micro_batch={min(sizes)}"
+            f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
+            f"give the smallest, micro_batch={min(sizes)}"
         )
 
 

@@ -44,14 +44,14 @@ def hardware(device: torch.device) -> Hardware:
 
 
 def choose(asked: str, machine: Hardware) -> tuple[str, str]:
-    """The precision for train.precision=`asked` on `machine`, and the reason.
+    """The precision for precision=`asked` on `machine`, and the reason.
 
     Raises UserError for one that the machine cannot compute in.
     """
     capability = machine.capability
     if capability is None:
         if asked == "fp16":
-            raise UserError("train.precision: fp16 needs an accelerator; use fp32, bf16 or auto on a CPU")
+            raise UserError("precision: fp16 needs an accelerator; use fp32, bf16 or auto on a CPU")
         if asked != "auto":
             slow = asked == "bf16" and not machine.bf16_instructions
             return asked, "asked for; emulated on this CPU and slower than fp32" if slow else "asked for"
@@ -66,7 +66,7 @@ def choose(asked: str, machine: Hardware) -> tuple[str, str]:
         )
     if asked == "bf16" and capability < (8, 0):
         raise UserError(
-            f"train.precision: {machine.name} (compute capability {capability[0]}.{capability[1]}) has no bf16 units, "
+            f"precision: {machine.name} (compute capability {capability[0]}.{capability[1]}) has no bf16 units, "
             "which come with 8.0 (A100, L4); use fp16 or auto"
         )
     if asked != "auto":

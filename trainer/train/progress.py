@@ -55,7 +55,7 @@ class Progress:
         if self.in_a_row >= self._limit:
             raise TrainingError(
                 f"the gradients of the {self.in_a_row} steps up to {step} were not finite: training diverged; lower "
-                "optimizer.learning_rate, lengthen optimizer.warmup_steps or use train.precision=fp32 or bf16; the "
+                "optimizer.learning_rate, lengthen optimizer.warmup_steps or use precision=fp32 or bf16; the "
                 "last good checkpoint is kept"
             )
 
@@ -89,7 +89,7 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
             "first_loss_unexpected",
             loss=loss,
             expected=expected,
-            advice="'check the tokenizer, the initial weights and train.compile; training goes on'",
+            advice="'check the tokenizer, the initial weights and compile; training goes on'",
         )
 
 
