@@ -1,1 +1,13 @@
-"""What a person types, one file a command."""
+"""The commands of `trainyard`, one file each."""
+
+from __future__ import annotations
+
+import typer
+
+
+class CommandError(typer.TyperException):
+    """What stops a command: one line for the terminal, and the exit code."""
+
+    def __init__(self, text: str, code: int = 1):
+        super().__init__(text)
+        self.exit_code = code

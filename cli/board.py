@@ -1,68 +1,61 @@
-"""Opens a stack's TensorBoard in the browser: `python -m cli.board --stack local` (`make tensorboard`).
+"""Open a stack's TensorBoard in the browser.
 
-Its port is forwarded through the API server while this runs: nothing of it can be reached from outside the cluster.
-Each connection of the browser is one of its own, so a pod that was replaced costs a reload of the page.
+Its port is forwarded through the API server while this runs: nobody outside the cluster can reach it.
+Each connection of the browser has its own forward, so a replaced pod costs a reload of the page.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import socket
 import sys
 import webbrowser
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import urllib3.exceptions
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from cli.follow import stack_options, target_of
+from cli import CommandError
 from cli.reach import Pod, relay
+from cli.target import Kubeconfig, RunningStack, target_of
 from cli.watch import UnreachableError, as_json, connect, why_waiting
 from workloads.layout import TENSORBOARD_PORT
 
 SELECTOR = "app.kubernetes.io/component=tensorboard"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cli.board", description="Open TensorBoard in the browser.")
-    stack_options(parser, "TensorBoard")
-    parser.add_argument(
-        "--port", type=int, default=TENSORBOARD_PORT, help=f"here (default: {TENSORBOARD_PORT}, or the next free one)"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
-    options = parser.parse_args(arguments)
-    try:
-        target = target_of(options.stack)
-        api = connect(target.context, options.kubeconfig)
-        ready_pod(api, target.namespace)
-        with listener(options.port) as listening:
-            address = f"http://localhost:{listening.getsockname()[1]}"
-            print(f"TensorBoard is at {address}; Ctrl-C ends it", flush=True)
-            if not options.no_browser:
-                webbrowser.open(address)
-            relay(
-                listening,
-                lambda: _connection(api, target.namespace),
-                lambda error: print(f"{error}; reload the page", file=sys.stderr),
-            )
-    except (LookupError, UnreachableError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 0
-    return 0
+def board(
+    stack: RunningStack = "local",
+    kubeconfig: Kubeconfig = None,
+    port: Annotated[int, typer.Option(help="Here; a taken one gives the next free one.")] = TENSORBOARD_PORT,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
+) -> None:
+    target = target_of(stack)
+    api = connect(target.context, kubeconfig)
+    ready_pod(api, target.namespace)
+    with contextlib.suppress(KeyboardInterrupt), listener(port) as listening:
+        address = f"http://localhost:{listening.getsockname()[1]}"
+        print(f"TensorBoard is at {address}; Ctrl-C ends it", flush=True)
+        if not no_browser:
+            webbrowser.open(address)
+        relay(
+            listening,
+            lambda: _connection(api, target.namespace),
+            lambda error: print(f"{error}; reload the page", file=sys.stderr),
+        )
 
 
 def _connection(api: client.ApiClient, namespace: str) -> socket.socket:
     try:
         return ready_pod(api, namespace).connect(TENSORBOARD_PORT)
-    except (LookupError, UnreachableError) as error:
+    except CommandError as error:
         raise ConnectionError(str(error)) from None
 
 
 def ready_pod(api: client.ApiClient, namespace: str) -> Pod:
-    """TensorBoard's pod. Raises LookupError when there is none, UnreachableError when it is not ready."""
+    """TensorBoard's pod. Raises CommandError when there is none, or it is not ready."""
     try:
         pods = as_json(client.CoreV1Api(api).list_namespaced_pod, namespace, label_selector=SELECTOR)["items"]
     except ApiException as error:
@@ -70,7 +63,7 @@ def ready_pod(api: client.ApiClient, namespace: str) -> Pod:
     except urllib3.exceptions.HTTPError as error:
         raise UnreachableError(f"the cluster does not answer: {type(error).__name__}") from None
     if not pods:
-        raise LookupError(f"{namespace} has no TensorBoard; set tensorboard.enabled: true and `pulumi up`")
+        raise CommandError(f"{namespace} has no TensorBoard; set tensorboard.enabled: true and `pulumi up`")
     for pod in pods:
         if _is_ready(pod):
             return Pod(api, namespace, pod["metadata"]["name"])
@@ -91,7 +84,3 @@ def listener(port: int, tries: int = 20) -> socket.socket:
         except OSError:
             continue
     raise OSError(f"--port {port}: taken, and the {tries - 1} after it; give another one")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

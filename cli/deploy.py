@@ -1,15 +1,7 @@
-"""Runs Pulumi for a workflow: `python -m cli.deploy up STACK`, then `settle`, also where the job was cancelled.
-
-GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it with its children after 2.5 s
-more; steps with `if: cancelled()` then have five minutes
-(docs.github.com/en/actions/reference/workflow-cancellation-reference, 2026-11-22). Pulumi killed in the middle leaves
-the stack locked, and resources that its state does not know. So Pulumi has a session of its own and writes to a file:
-the step that follows the file may be killed, and `settle` waits until what was begun has ended.
-"""
+"""Run Pulumi for a workflow: `up`, `destroy` or `drift`, then `settle`, also where the job was cancelled."""
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import os
 import re
@@ -22,9 +14,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.config import ConfigError, StackConfig, parse
-from infra.stackfiles import ROOT, stack_file_values, stacks
+import typer
 
+from cli import CommandError
+from cli.target import StackName, configuration
+from infra.config import StackConfig
+from infra.stackfiles import ROOT
+
+# GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it and its children 2.5 s after
+# that (docs.github.com/en/actions/reference/workflow-cancellation-reference, 2026-11-22); steps with `if: cancelled()`
+# then have five minutes. Pulumi killed in the middle leaves the stack locked, and resources that its state does not
+# know. So Pulumi has a session of its own and writes to a file: the step that follows the file may be killed, and
+# `settle` waits until what was begun has ended.
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode="markdown")
 QUIET = ("--non-interactive", "--color", "never", "--suppress-outputs", "--suppress-progress")
 COMMANDS = {
     "up": ("up", "--yes", "--skip-preview", "--policy-pack", "policy"),
@@ -148,7 +150,7 @@ def follow(run: Run, process: subprocess.Popen[bytes], limit: float) -> int:
         time.sleep(0.5)
 
 
-def settle(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) -> int:
+def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) -> int:
     """Wait for a Pulumi that was told to end; free the stack where only killing it was left, and it had the stack."""
     run.interrupt()
     if not run.ended(patience):
@@ -185,7 +187,7 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
         signal.signal(number, leave)
     code = follow(run, process, limit * 60)
     if process.poll() is None:
-        settle(stack, run)
+        end(stack, run)
     run.pid_file.unlink(missing_ok=True)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a") as page:
@@ -193,23 +195,37 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     return code
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cli.deploy", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=[*COMMANDS, "settle", "reach"])
-    parser.add_argument("stack", choices=stacks())
-    options = parser.parse_args(arguments)
-    if options.command == "settle":
-        return settle(options.stack, Run())
-    try:
-        config = parse(stack_file_values(options.stack), options.stack)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if problem := unreachable(config):
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    return 0 if options.command == "reach" else change(options.command, options.stack, config, Run())
+@app.command()
+def settle(stack: StackName) -> int:
+    """End what a cancelled workflow has begun; leave no locked stack."""
+    return end(stack, Run())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@app.command()
+def reach(stack: StackName) -> None:
+    """Check that this machine reaches a stack's cluster, as a workflow's runner has to."""
+    if problem := unreachable(configuration(stack)):
+        raise CommandError(problem, code=2)
+
+
+def _change(command: str, stack: str) -> int:
+    reach(stack)
+    return change(command, stack, configuration(stack), Run())
+
+
+@app.command()
+def up(stack: StackName) -> int:
+    """Bring a stack up, held to the policy pack."""
+    return _change("up", stack)
+
+
+@app.command()
+def destroy(stack: StackName) -> int:
+    """Destroy a stack."""
+    return _change("destroy", stack)
+
+
+@app.command()
+def drift(stack: StackName) -> int:
+    """Fail when the cloud differs from the stack."""
+    return _change("drift", stack)

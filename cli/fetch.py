@@ -1,4 +1,4 @@
-"""Brings a run to this machine: `python -m cli.fetch --stack local [--to FOLDER]` (`make fetch`).
+"""Bring a run to this machine: model, metrics, report.
 
 The newest complete checkpoint's model, in the form that transformers loads, the metrics, TensorBoard's files, and the
 report page, which is made in the cluster. What is here already in the same version is not fetched again.
@@ -6,15 +6,18 @@ report page, which is made in the cluster. What is here already in the same vers
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
+import typer
+
+from cli import CommandError
 from cli.bar import Bar
-from cli.follow import stack_options, target_of
 from cli.reach import PORT, SCRATCH, Pod, volume_pod
-from cli.transfer import Pair, TransferError, Volume, get
-from cli.watch import UnreachableError, connect
+from cli.target import Kubeconfig, RunningStack, target_of
+from cli.transfer import Pair, Volume, get
+from cli.watch import connect
 from workloads.layout import run_folder
 
 HOME = Path("runs")
@@ -22,33 +25,30 @@ MODEL = "model"
 REPORT = "report"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cli.fetch", description="Bring a run to this machine.")
-    stack_options(parser, "run")
-    parser.add_argument("--run", metavar="NAME", help="another run on the volume than the one that is configured now")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"where it goes (default: {HOME}/NAME)")
-    parser.add_argument("--all", action="store_true", help="every checkpoint, with what is needed to train on")
-    options = parser.parse_args(arguments)
+def fetch(
+    stack: RunningStack = "local",
+    kubeconfig: Kubeconfig = None,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with what training on needs.")] = False,
+) -> int:
+    target = target_of(stack)
+    remote = run_folder(run) if run else str(target.run_directory)
+    folder = to or HOME / PurePosixPath(remote).name
+    api = connect(target.context, kubeconfig)
     try:
-        target = target_of(options.stack)
-        run = run_folder(options.run) if options.run else str(target.run_directory)
-        folder = options.to or HOME / PurePosixPath(run).name
-        api = connect(target.context, options.kubeconfig)
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
             volume = Volume(lambda: pod.connect(PORT))
-            pairs = wanted(volume.files(run), run, folder, options.all)
+            pairs = wanted(volume.files(remote), remote, folder, everything)
             bar.waiting("making the report")
-            problem = make_report(pod, run)
+            problem = make_report(pod, remote)
             made = volume.files(f"{SCRATCH}/{REPORT}")
             pairs += [Pair(folder / REPORT / name, f"{SCRATCH}/{REPORT}/{name}", size) for name, size in made.items()]
             get(volume, pairs, bar)
-    except (LookupError, UnreachableError, TransferError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on where it stopped.", file=sys.stderr)
         return 130
-    print(f"{len(pairs)} files of {run} are in {folder}")
+    print(f"{len(pairs)} files of {remote} are in {folder}")
     if problem:
         print(f"  no report: {problem}")
     else:
@@ -59,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:
-    """What of a run's files is fetched, and where it goes. Raises LookupError when there is no run."""
+    """What of a run's files is fetched, and where it goes. Raises CommandError when there is no run."""
     if not found:
-        raise LookupError(f"{run}: holds no file; `make status` says how far the training is, --run takes another one")
+        raise CommandError(f"{run}: holds no file; see `trainyard status`, or take another run with --run")
     if everything:
         return [Pair(folder / name, f"{run}/{name}", size) for name, size in found.items()]
     newest = newest_checkpoint(found)
@@ -87,7 +87,3 @@ def make_report(pod: Pod, run: str) -> str | None:
     code, text = pod.run(["python3", "-m", "trainer.report", run, "--output", f"{SCRATCH}/{REPORT}"])
     lines = text.strip().splitlines() or ["no reason given"]
     return None if code == 0 else lines[-1]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

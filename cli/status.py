@@ -1,13 +1,11 @@
-"""One screen about a training: `python -m cli.status --stack local`.
+"""Show on one screen how a training is doing.
 
 The Job's state, its pods, the round, step, loss, speed and time to go, and what ended rounds and pods so far.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cli.follow import Target, stack_options, target_of
 from cli.progress import time_to_go
 from cli.state import State, state
+from cli.target import Kubeconfig, RunningStack, Target, target_of
 from cli.watch import UnreachableError, as_json, connect
 from trainer.contract import STATUS
 from workloads.layout import DATA
@@ -33,26 +31,21 @@ INCIDENTS = 12
 """The newest ones that are shown."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cli.status", description="How a training is doing.")
-    stack_options(parser, "training")
-    options = parser.parse_args(arguments)
-    try:
-        target = target_of(options.stack)
-        found = read(target, options.kubeconfig)
-    except (LookupError, UnreachableError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    Console().print(screen(found, target, datetime.now(UTC)))
-    return 0
+def status(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
+    target = target_of(stack)
+    Console().print(screen(read(target, kubeconfig), target, datetime.now(UTC)))
 
 
 def read(target: Target, kubeconfig: str | None = None) -> State:
     """Ask the cluster. Raises UnreachableError."""
-    api = connect(target.context, kubeconfig)
-    core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
+    core, batch = clients(target, kubeconfig)
     job, pods = job_and_pods(core, batch, target)
     return state(job, pods, {name: log(core, target, name) for name in with_logs(pods)}, status_file(target))
+
+
+def clients(target: Target, kubeconfig: str | None) -> tuple[client.CoreV1Api, client.BatchV1Api]:
+    api = connect(target.context, kubeconfig)
+    return client.CoreV1Api(api), client.BatchV1Api(api)
 
 
 def job_and_pods(
@@ -157,7 +150,3 @@ def _incidents(found: State, now: datetime) -> Table:
     for incident in found.incidents[-INCIDENTS:]:
         table.add_row(time_to_go((now - incident.time).total_seconds()), Text(incident.pod), Text(incident.cause))
     return table
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from cli import CommandError
 from cli.volume_server import HASHED_AT_ONCE, PIECE, RefusedError, finish, hashes, partial, write_piece
 
 CONNECTIONS = 4
@@ -34,7 +35,7 @@ DAMAGED = 422
 """Status of a piece that arrived with another checksum: sent again."""
 
 
-class TransferError(Exception):
+class TransferError(CommandError):
     """One line for the person at the terminal, and the server's status where it said no."""
 
     def __init__(self, text: str, status: int | None = None):

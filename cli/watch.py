@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +16,15 @@ import urllib3.exceptions
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from cli import CommandError
+
 #: Seconds between two looks at the Job and its pods; log lines arrive as they are written.
 POLL_SECONDS = 1.0
 #: A cluster that does not answer for this long is reported; shorter outages of a control plane are ridden out.
 OUTAGE_SECONDS = 60.0
 
 
-class UnreachableError(Exception):
+class UnreachableError(CommandError):
     """The cluster, or the Job in it, cannot be found."""
 
 
@@ -50,7 +53,7 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
         UnreachableError: when no kubeconfig has it.
     """
     try:
-        return config.new_client_from_config(config_file=kubeconfig, context=context)
+        return config.new_client_from_config(config_file=kubeconfig or os.environ.get("KUBECONFIG"), context=context)
     except config.ConfigException as error:
         raise UnreachableError(f"no context '{context}' in the kubeconfig: {error}") from error
 

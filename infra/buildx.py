@@ -1,4 +1,4 @@
-"""Docker's builders: one that reaches a registry of this machine, for `make use`.
+"""Docker's builders: one that reaches a registry of this machine, for `trainyard local use`.
 
 pulumi-docker-build cannot build with Docker's own driver. It takes the builder that it is given by name, else the one
 in use, else any that answers, else it makes one in a container of its own network, where `localhost` is that container
@@ -7,7 +7,6 @@ in use, else any that answers, else it makes one in a container of its own netwo
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import shutil
 import subprocess
@@ -43,22 +42,14 @@ def make_builder() -> str | None:
     return None if made.returncode == 0 else (made.stderr.strip() or "no answer").splitlines()[-1]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m infra.buildx", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("registry", help="host[:port] that the stack `local` pushes to")
-    registry = parser.parse_args(arguments).registry
+def choose_builder(registry: str) -> str | None:
+    """The builder that the stack `local` needs to push to a registry; None: any will do. Raises RuntimeError."""
     builder = stack_file_values("local").get("image", {}).get("builder", "buildkit")
     if not is_loopback(registry) or builder != "buildkit":
-        return 0
+        return None
     if not shutil.which("docker"):
         print("docker is not on PATH; `pulumi config set --path image.builder buildah` builds without", file=sys.stderr)
-        return 0
+        return None
     if problem := make_builder():
-        print(f"error: no builder that reaches {registry}: {problem}", file=sys.stderr)
-        return 1
-    command = ["pulumi", "config", "set", "--stack", "local", "--path", "image.buildx", NAME]
-    return subprocess.run(command).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise RuntimeError(f"no builder that reaches {registry}: {problem}")
+    return NAME

@@ -1,4 +1,4 @@
-"""What a stack costs per hour by list prices, at rest and at full size: `python -m infra.cost STACK`.
+"""What a stack costs per hour by list prices, at rest and at full size.
 
 At rest is the time between trainings: the control plane, one small node, storage. At full size every pool has its most
 nodes. Each cloud has its items in cost.py and its prices, with their date, in prices.py of its folder; discounts,
@@ -7,12 +7,10 @@ taxes, traffic and logs are not in the figures.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 from infra.bill import HOURS_PER_MONTH, Estimate
-from infra.config import ConfigError, StackConfig, parse
+from infra.config import StackConfig, parse
 
 #: The trainer's image with CUDA's libraries is 3.2 GB compressed; BuildKit's cache is as large, and old images stay a
 #: while.
@@ -73,7 +71,7 @@ def comparison() -> str:
             month = f"{bill.at_rest * HOURS_PER_MONTH:,.0f}"
             lists.append(f"{bill.source} of {bill.date}")
             rows.append(
-                f"| {stack} | {workers} | {bill.region} | {bill.at_rest:.2f} | {month} | {_shown(bill.at_full)} |"
+                f"| {stack} | {workers} | {bill.region} | {bill.at_rest:.2f} | {month} | {shown(bill.at_full)} |"
             )
     head = [
         f"USD by list prices ({'; '.join(dict.fromkeys(lists))}), {LEFT_OUT}:",
@@ -84,59 +82,5 @@ def comparison() -> str:
     return "\n".join(head + rows)
 
 
-def show(stack: str, bill: Estimate, hours: float | None = None) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=f"{stack}: USD per hour, {bill.region}", title_justify="left")
-    table.add_column("item")
-    table.add_column("at rest", justify="right")
-    table.add_column("at full size", justify="right")
-    for line in bill.lines:
-        table.add_row(line.what, _shown(line.at_rest), _shown(line.at_full))
-    table.add_section()
-    table.add_row("total", _shown(bill.at_rest), _shown(bill.at_full), style="bold")
-    if bill.at_rest is not None:
-        table.add_row("a month at rest", _shown(bill.at_rest * HOURS_PER_MONTH), "")
-    if hours is not None and bill.at_full is not None:
-        table.add_row(f"{hours:g} hours at full size", "", _shown(bill.at_full * hours))
-    console = Console(width=100, highlight=False)
-    console.print(table)
-    console.print(f"List prices of {bill.date}, {bill.source}, {LEFT_OUT}.", style="dim")
-    for note in bill.notes:
-        console.print(note, style="dim")
-    if bill.unknown:
-        console.print(f"No list price is known for: {'; '.join(bill.unknown)} (prices.py).", style="yellow")
-
-
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
     return "?" if value is None else f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    # The program imports this module for its outputs, and needs no recording.
-    from infra.stackfiles import stack_file_values, stacks
-
-    parser = argparse.ArgumentParser(prog="python -m infra.cost", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("stack", help=f"one of {', '.join(stacks())}")
-    parser.add_argument("--hours", type=float, help="also what this many hours at full size cost")
-    chosen = parser.parse_args(arguments)
-    if chosen.stack not in stacks():
-        print(f"error: no stack '{chosen.stack}'; there are: {', '.join(stacks())}", file=sys.stderr)
-        return 2
-    try:
-        config = parse(stack_file_values(chosen.stack), chosen.stack)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    bill = estimate(config)
-    if bill is None:
-        print(f"Stack {chosen.stack} makes no cluster: whoever runs the cluster pays for it.")
-        return 0
-    show(chosen.stack, bill, chosen.hours)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

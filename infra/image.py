@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -211,10 +210,3 @@ def _buildkit(
         opts=opts,
     )
     return image.ref
-
-
-if __name__ == "__main__":
-    # `make image`: the context, and the tag of what is built from it.
-    chosen = next(recipe for recipe in RECIPES if recipe.name == sys.argv[1])
-    version = content_hash(chosen, {})
-    print(stage(chosen, version), f"{chosen.repository}:{version}")

@@ -1,16 +1,14 @@
-"""The rules over what stacks declare, without an engine or credentials: `python -m policy.check [STACK ...]`.
+"""Hold what stacks declare to the policy rules, without an engine or credentials.
 
 It sees more than the pack does (`deletedWith`), and less: nothing of what the cloud adds.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-
 import pulumi
 
-from infra.stackfiles import stacks
+from cli import CommandError
+from cli.target import StackNames
 from policy.resource import Resource
 from policy.rules import RULES, Violation, violations
 from review.recording import Recorded, Recording, record_anywhere
@@ -41,27 +39,16 @@ def broken(stack: Recording) -> list[Violation]:
     return violations(recorded(item) for item in stack.resources)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m policy.check", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("stack", nargs="*", default=stacks(), help=f"default: {', '.join(stacks())}")
-    chosen = parser.parse_args(arguments)
-    if unknown := [name for name in chosen.stack if name not in stacks()]:
-        print(f"error: no stack '{unknown[0]}'; there are: {', '.join(stacks())}", file=sys.stderr)
-        return 2
+def check(names: StackNames = None) -> int:
     failed = False
-    for name in chosen.stack:
+    for name in names or []:
         try:
             stack = record_anywhere(name)
         except pulumi.RunError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+            raise CommandError(str(error), code=2) from None
         found = broken(stack)
         failed |= bool(found)
         print(f"{name}: {len(stack.resources)} resources, {len(RULES)} rules, {len(found) or 'none'} broken")
         for violation in found:
             print(f"  {violation}")
     return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

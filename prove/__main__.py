@@ -1,21 +1,23 @@
-"""`python -m prove --stack NAME`: bring a stack up, try every claim on the living cluster, destroy it, write a report.
+"""Bring a stack up, try every claim on the living cluster, destroy it, write a report.
 
-The stack is one of its own, prove-NAME, with the machines and the model of Pulumi.NAME.yaml and a short training; what
-somebody brought up as NAME is not touched. The report goes to bench/results/prove-NAME.md and .json.
+The stack is one of its own, prove-STACK, with the machines and the model of Pulumi.STACK.yaml and a short training;
+what somebody brought up as STACK is not touched. The report goes to bench/results/prove-STACK.md and .json.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
-import os
 import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from bench.graph import creation, destruction
+from cli import CommandError
+from cli.target import enter_local, known
 from infra.config import ConfigError
 from infra.doctor.amazon import NoAnswer as AmazonSilent
 from infra.doctor.google import NoAnswer as GoogleSilent
@@ -30,123 +32,107 @@ from review.recording import record
 
 HOME = ROOT / ".local" / "prove"
 LOCAL = "trainyard-local"
+RESUME, ADOPT, DESTROY = "--resume", "--adopt", "--destroy"
 STEP_MINUTES = 45
 """What the steps between `up` and `destroy` take on a cloud, about: nodes come four times."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    try:
-        values = stack_file_values(options.stack) if options.stack in stacks() else None
-        if values is None:
-            raise Refused(f"--stack {options.stack}: no such stack; there are {', '.join(stacks())}")
-        if not options.limit_usd > 0:
-            raise Refused(f"--limit-usd {options.limit_usd:g}: has to be more than 0")
-        if (values.get("cluster") or {}).get("context") == LOCAL and not _is_inside():
-            return _inside(sys.argv[1:] if arguments is None else arguments)
-        folder: Path = options.folder or HOME / options.stack
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Refused(f"--stack {options.stack}: another proof of it runs now") from None
-            return _prove(options, folder)
-    except (Refused, ConfigError, Command, AmazonSilent, GoogleSilent) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def prove(
+    stack: Annotated[str, typer.Option(metavar="STACK", callback=known, autocompletion=stacks)],
+    short: Annotated[bool, typer.Option("--short", help="5 minutes: up, training, a lost pod, own text, destroy.")] = (
+        False
+    ),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack; --destroy takes it away later.")] = False,
+    limit_usd: Annotated[float, typer.Option(metavar="USD", help="Destroy when it costs more.")] = 5,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted or kept.")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Begin with a stack prove-STACK without its run.")] = False,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Only take away what a run has left.")] = False,
+    report_to: Annotated[Path, typer.Option("--report", metavar="FOLDER", help="For the report.")] = report.FOLDER,
+    folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> int:
+    chosen = [mode for mode, given in ((RESUME, resume), (ADOPT, adopt), (DESTROY, destroy)) if given]
+    if len(chosen) > 1:
+        raise Refused(f"{' and '.join(chosen)}: give one of them")
+    if not limit_usd > 0:
+        raise Refused(f"--limit-usd {limit_usd:g}: has to be more than 0")
+    if (stack_file_values(stack).get("cluster") or {}).get("context") == LOCAL:
+        enter_local()
+    folder = folder or HOME / stack
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"--stack {stack}: another proof of it runs now") from None
+        try:
+            state = _state(stack, short, chosen, folder)
+            screen = Screen(state, len(steps(state.short)))
+            subject = Subject(stack, state, folder, limit_usd, screen.say)
+            return _prove(subject, screen, chosen, keep, report_to)
+        except (ConfigError, Command, AmazonSilent, GoogleSilent) as error:
+            raise Refused(str(error)) from None
 
 
-class Refused(Exception):
+class Refused(CommandError):
     """Nothing was begun; the text says why and what to do."""
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m prove", description="Bring a stack up, try every claim on it, destroy it, write a report."
-    )
-    parser.add_argument("--stack", required=True, metavar="NAME", help=f"one of {', '.join(stacks())}")
-    parser.add_argument("--short", action="store_true", help="5 minutes: up, training, a lost pod, own text, destroy")
-    parser.add_argument("--keep", action="store_true", help="leave the stack; --destroy takes it away later")
-    parser.add_argument("--limit-usd", type=float, default=5, metavar="USD", help="destroy when it costs more (5)")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--resume", action="store_true", help="go on with the run that was interrupted or kept")
-    how.add_argument(
-        "--adopt", action="store_true", help="begin with a stack prove-NAME that is there, without its run"
-    )
-    how.add_argument("--destroy", action="store_true", help="only take away what a run has left")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--report", type=Path, default=report.FOLDER, metavar="FOLDER", help="where the report goes")
-    return parser
+    def __init__(self, text: str) -> None:
+        super().__init__(text, code=2)
 
 
-def _is_inside() -> bool:
-    """Whether this process has the local node's environment."""
-    return os.environ.get("PULUMI_BACKEND_URL", "").endswith(".local/state")
+def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
+    """The state of the run that is gone on with, or a new one."""
+    known_state = load(folder / "state.json")
+    if RESUME in chosen or DESTROY in chosen:
+        if known_state is None:
+            raise Refused(f"{chosen[0]}: no run of {stack} is known here")
+        return known_state
+    if known_state is not None and known_state.is_up and ADOPT not in chosen:
+        raise Refused(
+            f"--stack {stack}: a run of {known_state.begun} is not at its end; give --resume to go on with it, or "
+            "--destroy to take it away"
+        )
+    state = State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    state.notes["web"] = not short and reachable()
+    return state
 
 
-def _inside(arguments: list[str]) -> int:
-    """The same command with the local node's programs, state and kubeconfig."""
-    command = [sys.executable, "-m", "local", "run", "--", sys.executable, "-m", "prove", *arguments]
-    os.chdir(ROOT)
-    os.execv(sys.executable, command)
-
-
-def _prove(options: argparse.Namespace, folder: Path) -> int:
-    state = _state(options, folder)
-    screen = Screen(state, len(steps(state.short)))
-    subject = Subject(options.stack, state, folder, options.limit_usd, screen.say)
+def _prove(subject: Subject, screen: Screen, chosen: list[str], keep: bool, report_to: Path) -> int:
+    state, stack, folder = subject.state, subject.name, subject.folder
     if not state.results:
-        _refuse_what_is_there(options, subject)
-        _refuse_what_costs_more(options, subject)
+        _refuse_what_is_there(subject, ADOPT in chosen)
+        _refuse_what_costs_more(subject)
         state.notes |= {"load": report.load(), "commit": report.commit()}
     subject.save()
-    chosen = steps(state.short)
-    if options.destroy:
-        for step in chosen:
+    played = steps(state.short)
+    if DESTROY in chosen:
+        for step in played:
             if step.closing:
                 state.results.pop(step.name, None)
-        chosen = tuple(step for step in chosen if step.closing)
+        played = tuple(step for step in played if step.closing)
     if screen.console.is_terminal:
-        screen.console.print(f"Proof of {options.stack} as stack {subject.stack.name}; log: {folder / 'log.txt'}")
+        screen.console.print(f"Proof of {stack} as stack {subject.stack.name}; log: {folder / 'log.txt'}")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        good = play(chosen, subject, screen, keep=options.keep)
+        good = play(played, subject, screen, keep=keep)
     except KeyboardInterrupt:
         screen.close()
-        print(f"\nInterrupted. {_what_is_there(options.stack, subject)}", file=sys.stderr)
+        print(f"\nInterrupted. {_what_is_there(subject)}", file=sys.stderr)
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
-    path = report.write(options.stack, steps(state.short), state, report.facts(subject.config, state), options.report)
+    path = report.write(stack, steps(state.short), state, report.facts(subject.config, state), report_to)
     print(f"\n{report.verdict(state)}. Report: {path}")
     if state.is_up:
-        print(_what_is_there(options.stack, subject))
+        print(_what_is_there(subject))
     else:
         (folder / "state.json").unlink(missing_ok=True)
     return 0 if good else 1
 
 
-def _state(options: argparse.Namespace, folder: Path) -> State:
-    """The state of the run that is gone on with, or a new one."""
-    known = load(folder / "state.json")
-    if options.resume or options.destroy:
-        if known is None:
-            raise Refused(f"--{'resume' if options.resume else 'destroy'}: no run of {options.stack} is known here")
-        return known
-    if known is not None and known.is_up and not options.adopt:
-        raise Refused(
-            f"--stack {options.stack}: a run of {known.begun} is not at its end; give --resume to go on with it, or "
-            "--destroy to take it away"
-        )
-    state = State(options.stack, short=options.short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    state.notes["web"] = not options.short and reachable()
-    return state
-
-
-def _refuse_what_is_there(options: argparse.Namespace, subject: Subject) -> None:
+def _refuse_what_is_there(subject: Subject, adopt: bool) -> None:
     there = subject.stack.exists() and bool(subject.stack.resources())
-    if there and not options.adopt:
+    if there and not adopt:
         raise Refused(
             f"stack {subject.stack.name} has resources, and no run of it is known here; give --adopt to prove it and "
             "destroy it then"
@@ -154,16 +140,16 @@ def _refuse_what_is_there(options: argparse.Namespace, subject: Subject) -> None
     subject.state.notes["adopted"] = there
 
 
-def _refuse_what_costs_more(options: argparse.Namespace, subject: Subject) -> None:
+def _refuse_what_costs_more(subject: Subject) -> None:
     """A run that would be cut off in its middle is not worth its money."""
-    rate = subject.state.usd_per_hour
+    rate, limit = subject.state.usd_per_hour, subject.limit_usd
     if not rate:
         return
     minutes = expected_minutes(subject.stack.name, subject.stack.values)
-    if rate * minutes / 60 > options.limit_usd:
+    if rate * minutes / 60 > limit:
         raise Refused(
-            f"--limit-usd {options.limit_usd:g}: {options.stack} costs {rate:.2f} USD an hour at full size, and a "
-            f"proof takes about {minutes:.0f} min: give --limit-usd {rate * minutes / 60 * 1.2:.0f}, or a smaller stack"
+            f"--limit-usd {limit:g}: {subject.name} costs {rate:.2f} USD an hour at full size, and a proof takes "
+            f"about {minutes:.0f} min: give --limit-usd {rate * minutes / 60 * 1.2:.0f}, or a smaller stack"
         )
 
 
@@ -173,7 +159,7 @@ def expected_minutes(stack: str, values: dict[str, Any]) -> float:
     return creation(recorded).minutes + destruction(recorded).minutes + STEP_MINUTES
 
 
-def _what_is_there(stack: str, subject: Subject) -> str:
+def _what_is_there(subject: Subject) -> str:
     """What goes on after the command, what it costs, and how it is taken away."""
     state = subject.state
     if not state.is_up:
@@ -183,10 +169,6 @@ def _what_is_there(stack: str, subject: Subject) -> str:
     )
     return (
         f"Stack {subject.stack.name} is still there; {bill}.\n"
-        f"  go on:          python -m prove --stack {stack} --resume\n"
-        f"  take it away:   python -m prove --stack {stack} --destroy"
+        f"  go on:          trainyard prove --stack {subject.name} --resume\n"
+        f"  take it away:   trainyard prove --stack {subject.name} --destroy"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ from kubernetes import client
 
 from bench.graph import creation
 from chaos.faults import expect
-from infra.doctor.__main__ import diagnose
+from cli.doctor import diagnose
 from infra.doctor.finding import summary
 from prove.engine import Cannot
 from prove.subject import Subject

@@ -80,7 +80,7 @@ def verdict(state: State) -> str:
 
 def _page(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str]) -> str:
     options = " --short" if state.short else ""
-    lines = [f"# Proof of stack {stack}", "", f"`python -m prove --stack {stack}{options}`: {verdict(state)}.", ""]
+    lines = [f"# Proof of stack {stack}", "", f"`trainyard prove --stack {stack}{options}`: {verdict(state)}.", ""]
     if state.ended_by:
         lines += [f"Not every step was played: {state.ended_by}.", ""]
     lines += [f"- {key}: {value}" for key, value in told.items() if value]

@@ -23,9 +23,9 @@ from kubernetes import client
 from chaos.faults import expect
 from chaos.lab import Expected
 from chaos.stack import Stack
-from cli.follow import Target, target_of
 from cli.state import State as Training
 from cli.status import read
+from cli.target import Target, target_of
 from cli.watch import as_json, connect
 from infra.config import StackConfig, parse
 from infra.stackfiles import ROOT, stack_file_values
@@ -121,8 +121,8 @@ class Proved(Stack):
         """Take away the lock of a Pulumi that was killed. Without one some backends complain."""
         self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
 
-    def tool(self, module: str, *arguments: str) -> str:
-        return self.done([PYTHON, "-m", f"workloads.{module}", "--stack", self.name, *arguments])
+    def tool(self, command: str, *arguments: str) -> str:
+        return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Writes the parts of the documentation that come from the code: `python -m review.docs` (`make docs`).
+"""Write the parts of the documentation that come from the code.
 
 Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/infra/test_docs.py fails when one is stale.
 """
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from cli import CommandError
 from infra.cost import comparison
 from infra.stackfiles import ROOT
 from review import layers
@@ -51,15 +52,15 @@ def refreshed(text: str, parts: Parts) -> str:
     return text
 
 
-def main(documents: dict[Path, Parts] = DOCUMENTS) -> int:
-    for path, parts in documents.items():
+def docs() -> None:
+    for path, parts in DOCUMENTS.items():
         try:
             path.write_text(refreshed(path.read_text(), parts))
         except (OSError, LookupError) as error:
-            print(f"error: {path.name}: {error}", file=sys.stderr)
-            return 1
-    return 0
+            raise CommandError(f"{path.name}: {error}") from None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from cli.__main__ import main
+
+    sys.exit(main(["docs"]))

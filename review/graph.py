@@ -1,4 +1,4 @@
-"""Draws a stack from its real resource graph, as a Mermaid flowchart (`make docs` puts it into the README).
+"""Draw a stack from its real resource graph, as a Mermaid flowchart.
 
 The program runs without a cloud (review/recording.py); boxes are resources inside their components, an arrow means
 "must exist before". Arrows that follow from others are left out.
@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 
+from cli.target import StackName
 from review.recording import Recorded, Recording, record_anywhere
 
 #: More resources of one kind in one component than this are drawn as one box.
@@ -118,3 +119,7 @@ def _identifier(box: str) -> str:
 def draw(stack: str) -> str:
     """The diagram of a stack file."""
     return mermaid(record_anywhere(stack))
+
+
+def graph(stack: StackName) -> None:
+    print(draw(stack))

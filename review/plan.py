@@ -1,4 +1,4 @@
-"""What a change of the program changes in the cloud: `python -m review.plan [STACK] --against REF`; no credentials.
+"""Tell what a change of the program changes in the cloud, without credentials.
 
 The stack that the working tree declares is compared with the reviewed one of a git ref (tests/snapshots/STACK.yaml),
 and told as a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. What
@@ -8,17 +8,18 @@ pull request of a fork shows, where `pulumi preview` has no credentials (docs/pr
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import pulumi
+import typer
 import yaml
 
+from cli import CommandError
+from cli.target import AnyStackNames
 from infra.stackfiles import ROOT, stacks
 from review import immutable, replaces
 from review.computed import ANEW
@@ -254,23 +255,17 @@ def _git(*arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m review.plan", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("stack", nargs="*", default=stacks(), help=f"default: {', '.join(stacks())}")
-    parser.add_argument("--against", default="HEAD", metavar="REF", help="the git ref to compare with (default: HEAD)")
-    chosen = parser.parse_args(arguments)
-    for stack in chosen.stack:
+def plan(
+    names: AnyStackNames = None,
+    against: Annotated[str, typer.Option(metavar="REF", help="The git ref to compare with.")] = "HEAD",
+) -> None:
+    for stack in names or stacks():
         try:
-            old = at_ref(stack, chosen.against)
+            old = at_ref(stack, against)
             if old is None and stack not in stacks():
-                raise LookupError(f"no stack '{stack}' here or in {chosen.against}; there are: {', '.join(stacks())}")
+                there = ", ".join(stacks())
+                raise LookupError(f"no stack '{stack}' here or in {against}; there are: {there}")
             new, changes = follow(old or {}, partial(_declared, stack))
         except (LookupError, pulumi.RunError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        print(report(stack, chosen.against, old or {}, new, changes), end="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            raise CommandError(str(error), code=2) from None
+        print(report(stack, against, old or {}, new, changes), end="\n\n")

@@ -1,4 +1,4 @@
-"""The resource graph of a stack as a text that is reviewed: `python -m review.snapshot [STACK] [--update]`.
+"""Compare what each stack declares with its reviewed snapshot.
 
 tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares,
 so that a change of the program shows what it changes in the cloud, where no credentials are. Without `--update` it
@@ -7,17 +7,19 @@ prints the difference and fails when there is one.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pulumi
+import typer
 import yaml
 
-from infra.stackfiles import ROOT, stacks
+from cli import CommandError
+from cli.target import StackNames
+from infra.stackfiles import ROOT
 from review.recording import Recorded, Recording, record_anywhere
 
 FOLDER = ROOT / "tests" / "snapshots"
@@ -156,28 +158,23 @@ def difference(stack: str, folder: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m review.snapshot", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("stack", nargs="*", default=stacks(), help=f"default: {', '.join(stacks())}")
-    parser.add_argument("--update", action="store_true", help="write the snapshots anew")
-    chosen = parser.parse_args(arguments)
-    if unknown := [name for name in chosen.stack if name not in stacks()]:
-        print(f"error: no stack '{unknown[0]}'; there are: {', '.join(stacks())}", file=sys.stderr)
-        return 2
+def review(
+    names: StackNames = None,
+    update: Annotated[bool, typer.Option("--update", help="Write the snapshots anew.")] = False,
+) -> int:
     changed = []
-    for stack in chosen.stack:
+    for stack in names or []:
         try:
             text = difference(stack)
         except pulumi.RunError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+            raise CommandError(str(error), code=2) from None
         if text:
             changed.append(stack)
             print(text)
-            if chosen.update:
+            if update:
                 FOLDER.mkdir(parents=True, exist_ok=True)
                 (FOLDER / f"{stack}.yaml").write_text(snapshot(record_anywhere(stack), stack))
-    if changed and not chosen.update:
+    if changed and not update:
         print(f"\nThe program declares something else than was reviewed ({', '.join(changed)}).", file=sys.stderr)
         print("If that is meant: `make snapshots`, and commit the files with the change.", file=sys.stderr)
         return 1
@@ -185,4 +182,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from cli.__main__ import main
+
+    sys.exit(main(["snapshot", *sys.argv[1:]]))

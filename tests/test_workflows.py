@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cli import deploy
+from cli.__main__ import main
 from infra.config import parse
 from infra.doctor import amazon
 from infra.stackfiles import ROOT, stack_file_values, stacks
@@ -43,7 +44,7 @@ def workflow(name: str) -> Path:
 
 
 def targets() -> set[str]:
-    return set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9./-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def test_actionlint_finds_nothing() -> None:
@@ -55,32 +56,26 @@ def test_actionlint_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_each_command_is_a_make_target(path: Path) -> None:
+def test_each_command_can_be_typed(path: Path) -> None:
     """What continuous integration does can be done, and be looked into, on any machine."""
     for step in steps(path):
         if "run" in step:
             command = step["run"].strip()
             assert "\n" not in command
             assert "${{" not in command, "an expression in a command is text of a stranger's; give it as env"
-            found = re.fullmatch(
-                r'make (?:--silent )?("\$TARGET"|[a-z-]+)(?: [A-Z]+="[^"]*")*(?: >> "\$\w+")?', command
-            )
-            if re.fullmatch(r'exec \.venv/bin/python -m infra\.deploy (up|destroy|drift) "\$STACK"', command):
-                continue
-            assert found, command
-            named = jobs(path)["check"]["strategy"]["matrix"]["target"] if "TARGET" in found[1] else [found[1]]
-            assert set(named) <= targets(), command
+            if found := re.fullmatch(r'make ("\$TARGET"|[a-z./-]+)( MARKS=engine)?', command):
+                named = jobs(path)["check"]["strategy"]["matrix"]["target"] if "TARGET" in found[1] else [found[1]]
+                assert set(named) <= targets(), command
+            else:
+                words = r'([a-z-]+)( [a-z]+)?(?: --?[a-z]+| "[^"]*")*(?: >> "\$\w+")?'
+                found = re.fullmatch(rf"(?:exec )?\.venv/bin/trainyard {words}", command)
+                assert found, command
+                command_help(found[1], *(found[2] or "").split())
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["lint", "test", "engine", "audit", "plan", "ready", "reached", "settle", "expired", "docker-login", "image"],
-)
-def test_make_knows_how(target: str) -> None:
-    """Nothing is run: make says what it would type."""
-    command = ["make", "--dry-run", target, "STACK=gcp-c3", "REGISTRY=ghcr.io/you"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0, told.stderr
+def command_help(*names: str) -> None:
+    """A command that is not there fails."""
+    assert main([*names, "--help"]) == 0, names
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -151,12 +146,12 @@ def test_a_comment_a_stack_without_outputs_held_to_the_policy() -> None:
 
 
 def deploying() -> dict[str, list[dict[str, Any]]]:
-    """Workflow -> the steps of its job that runs cli.deploy."""
+    """Workflow -> the steps of its job that runs `trainyard deploy`."""
     return {
         path.stem: job["steps"]
         for path in WORKFLOWS
         for job in jobs(path).values()
-        if any("cli.deploy" in step.get("run", "") for step in job["steps"])
+        if any("exec " in step.get("run", "") for step in job["steps"])
     }
 
 
@@ -168,7 +163,7 @@ def test_a_job_that_is_cancelled_settles_what_it_began() -> None:
         assert change["id"] == "change"
         # GitHub's signal reaches the first process alone: a shell or make would not pass it on.
         assert change["run"].startswith("exec ")
-        assert settle["run"] == 'make settle STACK="$STACK"'
+        assert settle["run"] == '.venv/bin/trainyard deploy settle "$STACK"'
         assert settle["if"].startswith("cancelled() && "), name
         assert settle["env"] == change["env"]
         (job,) = [job for job in jobs(workflow(name)).values() if job["steps"][-1] == settle]
@@ -191,7 +186,8 @@ def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
 
 def test_a_preview_says_first_whether_it_reaches_the_cluster() -> None:
     found = jobs(workflow("preview"))["preview"]["steps"]
-    (at,) = [number for number, step in enumerate(found) if step.get("run") == 'make reached STACK="$STACK"']
+    reach = '.venv/bin/trainyard deploy reach "$STACK"'
+    (at,) = [number for number, step in enumerate(found) if step.get("run") == reach]
     assert "pulumi/actions" in found[at + 1]["uses"]
 
 
@@ -216,19 +212,19 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
 
     monkeypatch.setattr(amazon, "own_address", lambda: "198.51.100.9")
     monkeypatch.setattr(amazon, "connect", lambda region: Aws())
-    assert deploy.main(["reach", "aws-g4dn"]) == 2
+    assert main(["deploy", "reach", "aws-g4dn"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: eks.apiAllowedCidrs: ")
     assert "does not let in 198.51.100.9, and the cluster is not reached from here; name a runner inside" in error
     # A runner inside reaches the private address, whatever the list says.
     monkeypatch.setattr(deploy, "_answers", lambda host: True)
-    assert deploy.main(["reach", "aws-g4dn"]) == 0
+    assert main(["deploy", "reach", "aws-g4dn"]) == 0
     monkeypatch.setattr(deploy, "_answers", lambda host: False)
     allowed = stack_file_values("aws-g4dn")["eks"]["apiAllowedCidrs"][0].partition("/")[0]
     monkeypatch.setattr(amazon, "own_address", lambda: allowed)
-    assert deploy.main(["reach", "aws-g4dn"]) == 0
+    assert main(["deploy", "reach", "aws-g4dn"]) == 0
     # GKE's endpoint is a name that everybody reaches and that IAM guards.
-    assert deploy.main(["reach", "gcp-c3"]) == 0
+    assert main(["deploy", "reach", "gcp-c3"]) == 0
 
 
 def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
@@ -240,7 +236,7 @@ def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
 
 def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     """On the engine: tests/e2e/test_deploy.py."""
-    (drift,) = [step for step in deploying()["drift"] if "cli.deploy" in step.get("run", "")]
+    (drift,) = [step for step in deploying()["drift"] if "trainyard deploy" in step.get("run", "")]
     assert " drift " in drift["run"]
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"

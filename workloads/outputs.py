@@ -53,8 +53,8 @@ def export(
     stack = shlex.quote(pulumi.get_stack())
     # A failed Job stays until somebody has looked at it.
     pulumi.export("retryCommand", f"pulumi up --stack {stack} --replace '**Job::training'")
-    pulumi.export("uploadCommand", f"make upload STACK={stack} FROM=FOLDER")
-    pulumi.export("fetchCommand", f"make fetch STACK={stack}")
+    pulumi.export("uploadCommand", f".venv/bin/trainyard upload --stack {stack} FOLDER")
+    pulumi.export("fetchCommand", f".venv/bin/trainyard fetch --stack {stack}")
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
         # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.

@@ -79,7 +79,7 @@ def tool(stack: Stack, module: str, *arguments: str) -> subprocess.CompletedProc
 
 def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack, corpus: Path) -> None:
     target = paths.STORAGE / NAME
-    command = [PYTHON, "-m", "cli.upload", "--stack", stack.name, str(corpus)]
+    command = [PYTHON, "-m", "cli", "upload", "--stack", stack.name, str(corpus)]
     first = subprocess.Popen(command, env=stack.environment, cwd=ROOT, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 120
     while not any(path.stat().st_size > 2 * PIECE for path in target.glob(".large.bin.*")):
@@ -107,7 +107,7 @@ def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
     # The whole folder: what is no text is left out.
     stack.write(dataset={"name": NAME, "input": [NAME]}, training={"name": NAME})
     stack.up()
-    followed = stack.run([PYTHON, "-m", "cli.follow", "--stack", stack.name])
+    followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
     assert followed.returncode == 0, followed.stdout + followed.stderr
     index = json.loads((paths.STORAGE / "datasets" / NAME / "index.json").read_text())
     assert index["documents"] == 40
@@ -136,7 +136,7 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [PYTHON, "-m", "cli.board", "--stack", stack.name, "--port", str(port), "--no-browser"]
+    command = [PYTHON, "-m", "cli", "board", "--stack", stack.name, "--port", str(port), "--no-browser"]
     board = subprocess.Popen(
         command, env=stack.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -172,7 +172,7 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
     assert sent.returncode == 0, sent.stdout + sent.stderr
     stack.write(training={"name": f"{NAME}-moved", "steps": 6})
     stack.up()
-    followed = stack.run([PYTHON, "-m", "cli.follow", "--stack", stack.name])
+    followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
     assert followed.returncode == 0, followed.stdout + followed.stderr
     assert "event=resume" in followed.stdout
     moved = [json.loads(line) for line in (paths.STORAGE / "runs" / f"{NAME}-moved" / "metrics.jsonl").open()]

@@ -41,14 +41,14 @@ Thing(Slow(), "slow", {})
 DRIVER = """
 import sys
 from pathlib import Path
-from infra import deploy
+from cli import deploy
 from infra.config import parse
 from infra.stackfiles import stack_file_values
 command, folder, patience, last = sys.argv[1:]
 deploy.ROOT = Path(folder)
 deploy.COMMANDS["up"] = ("up", "--yes", "--skip-preview")
 if command == "settle":
-    sys.exit(deploy.settle("local", deploy.Run(), float(patience), float(last)))
+    sys.exit(deploy.end("local", deploy.Run(), float(patience), float(last)))
 sys.exit(deploy.change(command, "local", parse(stack_file_values("local"), "local"), deploy.Run()))
 """
 

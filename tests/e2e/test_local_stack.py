@@ -51,7 +51,7 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
 
 def test_two_pods_train_a_model_that_transformers_loads(stack: Stack) -> None:
     stack.up()
-    followed = stack.run([str(ROOT / ".venv/bin/python"), "-m", "cli.follow", "--stack", "e2e"])
+    followed = stack.run([str(ROOT / ".venv/bin/python"), "-m", "cli", "follow", "--stack", "e2e"])
     assert followed.returncode == 0, followed.stdout + followed.stderr
 
     run = stack.run_folder()

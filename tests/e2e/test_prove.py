@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 def test_the_short_proof_passes_and_leaves_nothing(node_environment: dict[str, str], tmp_path: Path) -> None:
     before = {path for folder in ("runs", "datasets") for path in (paths.STORAGE / folder).glob("*")}
-    command = [sys.executable, "-m", "prove", "--stack", "local", "--short"]
+    command = [sys.executable, "-m", "cli", "prove", "--stack", "local", "--short"]
     command += ["--folder", str(tmp_path / "run"), "--report", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=node_environment, capture_output=True, text=True)
     told = json.loads((tmp_path / "prove-local-short.json").read_text())

@@ -13,8 +13,9 @@ from kubernetes import client, config
 from rich.console import Console
 
 from cli import logs
-from cli.follow import Target
+from cli.__main__ import main
 from cli.status import read, screen
+from cli.target import Target
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -79,7 +80,7 @@ def test_logs_finds_the_pod_of_rank_zero(
     target: Target, node: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(logs, "target_of", lambda stack: target)
-    assert logs.main(["--kubeconfig", str(node)]) == 0
+    assert main(["logs", "--kubeconfig", str(node)]) == 0
     assert b"rank=0" in capfdbinary.readouterr().out
-    assert logs.main(["--kubeconfig", str(node), "--pod", "9"]) == 1
+    assert main(["logs", "--kubeconfig", str(node), "--pod", "9"]) == 1
     assert b"no pod 9 has started; there are: 0, 1" in capfdbinary.readouterr().err

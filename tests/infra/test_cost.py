@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from cli.__main__ import main
+from cli.cost import show
 from infra import cost
 from infra.bill import Estimate
 from infra.config import StackConfig, parse
@@ -124,7 +126,7 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
         "prices": f"list prices of {prices.DATE} in us-east5, {prices.SOURCE}, {cost.LEFT_OUT}",
         "unknown": f"no list price for {'; '.join(estimate.unknown)}",
     }
-    cost.show("test", estimate)
+    show("test", estimate, None)
     assert "No list price is known for" in " ".join(capsys.readouterr().out.split())
 
 
@@ -185,11 +187,11 @@ def test_at_rest_a_stack_costs_less_than_a_dollar_an_hour(stack: str) -> None:
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cost.main(["gcp-a100", "--hours", "10"]) == 0
+    assert main(["cost", "gcp-a100", "--hours", "10"]) == 0
     shown = capsys.readouterr().out
     assert "2 x a2-highgpu-8g, workers, on demand" in shown
     assert "10 hours at full size" in shown
     assert prices.DATE in shown
-    assert cost.main(["local"]) == 0
+    assert main(["cost", "local"]) == 0
     assert "makes no cluster" in capsys.readouterr().out
-    assert cost.main(["nowhere"]) == 2
+    assert main(["cost", "nowhere"]) == 2

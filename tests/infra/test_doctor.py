@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.__main__ import main
 from infra.doctor import gcp, google
-from infra.doctor.__main__ import main
 from infra.doctor.google import NoAnswer, connect
 from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
 
@@ -188,7 +188,7 @@ def test_the_command_ends_with_1_and_never_shows_the_token(
     cloud: Cloud, machine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (machine / "gke-gcloud-auth-plugin").unlink()
-    assert main(["gcp-a100"]) == 1
+    assert main(["doctor", "gcp-a100"]) == 1
     shown = capsys.readouterr().out
     assert "✗ gke-gcloud-auth-plugin: is not on PATH" in shown
     assert "\n   gcloud components install gke-gcloud-auth-plugin\n" in shown
@@ -205,16 +205,16 @@ def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
         "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
         "storage": {"kind": "nfs", "sizeGib": 1000},
     }
-    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: values)
-    assert main(["gcp-a100"]) == 0
+    monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
+    assert main(["doctor", "gcp-a100"]) == 0
     assert capsys.readouterr().out.endswith("\nnothing stands in the way\n")
 
 
 def test_problems_of_the_configuration_come_first(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: {"cluster": {"kind": "moon"}})
-    assert main(["gcp-a100"]) == 1
+    monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: {"cluster": {"kind": "moon"}})
+    assert main(["doctor", "gcp-a100"]) == 1
     assert "✗ cluster.kind: 'moon' is not known" in capsys.readouterr().out.splitlines()[1]
 
 
@@ -239,10 +239,10 @@ def test_the_passphrase_of_the_stacks_secrets(
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
-    main(["local"])
+    main(["doctor", "local"])
     assert f"{level} secrets: " in capsys.readouterr().out
 
 
 def test_an_unknown_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere"]) == 2
+    assert main(["doctor", "nowhere"]) == 2
     assert "no stack 'nowhere'" in capsys.readouterr().err

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from cli import CommandError
 from cli import expired as expiry
-from cli.expired import expired, main
-from infra.config import ConfigError
+from cli.__main__ import main
+from cli.expired import past_their_time
 from tests.infra.recorded import changed
 
 NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
@@ -26,12 +27,12 @@ def listed(name: str, hours_ago: float, **more: Any) -> dict[str, Any]:
 def ttl(monkeypatch: pytest.MonkeyPatch) -> None:
     """gcp-c3 has 8 hours; no other stack has a limit."""
     limits = {"gcp-c3": {"ttlHours": 8}}
-    monkeypatch.setattr(expiry, "stack_file_values", lambda name: changed(name, cluster=limits.get(name, {})))
+    monkeypatch.setattr("cli.target.stack_file_values", lambda name: changed(name, cluster=limits.get(name, {})))
 
 
 def test_a_stack_past_its_time_is_named(ttl: None) -> None:
-    assert expired([listed("gcp-c3", 8.1), listed("gcp-a100", 500)], NOW) == ["gcp-c3"]
-    assert expired([listed("you/trainyard/gcp-c3", 8.1)], NOW) == ["gcp-c3"]
+    assert past_their_time([listed("gcp-c3", 8.1), listed("gcp-a100", 500)], NOW) == ["gcp-c3"]
+    assert past_their_time([listed("you/trainyard/gcp-c3", 8.1)], NOW) == ["gcp-c3"]
 
 
 @pytest.mark.parametrize(
@@ -45,13 +46,13 @@ def test_a_stack_past_its_time_is_named(ttl: None) -> None:
     ],
 )
 def test_what_is_young_empty_busy_or_unknown_is_left_alone(ttl: None, entry: dict[str, Any]) -> None:
-    assert expired([entry], NOW) == []
+    assert past_their_time([entry], NOW) == []
 
 
 def test_a_broken_stack_file_is_told_and_destroys_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "stack_file_values", lambda name: changed(name, cluster={"ttlHours": -1}))
-    with pytest.raises(ConfigError, match=r"cluster\.ttlHours"):
-        expired([listed("gcp-c3", 500)], NOW)
+    monkeypatch.setattr("cli.target.stack_file_values", lambda name: changed(name, cluster={"ttlHours": -1}))
+    with pytest.raises(CommandError, match=r"cluster\.ttlHours"):
+        past_their_time([listed("gcp-c3", 500)], NOW)
 
 
 def test_the_command_prints_what_a_workflow_reads(
@@ -62,11 +63,11 @@ def test_the_command_prints_what_a_workflow_reads(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(expiry, "COMMAND", (str(program), *expiry.COMMAND[1:]))
-    assert main([]) == 0
+    assert main(["expired"]) == 0
     assert capsys.readouterr().out == 'stacks=["gcp-c3"]\n'
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
-    assert main([]) == 2
+    assert main(["expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
     monkeypatch.setattr(expiry, "COMMAND", ("no-such-pulumi",))
-    assert main([]) == 2
+    assert main(["expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err

@@ -264,7 +264,7 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
     context = outputs["context"]
     for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
         assert f"--context {context} " in outputs[command]
-    assert outputs["fetchCommand"] == f"make fetch STACK={name}"
+    assert outputs["fetchCommand"] == f".venv/bin/trainyard fetch --stack {name}"
 
 
 @pytest.mark.parametrize("task", ["language_model", "question_answering"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import pulumi
 import pytest
 import yaml
 
+from cli.__main__ import main
 from infra import buildx
-from infra.image import ROOT, Recipe, content_hash, stage
+from infra.image import ROOT, TRAINER, Recipe, content_hash, stage
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, record
 from tests.conftest import write_kubeconfig
@@ -175,43 +175,62 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return notes
 
 
-def test_make_use_makes_a_builder_on_the_hosts_network_and_the_stack_names_it(docker: Path) -> None:
-    assert buildx.main(["localhost:5001"]) == 0
-    asked = docker.read_text().splitlines()
-    assert asked[1:] == [
-        "docker buildx create --name trainyard --driver docker-container --driver-opt network=host --bootstrap",
-        "pulumi config set --stack local --path image.buildx trainyard",
+def test_a_builder_on_the_hosts_network_reaches_this_machines_registry(docker: Path) -> None:
+    assert buildx.choose_builder("localhost:5001") == "trainyard"
+    assert docker.read_text().splitlines()[1:] == [
+        "docker buildx create --name trainyard --driver docker-container --driver-opt network=host --bootstrap"
     ]
 
 
-def test_make_use_makes_no_builder_for_a_registry_that_any_builder_reaches(docker: Path) -> None:
-    assert buildx.main(["ghcr.io/you"]) == 0
+def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> None:
+    assert buildx.choose_builder("ghcr.io/you") is None
     assert docker.read_text() == ""
 
 
-def test_a_builder_whose_image_cannot_be_pulled_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("registry", [None, "localhost:5001"])
+def test_using_another_cluster_sets_its_context_registry_and_builder(
+    docker: Path, registry: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
+    assert main(["local", "use", "kind-kind", *(["--registry", registry] if registry else [])]) == 0
+    told = [line for line in docker.read_text().splitlines() if line.startswith("pulumi ")]
+    values = {"cluster.context": "kind-kind"}
+    values |= {"image.registry": registry, "image.buildx": "trainyard"} if registry else {}
+    settings = [f"pulumi config set --stack local --path {key} {value}" for key, value in values.items()]
+    assert told == ["pulumi stack select --create local", *settings]
+
+
+def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
+    docker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     program = docker.parent / "bin" / "docker"
     program.write_text('#!/bin/sh\necho "ERROR: failed to pull: i/o timeout" >&2\nexit 1\n')
-    assert buildx.main(["localhost:5001"]) == 1
-    assert capsys.readouterr().err == (
-        "error: no builder that reaches localhost:5001: ERROR: failed to pull: i/o timeout\n"
+    assert main(["local", "use", "kind-kind", "--registry", "localhost:5001"]) == 1
+    assert (
+        capsys.readouterr().err == "local: no builder that reaches localhost:5001: ERROR: failed to pull: i/o timeout\n"
     )
 
 
-def test_make_use_goes_back_to_the_registry_that_this_machines_node_offers() -> None:
-    def typed(*variables: str) -> str:
-        command = ["make", "--dry-run", "use", *variables]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def test_going_back_to_this_machines_node_forgets_registry_and_builder(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
+    assert main(["local", "use", "trainyard-local"]) == 0
+    assert docker.read_text().splitlines()[2:] == [
+        "pulumi config rm --stack local --path image.registry",
+        "pulumi config rm --stack local --path image.buildx",
+    ]
 
-    assert '-m infra.buildx "localhost:5001"' in typed("CONTEXT=kind-kind", "REGISTRY=localhost:5001")
-    back = typed("CONTEXT=trainyard-local")
-    assert 'test "trainyard-local" != trainyard-local || for key in registry buildx; do' in back
-    assert "pulumi config rm --stack local --path image.$key" in back
 
-
-def test_make_image_builds_the_same_context_under_the_same_tag() -> None:
-    told = subprocess.run(
-        ["make", "--dry-run", "image", "REGISTRY=ghcr.io/you"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert "-m infra.image trainer" in told
-    assert '--file "$1/trainer/Dockerfile" --tag "ghcr.io/you/$2" "$1"' in told
+def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Path) -> None:
+    assert main(["image", "ghcr.io/you"]) == 1, "the stand-in's inspect fails"
+    version = content_hash(TRAINER, {})
+    context, tag = stage(TRAINER, version), f"ghcr.io/you/trainyard/trainer:{version}"
+    build, inspect = docker.read_text().splitlines()
+    assert build.startswith("docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push")
+    assert build.endswith(f"--tag {tag} --file {context}/trainer/Dockerfile {context}")
+    assert inspect == f"docker buildx imagetools inspect {tag}"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.__main__ import main
 from review import plan
-from review.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, main, report
+from review.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, report
 from review.recording import record
 from review.snapshot import snapshot
 from tests.infra.recorded import changed, recorded
@@ -179,11 +180,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_compares_with_a_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gcp-c3", "--against", "HEAD"]) == 0
+    assert main(["plan", "gcp-c3", "--against", "HEAD"]) == 0
     shown = capsys.readouterr().out
     assert "0 added, 1 changed, 0 replaced, 0 deleted" in shown
     assert "size: 100 → 250" in shown
-    assert main(["gcp-a100"]) == 0
+    assert main(["plan", "gcp-a100"]) == 0
     assert ", 0 changed, 0 replaced, 0 deleted" in capsys.readouterr().out, "a stack that the commit has not is new"
 
 
@@ -191,7 +192,7 @@ def test_a_stack_that_is_removed_is_deleted_whole(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plan, "stacks", list)
-    assert main(["gcp-c3"]) == 0
+    assert main(["plan", "gcp-c3"]) == 0
     shown = capsys.readouterr().out
     assert "0 added, 0 changed, 0 replaced, " in shown
     assert f"| − | {DISK} | deleted |" in shown
@@ -199,7 +200,7 @@ def test_a_stack_that_is_removed_is_deleted_whole(
 
 
 def test_what_is_not_there_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gcp-c3", "--against", "nowhere"]) == 2
+    assert main(["plan", "gcp-c3", "--against", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
-    assert main(["nothing"]) == 2
+    assert main(["plan", "nothing"]) == 2
     assert "no stack 'nothing' here or in HEAD; there are:" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import infra.image
+from cli.__main__ import main
 from infra.stackfiles import stacks
 from review import snapshot
 from review.recording import Recorded, Recording, record_anywhere
@@ -30,11 +31,11 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(snapshot, "FOLDER", tmp_path)
-    assert snapshot.main(["local", "--update"]) == 0
+    assert main(["snapshot", "local", "--update"]) == 0
     path = tmp_path / "local.yaml"
     path.write_text(path.read_text().replace("backoffLimitPerIndex: 20", "backoffLimitPerIndex: 21"))
     capsys.readouterr()
-    assert snapshot.main(["local"]) == 1
+    assert main(["snapshot", "local"]) == 1
     shown = capsys.readouterr()
     changed = [line for line in shown.out.splitlines() if line[:1] in "+-" and line[:3] not in ("---", "+++")]
     assert [line.split() for line in changed] == [
@@ -45,7 +46,7 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
 
 
 def test_an_unknown_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert snapshot.main(["nowhere"]) == 2
+    assert main(["snapshot", "nowhere"]) == 2
     assert "no stack 'nowhere'; there are:" in capsys.readouterr().err
 
 

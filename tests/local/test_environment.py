@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local import __main__ as command
+from cli.__main__ import main
 from local import environment, paths, toolchain
 from local.phases import load
 
@@ -114,8 +114,7 @@ def test_env_prints_what_a_shell_can_read() -> None:
 
 def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "TIMINGS", machine / "timings.json")
-    monkeypatch.setattr(sys, "argv", ["local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"])
-    assert command.main() == 7
+    assert main(["local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"]) == 7
     assert "test of run" in [timing.name for timing in load(paths.TIMINGS)]
 
 
@@ -131,12 +130,11 @@ def test_run_of_an_unknown_program_is_one_line() -> None:
 def test_a_disk_that_refuses_is_one_line(
     error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(options: object) -> int:
+    def fail() -> int:
         raise error
 
-    monkeypatch.setattr(command, "status", fail)
-    monkeypatch.setattr(sys, "argv", ["local", "status"])
-    assert command.main() in (1, 2)
+    monkeypatch.setattr("local.status.show", fail)
+    assert main(["local", "status"]) in (1, 2)
     said = capsys.readouterr().err
     assert said.startswith("local: ")
     assert said.count("\n") == 1

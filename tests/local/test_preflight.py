@@ -82,9 +82,8 @@ def test_a_refused_up_exits_2_with_the_line_and_changes_nothing() -> None:
     script = (
         "import sys, platform\n"
         "platform.system = lambda: 'Darwin'\n"
-        "from local import __main__ as command\n"
-        "sys.argv = ['local', 'up']\n"
-        "sys.exit(command.main())\n"
+        "from cli.__main__ import main\n"
+        "sys.exit(main(['local', 'up']))\n"
     )
     before = records()
     result = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)

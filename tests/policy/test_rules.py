@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from cli.__main__ import main
 from infra.image import RECIPES, Recipe
 from infra.stackfiles import ROOT, stacks
-from policy.check import broken, main
+from policy.check import broken
 from policy.resource import UNKNOWN, Resource
 from policy.rules import RULES, demand, name, violations
 from review.recording import Recording, record_anywhere
@@ -274,10 +275,10 @@ def test_every_rule_is_tried_and_says_what_it_demands() -> None:
 
 
 def test_the_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["gcp-c3"]) == 0
+    assert main(["policy", "gcp-c3"]) == 0
     assert "none broken" in capsys.readouterr().out
     monkeypatch.setattr("infra.gke.stack.ETCD_IMAGE", "quay.io/coreos/etcd:v3.6.5")
-    assert main(["gcp-c3"]) == 1
+    assert main(["policy", "gcp-c3"]) == 1
     assert "StatefulSet etcd: container etcd runs quay.io/coreos/etcd:v3.6.5" in capsys.readouterr().out
-    assert main(["nowhere"]) == 2
+    assert main(["policy", "nowhere"]) == 2
     assert "no stack 'nowhere'" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_the_smallest_stacks_are_proved_for_two_dollars(stack: str) -> None:
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "prove", *arguments],
+        [sys.executable, "-m", "cli", "prove", *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -74,7 +74,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--stack", "no-such"], "error: --stack no-such: no such stack; there are aws-g4dn"),
+        (["--stack", "no-such"], "error: no stack 'no-such'; there are: aws-g4dn"),
         (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: has to be more than 0"),
         (["--stack", "gcp-c3", "--resume"], "error: --resume: no run of gcp-c3 is known here"),
         (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import fetch
+from cli import CommandError, fetch
 from cli.transfer import Pair, TransferError, get
 from cli.volume_server import PIECE, hashes, partial
 from tests.workloads.volume import Seen, Wire, server
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: P
 
 def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:
     found = wire.volume.files(str(tmp_path / "volume" / "runs" / "other"))
-    with pytest.raises(LookupError, match=r"holds no file; .* --run"):
+    with pytest.raises(CommandError, match=r"holds no file; .* --run"):
         fetch.wanted(found, RUN, tmp_path, False)
 
 

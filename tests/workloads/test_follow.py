@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.follow import Target, report
+from cli.follow import report
 from cli.progress import Board, parse_logfmt, time_to_go
+from cli.target import Target
 from cli.watch import JobWatch, Outcome, outcome, why_waiting
 
 STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.follow import Target
+from cli import CommandError
 from cli.logs import choose
 from cli.state import INDEX, state
 from cli.status import screen, status_file
+from cli.target import Target
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 TARGET = Target("trainyard-local", "trainyard", "train-small-1", None, {})
@@ -172,7 +173,7 @@ def test_logs_are_those_of_rank_zero_of_the_newest_round() -> None:
     newer = pod(0, name="train-small-1-0-newer")
     newer["metadata"]["creationTimestamp"] = "2026-11-21T12:29:00Z"
     assert choose([newer, *pods], 0, logs.__getitem__) == "train-small-1-0-newer"
-    with pytest.raises(LookupError, match="no pod 7 has started; there are: 0, 1"):
+    with pytest.raises(CommandError, match="no pod 7 has started; there are: 0, 1"):
         choose(pods, 7, logs.__getitem__)
-    with pytest.raises(LookupError, match="no pod has started yet"):
+    with pytest.raises(CommandError, match="no pod has started yet"):
         choose([], None, logs.__getitem__)

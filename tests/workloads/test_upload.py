@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from cli import upload
+from cli.__main__ import main
 from cli.reach import SERVER
 from cli.transfer import Pair, TransferError, copy, put
 from cli.volume_server import PIECE, Server, partial
@@ -343,7 +344,7 @@ def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "target_of", lambda stack: pytest.fail("asked the stack"))
-    assert upload.main(arguments) == 1
+    assert main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert problem in shown

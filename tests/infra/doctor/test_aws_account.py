@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
+from cli.__main__ import main
 from infra.doctor import amazon, aws_machines, aws_rights
-from infra.doctor.__main__ import main
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding
 from infra.needs import shown
@@ -199,8 +199,8 @@ def test_the_command_names_what_to_do_and_never_shows_the_key(
     monkeypatch.setenv("PATH", str(tmp_path))
     values = stack_file_values(STACK)
     values["eks"] = {**values["eks"], "region": "ap-east-1", "zones": ["ape1-az1"]}
-    monkeypatch.setattr("infra.doctor.__main__.stack_file_values", lambda _: values)
-    assert main([STACK]) == 1
+    monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
+    assert main(["doctor", STACK]) == 1
     shown = capsys.readouterr().out
     assert "✗ aws: is not on PATH" in shown
     assert "✓ credentials: account 123456789012" in shown

@@ -1,18 +1,21 @@
-"""`python -m infra.doctor STACK` (make doctor STACK=gcp-a100): exit code 1 when something stands in the way."""
+"""Check what a stack needs before `pulumi up`, and say how to mend what is missing.
+
+Exit code 1: something stands in the way.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
+from cli import CommandError
+from cli.target import StackName
 from infra.config import ConfigError, StackConfig, parse
 from infra.doctor import everywhere, finding, images
 from infra.doctor.finding import Finding, ok, problem
-from infra.stackfiles import stack_file_values, stacks
+from infra.stackfiles import stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
@@ -46,13 +49,7 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
             yield from images.of_existing(config, stack)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m infra.doctor", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("stack", help=f"one of {', '.join(stacks())}")
-    stack = parser.parse_args(arguments).stack
-    if stack not in stacks():
-        print(f"error: no stack '{stack}'; there are: {', '.join(stacks())}", file=sys.stderr)
-        return 2
+def doctor(stack: StackName) -> int:
     found: list[Finding] = []
 
     def kept() -> Iterator[Finding]:
@@ -63,11 +60,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         finding.show(f"Stack {stack}", kept())
     except yaml.YAMLError as error:
-        print(f"error: Pulumi.{stack}.yaml is not YAML: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
+        raise CommandError(f"Pulumi.{stack}.yaml is not YAML: {str(error).splitlines()[0]}", code=2) from None
     print(f"\n{finding.summary(found)}")
     return 1 if any(item.level == "problem" for item in found) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

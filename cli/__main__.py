@@ -1,0 +1,112 @@
+"""`trainyard`: the commands of people and workflows, in groups.
+
+A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. Its help is
+the module's docstring, whose first line stands in the list.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Group -> command -> what it runs: a function, or a Typer of further commands.
+GROUPS = {
+    "Stack": {
+        "doctor": "cli.doctor:doctor",
+        "cost": "cli.cost:cost",
+        "prove": "prove.__main__:prove",
+    },
+    "Run": {
+        "follow": "cli.follow:follow",
+        "status": "cli.status:status",
+        "logs": "cli.logs:logs",
+        "board": "cli.board:board",
+        "upload": "cli.upload:upload",
+        "fetch": "cli.fetch:fetch",
+    },
+    "Cloud": {
+        "deploy": "cli.deploy:app",
+        "expired": "cli.expired:expired",
+        "docker-login": "cli.docker_login:docker_login",
+        "image": "cli.image:image",
+    },
+    "Review": {
+        "plan": "review.plan:plan",
+        "snapshot": "review.snapshot:review",
+        "policy": "policy.check:check",
+        "graph": "review.graph:graph",
+        "docs": "review.docs:main",
+        "audit": "cli.audit:audit",
+    },
+    "Local": {"local": "local.__main__:app"},
+}
+COMMANDS = {name: target for group in GROUPS.values() for name, target in group.items()}
+
+
+class Lazy(TyperGroup):
+    """Lists commands by their docstrings, and imports the one that runs."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.commands = {
+            name: TyperCommand(name, help=_summary(target), rich_help_panel=group)
+            for group, commands in GROUPS.items()
+            for name, target in commands.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and load(str(name)), rest
+
+
+def _summary(target: str) -> str:
+    """The first paragraph of a module's docstring, read without the import."""
+    module = target.partition(":")[0].replace(".", "/")
+    return (ROOT / f"{module}.py").read_text("utf-8").split('"""', 2)[1].strip().split("\n\n")[0]
+
+
+def load(name: str) -> Any:
+    """Import a command."""
+    module_name, _, attribute = COMMANDS[name].partition(":")
+    module = importlib.import_module(module_name)
+    found = getattr(module, attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        found.command(name, help=module.__doc__)(function)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+app = typer.Typer(cls=Lazy, rich_markup_mode="markdown", help="Train GPT-2 on Kubernetes.")
+
+
+@app.callback()
+def _root() -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; return its exit code. Every error that a user can cause is one line."""
+    chosen = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        return typer.main.get_command(app).main(chosen, prog_name="trainyard", standalone_mode=False) or 0
+    except typer.TyperException as error:
+        return _refuse(error.format_message(), error.exit_code)
+    except OSError as error:
+        return _refuse(str(error), 1)
+
+
+def _refuse(text: str, code: int) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Show what a stack costs per hour by list prices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from cli.target import StackName, configuration
+from infra.bill import HOURS_PER_MONTH, Estimate
+from infra.cost import LEFT_OUT, estimate, shown
+
+
+def cost(
+    stack: StackName,
+    hours: Annotated[float | None, typer.Option(help="Also what this many hours at full size cost.")] = None,
+) -> None:
+    bill = estimate(configuration(stack))
+    if bill is None:
+        print(f"Stack {stack} makes no cluster: whoever runs the cluster pays for it.")
+    else:
+        show(stack, bill, hours)
+
+
+def show(stack: str, bill: Estimate, hours: float | None) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title=f"{stack}: USD per hour, {bill.region}", title_justify="left")
+    table.add_column("item")
+    table.add_column("at rest", justify="right")
+    table.add_column("at full size", justify="right")
+    for line in bill.lines:
+        table.add_row(line.what, shown(line.at_rest), shown(line.at_full))
+    table.add_section()
+    table.add_row("total", shown(bill.at_rest), shown(bill.at_full), style="bold")
+    if bill.at_rest is not None:
+        table.add_row("a month at rest", shown(bill.at_rest * HOURS_PER_MONTH), "")
+    if hours is not None and bill.at_full is not None:
+        table.add_row(f"{hours:g} hours at full size", "", shown(bill.at_full * hours))
+    console = Console(width=100, highlight=False)
+    console.print(table)
+    console.print(f"List prices of {bill.date}, {bill.source}, {LEFT_OUT}.", style="dim")
+    for note in bill.notes:
+        console.print(note, style="dim")
+    if bill.unknown:
+        console.print(f"No list price is known for: {'; '.join(bill.unknown)} (prices.py).", style="yellow")
