@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,24 @@ from local import environment, paths
 from tests.standin.__main__ import VARIABLE
 from tests.standin.aws.account import Account
 from tests.standin.aws.provider import VARIABLE as AWS
-from tests.standin.cloud import Cloud
+from tests.standin.cloud import SERVICE, Cloud
 
 PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 #: What a project of its own has of the repository, so that no test writes into a stack file of it.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
-
-
+#: The training, and the patch that owns its number of pods.
+JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
 #: A default provider, which is no step of its own: a dynamic provider's, and the engine's own.
 DEFAULT = re.compile(r"^pulumi:providers:\S+ default")
+
+
+def replaced(plan: dict[str, set[str]]) -> set[str]:
+    return set().union(*(things for operation, things in plan.items() if "replac" in operation))
+
+
+def of_cloud(things: set[str]) -> set[str]:
+    """Those that are billed or hold data, without Kubernetes objects."""
+    return {thing for thing in things if thing.startswith(("aws:", "gcp:", "docker-build:"))}
 
 
 @dataclass
@@ -90,6 +100,17 @@ class CloudStack:
             if step["op"] not in ("same", "read"):
                 planned.setdefault(step["op"], set()).add(f"{parts[2].split('$')[-1]} {parts[3]}")
         return planned
+
+    def existing(self) -> set[str]:
+        """What exists and is not an enabled API, which stays for good."""
+        return {thing.title for thing in self.cloud.things().values() if thing.type != SERVICE}
+
+    def restored(self) -> Iterator[CloudStack]:
+        """For a fixture: the configuration is as before after the test."""
+        before = dict(self.values)
+        yield self
+        self.values = before
+        self.configure()
 
     def state(self) -> str:
         """The state as it is stored."""

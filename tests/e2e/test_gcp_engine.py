@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import cloud_stack
-from tests.e2e.cloud_stack import CloudStack
+from tests.e2e.cloud_stack import JOB, CloudStack, of_cloud, replaced
 from tests.standin.cloud import Thing
 
 pytestmark = pytest.mark.engine
@@ -19,8 +19,6 @@ POOL, DISK, CLUSTER = (
     "gcp:compute/disk:Disk data",
     "gcp:container/cluster:Cluster cluster",
 )
-#: The training, and the patch that owns its number of pods.
-JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
 CANARY = "hf_canaryCanaryCANARYcanary"
 
 
@@ -41,43 +39,21 @@ def c3_up(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
     return stack
 
 
-def restored(stack: CloudStack) -> Iterator[CloudStack]:
-    before = dict(stack.values)
-    yield stack
-    stack.values = before
-    stack.configure()
-
-
 @pytest.fixture
 def a100(a100_up: CloudStack) -> Iterator[CloudStack]:
     """The configuration is as before after the test."""
-    yield from restored(a100_up)
+    yield from a100_up.restored()
 
 
 @pytest.fixture
 def c3(c3_up: CloudStack) -> Iterator[CloudStack]:
-    yield from restored(c3_up)
+    yield from c3_up.restored()
 
 
 @pytest.fixture
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
     """gcp-c3, not created: for tests that destroy."""
     return cloud_stack.make("gcp-c3", tmp_path_factory.mktemp("fresh"))
-
-
-def replaced(plan: dict[str, set[str]]) -> set[str]:
-    return set().union(*(things for operation, things in plan.items() if "replac" in operation))
-
-
-def of_cloud(things: set[str]) -> set[str]:
-    """Those that are billed or hold data, without Kubernetes objects."""
-    return {thing for thing in things if thing.startswith(("gcp:", "docker-build:"))}
-
-
-def existing(stack: CloudStack) -> set[str]:
-    """What exists and is not an enabled API, which stays for good."""
-    things = stack.cloud.things().values()
-    return {f"{thing.type} {thing.name}" for thing in things if thing.type != "gcp:projects/service:Service"}
 
 
 def test_the_first_preview_shows_all_that_up_makes(a100: CloudStack) -> None:
@@ -169,7 +145,7 @@ def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> Non
     a100.up()
     assert a100.preview() == {}
     # What is left is the stack's own.
-    secrets = {thing for thing in existing(a100) if thing.startswith("kubernetes:core/v1:Secret")}
+    secrets = {thing for thing in a100.existing() if thing.startswith("kubernetes:core/v1:Secret")}
     assert secrets == {"kubernetes:core/v1:Secret compile-key"}
 
 
@@ -191,7 +167,7 @@ def test_destroy_leaves_nothing_that_costs(c3_up: CloudStack) -> None:
     """The cluster takes pools and objects with it; what it used goes after it. The stand-in refuses any other order."""
     before = len(c3_up.cloud.journal())
     c3_up.destroy()
-    assert existing(c3_up) == set()
+    assert c3_up.existing() == set()
     journal = c3_up.cloud.journal()[before:]
     order = [name for operation, name in journal if operation == "delete"]
     assert order.index(CLUSTER) < order.index(DISK)
@@ -208,14 +184,14 @@ def test_a_retained_disk_stays_and_comes_back(fresh: CloudStack) -> None:
     fresh.configure(storage={"retain": True})
     fresh.up()
     fresh.destroy()
-    assert existing(fresh) == {DISK}
+    assert fresh.existing() == {DISK}
     (disk,) = [thing for thing in fresh.cloud.things().values() if thing.type == "gcp:compute/disk:Disk"]
     fresh.configure(storage={"retain": False, "disk": disk.outputs["name"]})
     fresh.up()
     volumes = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":PersistentVolume")]
     assert [volume for volume in volumes if disk.id in str(volume.inputs)]
     fresh.destroy()
-    assert existing(fresh) == {DISK}
+    assert fresh.existing() == {DISK}
 
 
 def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -223,17 +199,17 @@ def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPat
     smoke.up()
     assert smoke.preview() == {}
     smoke.destroy()
-    assert existing(smoke) == set()
+    assert smoke.existing() == set()
 
 
 def test_the_pools_of_a_fallback_and_their_class_come_and_go(fresh: CloudStack) -> None:
     fresh.configure(nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]})
     fresh.up()
     assert fresh.preview() == {}
-    made = existing(fresh)
+    made = fresh.existing()
     assert {f"{POOL}-on-demand", POOL, "kubernetes:cloud.google.com/v1:ComputeClass workers"} <= made
     fresh.destroy()
-    assert existing(fresh) == set()
+    assert fresh.existing() == set()
 
 
 def test_own_buckets_are_read_and_the_grant_goes_with_the_stack(fresh: CloudStack) -> None:
@@ -243,7 +219,7 @@ def test_own_buckets_are_read_and_the_grant_goes_with_the_stack(fresh: CloudStac
     assert "/subject/ns/trainyard/sa/dataset" in grant.inputs["member"]
     assert fresh.preview() == {}
     fresh.destroy()
-    assert existing(fresh) == set()
+    assert fresh.existing() == set()
 
 
 def test_a_program_that_enables_too_little_is_refused(fresh: CloudStack) -> None:
@@ -269,7 +245,7 @@ def test_deletion_protection_refuses_before_anything_is_lost(fresh: CloudStack) 
     fresh.configure(cluster={"deletionProtection": False})
     fresh.up()
     fresh.destroy()
-    assert existing(fresh) == set()
+    assert fresh.existing() == set()
 
 
 def test_a_destroy_that_somebody_stands_in_the_way_of_can_be_run_again(fresh: CloudStack) -> None:
@@ -281,7 +257,7 @@ def test_a_destroy_that_somebody_stands_in_the_way_of_can_be_run_again(fresh: Cl
     assert "used by gcp:compute/firewall:Firewall theirs" in fresh.text
     fresh.cloud.delete("urn", "theirs")
     fresh.destroy()
-    assert existing(fresh) == set()
+    assert fresh.existing() == set()
 
 
 def test_filestore_and_a_prebuilt_image_come_and_go_too(fresh: CloudStack) -> None:
@@ -290,11 +266,11 @@ def test_filestore_and_a_prebuilt_image_come_and_go_too(fresh: CloudStack) -> No
         image={"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
     )
     fresh.up()
-    assert "gcp:filestore/instance:Instance data" in existing(fresh)
-    assert not [thing for thing in existing(fresh) if "Disk" in thing or "docker-build" in thing]
+    assert "gcp:filestore/instance:Instance data" in fresh.existing()
+    assert not [thing for thing in fresh.existing() if "Disk" in thing or "docker-build" in thing]
     fresh.configure(storage={"sizeGib": 2048})
     plan = fresh.preview()
     assert replaced(plan) == set()
     assert "gcp:filestore/instance:Instance data" in plan["update"]
     fresh.destroy()
-    assert existing(fresh) == set()
+    assert fresh.existing() == set()

@@ -11,8 +11,7 @@ import pytest
 
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
-from tests.standin.aws.account import Account
-from tests.standin.aws.emulator import aws
+from tests.standin.aws.account import Account, aws
 from tests.standin.cloud import Thing
 
 pytestmark = pytest.mark.engine

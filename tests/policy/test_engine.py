@@ -11,7 +11,7 @@ from tests.conftest import OFFER, write_kubeconfig
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
 from tests.standin.aws.account import Account
-from tests.standin.aws.emulator import aws
+from tests.standin.aws.account import aws
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 PACK = ("--policy-pack", "policy")

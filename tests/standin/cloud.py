@@ -1,6 +1,7 @@
 """What exists in the cloud of a test, in one file that several plugin processes share, and what it refuses.
 
-The refusals are those by which a wrong order shows: the real cloud answers with them too, after minutes.
+A wrong order shows by these refusals: the real clouds answer with them too, after minutes. Their facts are in
+infra/{gke,eks}/order.yaml and needs.yaml.
 """
 
 from __future__ import annotations
@@ -8,54 +9,31 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from infra.needs import load
+from infra.stackfiles import ROOT
 from local.plugin.errors import PluginError
 
-from .gcp import unmet
+from . import gcp
+from .aws import rules
 
 #: Seconds that an operation takes, so that two in a wrong order overlap.
 DURATION = 0.05
-CLUSTER, POOL, REPOSITORY = (
-    "gcp:container/cluster:Cluster",
-    "gcp:container/nodePool:NodePool",
-    "gcp:artifactregistry/repository:Repository",
-)
-CLUSTERS = (CLUSTER, "aws:eks/cluster:Cluster")
-POOLS = (POOL, "aws:eks/nodeGroup:NodeGroup")
-REPOSITORIES = (REPOSITORY, "aws:ecr/repository:Repository")
-#: What the cloud deletes with its cluster, beside the Kubernetes objects. EKS deletes no cluster that has node groups.
-OF_CLUSTER = (
-    POOL,
-    "aws:eks/addon:Addon",
-    "aws:eks/accessEntry:AccessEntry",
-    "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
-    "aws:eks/podIdentityAssociation:PodIdentityAssociation",
-)
-#: What cannot be deleted while one of these refers to it.
-HELD_BY = {
-    "gcp:compute/network:Network": (
-        "gcp:compute/subnetwork:Subnetwork",
-        "gcp:compute/router:Router",
-        "gcp:compute/firewall:Firewall",
-        "gcp:filestore/instance:Instance",
-        CLUSTER,
-    ),
-    "gcp:compute/subnetwork:Subnetwork": (CLUSTER, "gcp:compute/routerNat:RouterNat"),
-    "gcp:compute/resourcePolicy:ResourcePolicy": (POOL,),
-    "gcp:serviceaccount/account:Account": (POOL,),
-    # Mounted through a volume, by a pod: the node holds it.
-    "gcp:compute/disk:Disk": ("kubernetes:core/v1:PersistentVolume",),
-    "gcp:filestore/instance:Instance": ("kubernetes:core/v1:PersistentVolume",),
-    "aws:efs/fileSystem:FileSystem": ("kubernetes:core/v1:PersistentVolume",),
-    "aws:efs/accessPoint:AccessPoint": ("kubernetes:core/v1:PersistentVolume",),
-}
+CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
+POOLS = ("gcp:container/nodePool:NodePool", "aws:eks/nodeGroup:NodeGroup")
+REPOSITORIES = ("gcp:artifactregistry/repository:Repository", "aws:ecr/repository:Repository")
+SERVICE, ADDON, IMAGE = "gcp:projects/service:Service", "aws:eks/addon:Addon", "docker-build:index:Image"
 #: Kinds that Pulumi waits for, which need a node to run on.
-NEEDS_NODES = ("kubernetes:apps/v1:Deployment", "kubernetes:apps/v1:StatefulSet")
+AWAITED = ("kubernetes:apps/v1:Deployment", "kubernetes:apps/v1:StatefulSet")
+
+#: What a cloud answers when it makes a resource: (id, outputs).
+Made = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -68,18 +46,39 @@ class Thing:
     inputs: dict[str, Any]
     outputs: dict[str, Any]
 
+    @property
+    def title(self) -> str:
+        return f"{self.type} {self.name}"
+
     def refers_to(self, other: Thing) -> bool:
-        """Whether its inputs name the other by id, link or name."""
-        names = {other.id, other.outputs.get("selfLink"), other.outputs.get("name"), other.outputs.get("email")}
-        # Filestore is known to Kubernetes by its address.
-        names |= {address for network in other.outputs.get("networks") or [] for address in network["ipAddresses"]}
-        # EFS volumes name a file system and an access point of it: fs-1::fsap-2.
-        return any(part in names for text in _strings(self.inputs) for part in (text, *text.split("::")))
+        """Whether its inputs name the other by id, link, name or address."""
+        known = [other.id, *(other.outputs.get(key) for key in ("selfLink", "name", "email"))]
+        # Kubernetes knows Filestore by its address.
+        known += [address for network in other.outputs.get("networks") or [] for address in network["ipAddresses"]]
+        return self.mentions(*known)
+
+    def mentions(self, *values: str | None) -> bool:
+        return any(name in values for text in _strings(self.inputs) for name in _names(text))
+
+
+@cache
+def order(section: str) -> dict[str, Any]:
+    """One section of both clouds' order.yaml."""
+    files = [load(path).get(section) or {} for path in sorted((ROOT / "infra").glob("*/order.yaml"))]
+    return {key: value for content in files for key, value in content.items()}
+
+
+@cache
+def listed(section: str) -> list[str]:
+    """The words of a section of both clouds' order.yaml."""
+    return [word for path in (ROOT / "infra").glob("*/order.yaml") for word in load(path).get(section, "").split()]
 
 
 class Cloud:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    """Every operation takes `duration` seconds between the refusals and the change."""
+
+    def __init__(self, path: Path, duration: float = DURATION) -> None:
+        self.path, self._duration = path, duration
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
@@ -90,106 +89,109 @@ class Cloud:
             self.path.write_text(json.dumps(content))
 
     def things(self) -> dict[str, Thing]:
-        """What exists, by URN."""
+        """What exists, by "URN#ID": a replacement made before the old one goes has the same URN."""
         with self._locked() as content:
-            return {urn: Thing(**value) for urn, value in content["living"].items()}
+            return {key: Thing(**value) for key, value in content["living"].items()}
 
     def id_of(self, urn: str) -> str:
         """The id of what exists under a URN. Raises PluginError when nothing does."""
-        prefix = f"{urn}#"
         for key in self.things():
-            if key.startswith(prefix):
-                return key.removeprefix(prefix)
+            if key.startswith(f"{urn}#"):
+                return key.removeprefix(f"{urn}#")
         raise PluginError(f"{urn} does not exist any more")
 
     def journal(self) -> list[tuple[str, str]]:
-        """Every operation so far: (create, update, delete, delete-old or gone, "TYPE NAME")."""
+        """Every operation so far: (create, update, delete, keep or gone, "TYPE NAME")."""
         with self._locked() as content:
             return [(entry[0], entry[1]) for entry in content["journal"]]
 
-    def create(self, urn: str, thing: Thing) -> None:
-        """Raises PluginError where the cloud would."""
+    def create(self, urn: str, thing: Thing, make: Callable[[], Made] | None = None) -> Thing:
+        """The thing as it then exists; `make` makes it elsewhere as well. Raises PluginError where the cloud would."""
+        _allow_create(thing, list(self.things().values()))
+        time.sleep(self._duration)
+        if make:
+            id_, outputs = make()
+            thing = replace(thing, id=id_, outputs=outputs)
         with self._locked() as content:
-            living = {key: Thing(**value) for key, value in content["living"].items()}
-            _allow_create(thing, list(living.values()))
-        time.sleep(DURATION)
-        with self._locked() as content:
-            # A replacement made before the old one goes has the same URN.
             content["living"][f"{urn}#{thing.id}"] = vars(thing)
-            content["journal"].append(("create", f"{thing.type} {thing.name}"))
+            content["journal"].append(("create", thing.title))
+        return thing
 
     def update(self, urn: str, thing: Thing) -> None:
-        time.sleep(DURATION)
+        time.sleep(self._duration)
         with self._locked() as content:
             key = f"{urn}#{thing.id}"
             if key not in content["living"]:
-                raise PluginError(f"{thing.type} {thing.name} does not exist any more")
+                raise PluginError(f"{thing.title} does not exist any more")
             content["living"][key] = vars(thing)
-            content["journal"].append(("update", f"{thing.type} {thing.name}"))
+            content["journal"].append(("update", thing.title))
 
-    def delete(self, urn: str, id_: str) -> None:
-        """Raises PluginError where the cloud would."""
+    def delete(self, urn: str, id_: str, unmake: Callable[[Thing], None] | None = None) -> None:
+        """Delete what exists, and nothing where nothing does. Raises PluginError where the cloud would."""
         key = f"{urn}#{id_}"
+        living = self.things()
+        if key not in living:
+            return
+        thing = living.pop(key)
+        _allow_delete(thing, list(living.values()))
+        time.sleep(self._duration)
+        if unmake:
+            unmake(thing)
         with self._locked() as content:
-            living = {other: Thing(**value) for other, value in content["living"].items()}
-            if key not in living:
+            if thing.type == SERVICE and thing.inputs.get("disableOnDestroy") is False:
+                content["journal"].append(("keep", thing.title))
                 return
-            thing = living.pop(key)
-            _allow_delete(thing, list(living.values()))
-        time.sleep(DURATION)
-        with self._locked() as content:
-            thing = Thing(**content["living"].pop(key))
-            if _is_kept(thing):
-                content["living"][key] = vars(thing)
-                content["journal"].append(("keep", f"{thing.type} {thing.name}"))
-                return
-            content["journal"].append(("delete", f"{thing.type} {thing.name}"))
+            del content["living"][key]
+            content["journal"].append(("delete", thing.title))
             if thing.type in CLUSTERS:
-                for other in [k for k, v in content["living"].items() if _goes_with_cluster(Thing(**v), thing)]:
-                    gone = Thing(**content["living"].pop(other))
-                    content["journal"].append(("gone", f"{gone.type} {gone.name}"))
+                for other in [k for k, value in content["living"].items() if _goes_with(Thing(**value), thing)]:
+                    content["journal"].append(("gone", Thing(**content["living"].pop(other)).title))
 
 
 def _allow_create(thing: Thing, living: list[Thing]) -> None:
-    what = f"{thing.type} {thing.name}"
     # To enable an API that is enabled is no error, nor to patch an object a second time.
-    fixed = thing.type != "gcp:projects/service:Service" and not thing.type.endswith("Patch")
-    if fixed and any(other.type == thing.type and other.id == thing.id for other in living):
-        raise PluginError(f"{what}: 409 already exists: {thing.id}")
-    if reason := unmet(thing.type, thing.inputs, [(other.type, other.inputs) for other in living]):
-        raise PluginError(f"{what}: {reason}")
-    clusters = [other for other in living if other.type in CLUSTERS]
-    pools = [other for other in living if other.type in POOLS]
-    if thing.type.startswith("kubernetes:") and not clusters:
-        raise PluginError(f"{what}: the API server does not answer: there is no cluster")
-    if thing.type in NEEDS_NODES and not any(_always_has_nodes(pool) for pool in pools):
-        raise PluginError(f"{what}: timed out: no node to run on")
-    if thing.type == "docker-build:index:Image":
+    once = thing.type != SERVICE and not thing.type.endswith("Patch")
+    if once and any(other.type == thing.type and other.id == thing.id for other in living):
+        raise PluginError(f"{thing.title}: 409 already exists: {thing.id}")
+    if thing.type.startswith("aws:"):
+        reason = rules.unmet(thing.type, thing.inputs, living)
+    else:
+        reason = gcp.unmet(thing.type, thing.inputs, [(other.type, other.inputs) for other in living])
+    if reason:
+        raise PluginError(f"{thing.title}: {reason}")
+    if thing.type.startswith("kubernetes:") and not any(other.type in CLUSTERS for other in living):
+        raise PluginError(f"{thing.title}: the API server does not answer: there is no cluster")
+    waits = thing.type in AWAITED or (thing.type == ADDON and thing.inputs["addonName"] in listed("on_nodes"))
+    if waits and not any(other.type in POOLS and _always_has_nodes(other) for other in living):
+        raise PluginError(f"{thing.title}: timed out: no node to run on")
+    if thing.type == IMAGE:
         target = next(iter(thing.inputs.get("tags") or [""]))
         if not any(target.startswith(_image_prefix(other)) for other in living if other.type in REPOSITORIES):
-            raise PluginError(f"{what}: push of {target} failed: 404 repository not found")
+            raise PluginError(f"{thing.title}: push of {target} failed: 404 repository not found")
 
 
 def _allow_delete(thing: Thing, living: list[Thing]) -> None:
-    what = f"{thing.type} {thing.name}"
     if thing.type.startswith("kubernetes:") and not any(other.type in CLUSTERS for other in living):
-        raise PluginError(f"{what}: the API server does not answer: its cluster was deleted before")
+        raise PluginError(f"{thing.title}: the API server does not answer: its cluster was deleted before")
     if thing.inputs.get("deletionProtection") is True or thing.inputs.get("deletionProtectionEnabled") is True:
-        raise PluginError(f"{what}: deletion protection is on; set it to false, `pulumi up`, then destroy")
-    for other in living:
-        if other.type in HELD_BY.get(thing.type, ()) and other.refers_to(thing):
-            raise PluginError(f"{what}: 400 resourceInUseByAnotherResource: used by {other.type} {other.name}")
+        raise PluginError(f"{thing.title}: deletion protection is on; set it to false, `pulumi up`, then destroy")
+    for user in living:
+        if user.type in order("in_use").get(thing.type, "").split() and user.refers_to(thing):
+            raise PluginError(f"{thing.title}: 400 resourceInUseByAnotherResource: used by {user.title}")
+        shared = order("beside").get(thing.type, {})
+        if any(user.type in types.split() and user.mentions(thing.inputs[key]) for key, types in shared.items()):
+            raise PluginError(f"{thing.title}: {user.title} works with it")
+        if user.type in order("needed").get(thing.type, "").split():
+            raise PluginError(f"{thing.title}: {user.title} works with it")
 
 
-def _is_kept(thing: Thing) -> bool:
-    return thing.type == "gcp:projects/service:Service" and thing.inputs.get("disableOnDestroy") is False
-
-
-def _goes_with_cluster(thing: Thing, cluster: Thing) -> bool:
-    return thing.type.startswith("kubernetes:") or (thing.type in OF_CLUSTER and thing.refers_to(cluster))
+def _goes_with(thing: Thing, cluster: Thing) -> bool:
+    return thing.type.startswith("kubernetes:") or (thing.type in listed("with_cluster") and thing.refers_to(cluster))
 
 
 def _always_has_nodes(pool: Thing) -> bool:
+    if pool.inputs.get("taints"):
+        return False
     scaling = pool.inputs.get("autoscaling") or pool.inputs.get("scalingConfig") or {}
     sizes = [scaling.get(key) for key in ("totalMinNodeCount", "minNodeCount", "minSize")]
     return any(size > 0 for size in (*sizes, pool.inputs.get("nodeCount")) if size)
@@ -202,9 +204,12 @@ def _image_prefix(repository: Thing) -> str:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
+
+
+def _names(text: str) -> list[str]:
+    """What a text may name: a volume of EFS names a file system and an access point (fs-1::fsap-2), an ARN ends in a
+    name or an id."""
+    return [text, *text.split("::"), *([text.rpartition("/")[2]] if text.startswith("arn:") else [])]

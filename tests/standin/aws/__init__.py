@@ -1,13 +1,10 @@
-"""AWS for tests: Pulumi's resources of the aws package, made through AWS's own API in an account that is emulated.
+"""AWS for tests: Pulumi's resources of the aws package, made through AWS's own API in an emulated account.
 
-    emulator.py   moto's server, with the parts of EKS and EC2 that moto has not
-    account.py    one account of it: calls by boto3, so that arguments are checked against AWS's own models
-    resources.py  the table of all types: what creates, changes and deletes a resource
-    network.py, identity.py, eks.py, storage.py   those translations, by service
-    prerequisites.py, dependents.py   what AWS refuses (or breaks, minutes later) and moto accepts
-    lookups.py    what these ask the account
-    policies.py   whether a role can be assumed by its user and allows what its user needs
-    inventory.py  everything that exists, for "nothing is left"
+    account.py   moto's server, one account of it, and everything that exists there, for "nothing is left"
+    kinds.py     which of AWS's operations make, change and delete a resource
+    rules.py     what AWS refuses, or breaks minutes later, and moto accepts: from infra/eks/needs.yaml and order.yaml
+    provider.py  the package under the real Pulumi engine
 
-The stand-in plugin uses it under the real Pulumi engine, and tests/infra/aws on the recorded resource graph.
+What AWS adds to a resource comes from review/computed.py, as in every recording. moto 5.2 has no add-ons, access
+entries, pod identities and placement groups: their arguments are checked against AWS's model, and no more.
 """

@@ -1,22 +1,56 @@
-"""One emulated account: boto3's clients, and Pulumi's inputs as the arguments of AWS's operations."""
+"""AWS emulated on loopback (moto), one account of it, and Pulumi's inputs as the arguments of AWS's operations."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from local.plugin.errors import PluginError
 
 Inputs = Mapping[str, Any]
+#: What costs, and what blocks whatever comes after: kind -> (service, operation, ids in the answer as JMESPath). Some
+#: show for an hour after they are deleted.
+LISTED = {
+    "vpc": ("ec2", "describe_vpcs", "Vpcs[].VpcId"),
+    "subnet": ("ec2", "describe_subnets", "Subnets[].SubnetId"),
+    "internet gateway": ("ec2", "describe_internet_gateways", "InternetGateways[].InternetGatewayId"),
+    "NAT gateway": ("ec2", "describe_nat_gateways", "NatGateways[?State != 'deleted'].NatGatewayId"),
+    "address": ("ec2", "describe_addresses", "Addresses[].AllocationId"),
+    "route table": ("ec2", "describe_route_tables", "RouteTables[].RouteTableId"),
+    "endpoint": ("ec2", "describe_vpc_endpoints", "VpcEndpoints[?State != 'deleted'].VpcEndpointId"),
+    "security group": ("ec2", "describe_security_groups", "SecurityGroups[].GroupId"),
+    "network interface": ("ec2", "describe_network_interfaces", "NetworkInterfaces[].NetworkInterfaceId"),
+    "launch template": ("ec2", "describe_launch_templates", "LaunchTemplates[].LaunchTemplateId"),
+    "cluster": ("eks", "list_clusters", "clusters"),
+    "role": ("iam", "list_roles", "Roles[].RoleName"),
+    "identity provider": ("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList[].Arn"),
+    "alias": ("kms", "list_aliases", "Aliases[].AliasName"),
+    "log group": ("logs", "describe_log_groups", "logGroups[].logGroupName"),
+    "file system": ("efs", "describe_file_systems", "FileSystems[].FileSystemId"),
+    "access point": ("efs", "describe_access_points", "AccessPoints[].AccessPointId"),
+    "repository": ("ecr", "describe_repositories", "repositories[].repositoryName"),
+}
 
 
-class Refused(PluginError):
-    """AWS's answer to a call: `code` is the API's error code."""
+@contextmanager
+def aws() -> Iterator[str]:
+    """The endpoint of an emulated AWS, for as long as the context lasts."""
+    from moto.server import ThreadedMotoServer
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    # With the policies that AWS manages: whether one of a name exists is part of what is tested.
+    with patch.dict("os.environ", MOTO_IAM_LOAD_MANAGED_POLICIES="true"):
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            yield f"http://{host}:{port}"
+        finally:
+            server.stop()
 
 
 class Account:
@@ -53,67 +87,85 @@ class Account:
         return client
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of an operation (`create_vpc`). None arguments are left out.
+        """The answer of an operation (`create_vpc`). Raises PluginError as the API refuses."""
+        from botocore.exceptions import ClientError
 
-        Raises:
-            Refused: as the API does; also for arguments that are not the API's.
-        """
-        from botocore.exceptions import ClientError, ParamValidationError
-
-        given = {key: value for key, value in arguments.items() if value is not None}
         try:
-            return getattr(self.client(service), operation)(**given)
+            return getattr(self.client(service), operation)(**arguments)
         except ClientError as error:
             answer = error.response.get("Error", {})
-            raise Refused(answer.get("Code", "?"), answer.get("Message", str(error))) from None
-        except ParamValidationError as error:
-            raise Refused("ParamValidation", " ".join(str(error).split())) from None
+            raise PluginError(f"{answer.get('Code', '?')}: {answer.get('Message', error)}") from None
 
-    def translated(
-        self, service: str, operation: str, inputs: Inputs, renamed: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+    def arguments(self, service: str, operation: str, inputs: Inputs) -> dict[str, Any]:
         """Pulumi's `inputs` (camelCase, numbers as the engine sends them) as arguments of an operation.
 
-        Args:
-            renamed: property -> argument, where the provider's name is not the API's.
-
         Raises:
-            Refused: a property that the operation does not have, so that none is dropped unseen.
+            PluginError: the operation has no such parameter, or takes no such value.
         """
-        client = self.client(service)
-        shape = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).input_shape
-        return shaped(shape, {(renamed or {}).get(key, key): value for key, value in inputs.items()}, operation)
+        from botocore.exceptions import ParamValidationError
+        from botocore.validate import validate_parameters
+
+        model = self.client(service).meta
+        shape = model.service_model.operation_model(model.method_to_api_mapping[operation]).input_shape
+        given = _shaped(shape, inputs, operation)
+        # The client fills these by itself.
+        tokens = {name: "token" for name, member in shape.members.items() if member.metadata.get("idempotencyToken")}
+        try:
+            validate_parameters({**tokens, **given}, shape)
+        except ParamValidationError as error:
+            raise PluginError(f"ParamValidation: {' '.join(str(error).split())}") from None
+        return given
+
+    def ids(self, kind: str) -> list[str]:
+        import jmespath
+
+        service, operation, query = LISTED[kind]
+        return jmespath.search(query, self.call(service, operation))
+
+    def everything(self) -> set[str]:
+        """ "KIND ID" of all that exists; a new account has a network and a few keys' aliases already."""
+        keys = [self.call("kms", "describe_key", KeyId=key["KeyId"]) for key in self.call("kms", "list_keys")["Keys"]]
+        # One that waits for its deletion costs nothing.
+        living = [key["KeyMetadata"] for key in keys if key["KeyMetadata"]["KeyState"] != "PendingDeletion"]
+        own = {f"key {key['KeyId']}" for key in living if key["KeyManager"] == "CUSTOMER"}
+        return own | {f"{kind} {id_}" for kind in LISTED for id_ in self.ids(kind)}
+
+    def interfaces(self, subnet: str) -> list[dict[str, Any]]:
+        """The network interfaces in a subnet."""
+        filters = [{"Name": "subnet-id", "Values": [subnet]}]
+        return self.call("ec2", "describe_network_interfaces", Filters=filters)["NetworkInterfaces"]
+
+    def offerings(self, location_type: str, filters: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        """(zone or its id, machine type) of all that is offered: AWS's own answers, of the day of moto's release."""
+        given = {"LocationType": location_type, "Filters": filters}
+        answer = self.call("ec2", "describe_instance_type_offerings", **given)
+        return [(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]]
 
 
-def shaped(shape: Any, value: Any, where: str) -> Any:
+def _shaped(shape: Any, value: Any, where: str) -> Any:
     """A value in the form of one of botocore's shapes: members in the API's spelling, whole numbers whole."""
-    if shape.type_name == "structure" and isinstance(value, Mapping):
-        found = {}
-        for key, item in value.items():
-            if item is not None:
-                member = _member(shape, key, where)
-                found[member] = shaped(shape.members[member], item, f"{where}.{key}")
-        return found
-    if shape.type_name == "list" and isinstance(value, Mapping) and _is_tag(shape.member):
-        return [{"Key": key, "Value": item} for key, item in sorted(value.items())]
-    if shape.type_name == "list":
-        # The provider shows lists of at most one item as the item.
-        items = value if isinstance(value, list) else [value]
-        return [shaped(shape.member, item, where) for item in items]
-    if shape.type_name == "map" and isinstance(value, Mapping):
-        return {key: shaped(shape.value, item, where) for key, item in value.items()}
-    if shape.type_name in ("integer", "long") and isinstance(value, (int, float, str)):
-        return int(value)
-    if shape.type_name == "boolean" and isinstance(value, str):
-        # Some of the provider's booleans are strings, to tell false from not given.
-        return value == "true"
-    if shape.type_name == "string" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(int(value))
+    match shape.type_name, value:
+        case "structure", [one]:
+            return _shaped(shape, one, where)
+        case "structure", Mapping():
+            given = {key: item for key, item in value.items() if item is not None}
+            members = {_member(shape, key, where): (key, item) for key, item in given.items()}
+            return {name: _shaped(shape.members[name], item, f"{where}.{key}") for name, (key, item) in members.items()}
+        case "list", Mapping() if set(getattr(shape.member, "members", ())) == {"Key", "Value"}:
+            return [{"Key": key, "Value": item} for key, item in sorted(value.items())]
+        case "list", _:
+            # The provider shows lists of at most one item as the item.
+            return [_shaped(shape.member, item, where) for item in (value if isinstance(value, list) else [value])]
+        case "map", Mapping():
+            return {key: _shaped(shape.value, item, where) for key, item in value.items()}
+        case "integer" | "long", int() | float() | str():
+            return int(value)
+        case "boolean", str():
+            # Some of the provider's booleans are strings, to tell false from not given.
+            return value == "true"
+        case "string", int() | float() if not isinstance(value, bool):
+            return str(int(value))
     return value
-
-
-def _is_tag(shape: Any) -> bool:
-    return shape.type_name == "structure" and set(shape.members) == {"Key", "Value"}
 
 
 def _member(shape: Any, key: str, where: str) -> str:
@@ -122,16 +174,4 @@ def _member(shape: Any, key: str, where: str) -> str:
     for spelling in (key.lower(), f"{key.lower()}s", key.lower().removesuffix("s")):
         if spelling in members:
             return members[spelling]
-    raise Refused("UnknownProperty", f"{where} has no parameter {key}")
-
-
-def split(inputs: Inputs, *apart: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(inputs without some properties, those properties)."""
-    rest = {key: value for key, value in inputs.items() if key not in apart and not key.startswith("__")}
-    return rest, {key: inputs.get(key) for key in apart}
-
-
-def tag_specification(kind: str, inputs: Inputs) -> list[dict[str, Any]] | None:
-    """Tags as EC2 wants them at creation."""
-    tags = [{"Key": key, "Value": value} for key, value in sorted((inputs.get("tags") or {}).items())]
-    return [{"ResourceType": kind, "Tags": tags}] if tags else None
+    raise PluginError(f"{where} has no parameter {key}")

@@ -12,12 +12,13 @@ from review import replaces
 
 from ..cloud import Cloud, Thing
 from ..server import DEFAULTS, Resources
-from . import lookups, resources
+from . import kinds
 from .account import Account
 
 #: "ENDPOINT NUMBER": where the emulated AWS listens, and which account of it is the test's.
 VARIABLE = "TRAINYARD_TEST_AWS"
 OFFERINGS = "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings"
+GROUP = "aws:eks/nodeGroup:NodeGroup"
 #: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
 #: deleting that then takes both away (pulumi-aws #2075).
 OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
@@ -26,15 +27,16 @@ OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
 class AwsResources(Resources):
     """The cloud keeps what exists and the journal, as for other clouds; AWS's own API makes it, and refuses."""
 
-    def __init__(self, cloud: Cloud, region: str, engine: Any) -> None:
+    def __init__(self, cloud: Cloud, region: str, engine: Any, account: Account | None = None) -> None:
         super().__init__("aws", cloud, region, engine)
-        if VARIABLE not in os.environ:
-            raise PluginError(f"no AWS is emulated: set {VARIABLE}")
-        endpoint, number = os.environ[VARIABLE].split()
-        self._account = Account(endpoint, number, region)
+        if account is None:
+            if VARIABLE not in os.environ:
+                raise PluginError(f"no AWS is emulated: set {VARIABLE}")
+            account = Account(*os.environ[VARIABLE].split(), region)
+        self.account = account
 
     def _named(self, token: str) -> str:
-        return resources.kind(token).name
+        return kinds.kind(token).name
 
     def _same_name(self, token: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         named = self._named(token)
@@ -44,37 +46,56 @@ class AwsResources(Resources):
         if preview:
             return super().create(urn, given, timeout, preview)
         inputs = _inputs(given)
-        id_, outputs = resources.create(self._account, urn.token, inputs)
-        self._cloud.create(urn.text, Thing(urn.token, urn.name, id_, inputs, outputs))
-        return id_, mark_secrets(outputs, given)
+        if urn.token == GROUP:
+            self._require_machines(inputs)
+        made = self._cloud.create(
+            urn.text,
+            Thing(urn.token, urn.name, "", inputs, {}),
+            lambda: kinds.create(self.account, urn.token, urn.name, inputs),
+        )
+        return made.id, mark_secrets(made.outputs, given)
 
     def update(
         self, urn: Urn, olds: dict[str, Any], given: dict[str, Any], ignored: list[str], timeout: float, preview: bool
     ) -> dict[str, Any]:
         state, inputs = reveal(olds), _inputs(given)
+        counted = replaces.counted(urn.token)
         if preview or has_unknown(inputs):
-            known = {**_kept(state, inputs), **dict.fromkeys(replaces.counted(urn.token), UNKNOWN)}
-            return mark_secrets(known, given)
-        id_ = self._cloud.id_of(urn.text)
+            return mark_secrets({**_kept(state, inputs), **dict.fromkeys(counted, UNKNOWN)}, given)
         for path in ignored:
             _take_over(state, inputs, path.split("."))
-        outputs = resources.update(self._account, urn.token, id_, state, inputs)
-        self._cloud.update(urn.text, Thing(urn.token, urn.name, id_, inputs, outputs))
+        kinds.update(self.account, urn.token, inputs)
+        outputs = {**_kept(state, inputs), **{key: state[key] + 1 for key in counted if key in state}}
+        self._cloud.update(urn.text, Thing(urn.token, urn.name, self._cloud.id_of(urn.text), inputs, outputs))
         return mark_secrets(outputs, given)
 
     def delete(self, urn: Urn, object_id: str, properties: dict[str, Any], timeout: float) -> None:
-        if f"{urn.text}#{object_id}" in self._cloud.things():
-            resources.delete(self._account, urn.token, object_id, reveal(properties))
-            self._cloud.delete(urn.text, object_id)
+        self._cloud.delete(
+            urn.text, object_id, lambda thing: kinds.delete(self.account, thing.type, thing.id, thing.inputs)
+        )
 
     def answer(self, token: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a function of the package answers."""
         if token == OFFERINGS:
             # As the account itself knows it, not as our table says.
             filters = [{"Name": each["name"], "Values": each["values"]} for each in given["filters"]]
-            found = lookups.offerings(self._account, given["locationType"], filters)
+            found = self.account.offerings(given["locationType"], filters)
             return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
         return super().answer(token, given)
+
+    def _require_machines(self, inputs: dict[str, Any]) -> None:
+        """One zone without one type is enough; the words are those of eksctl issue 6461 and ec2-spot-workshops 154."""
+        subnets = self.account.call("ec2", "describe_subnets", SubnetIds=inputs["subnetIds"])["Subnets"]
+        for name in inputs["instanceTypes"]:
+            found = self.account.offerings("availability-zone", [{"Name": "instance-type", "Values": [name]}])
+            having = sorted(zone for zone, _ in found)
+            for zone in (subnet["AvailabilityZone"] for subnet in subnets):
+                if zone not in having:
+                    raise PluginError(
+                        f"InvalidRequestException: Your requested instance type ({name}) is not supported in your "
+                        f"requested Availability Zone ({zone}). Please retry your request by not specifying an "
+                        f"Availability Zone or choosing {', '.join(having)}."
+                    )
 
 
 def _inputs(given: dict[str, Any]) -> dict[str, Any]:

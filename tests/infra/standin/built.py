@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import random
 import re
+import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from local.plugin.engine import Engine
+from local.plugin.naming import Urn
 from review import computed
 from review.recording import Recorded, Recording
 from tests.infra.recorded import earlier
-from tests.standin.aws import resources
 from tests.standin.aws.account import Account
+from tests.standin.aws.provider import AwsResources
+from tests.standin.cloud import Cloud
 
 #: Values that the record cannot have by chance, and so can be looked for inside of texts.
 DISTINCT = 12
@@ -26,11 +31,15 @@ DISTINCT = 12
 class Built:
     """What of a stack exists in an account."""
 
-    account: Account
+    package: AwsResources
     ids: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     """URN -> (id, outputs)"""
     real: dict[str, str] = field(default_factory=dict)
     """Value in the record -> value in AWS."""
+
+    @property
+    def account(self) -> Account:
+        return self.package.account
 
     def resolved(self, value: Any) -> Any:
         """Inputs of the record with AWS's values."""
@@ -43,10 +52,13 @@ class Built:
             return re.sub("|".join(map(re.escape, known)), lambda found: self.real[found.group()], value)
         return value
 
+    def inputs(self, item: Recorded, **changes: Any) -> dict[str, Any]:
+        """With AWS's values, and a name of the provider's where the program gives none."""
+        return self.package.check(Urn(item.urn), {}, {**self.resolved(item.inputs), **changes}, b"", None)
+
     def create(self, item: Recorded) -> None:
-        """Raises Refused, as AWS does."""
-        inputs = resources.named(item.type, self.resolved(item.inputs), item.name)
-        id_, outputs = resources.create(self.account, item.type, inputs)
+        """Raises PluginError, as AWS does."""
+        id_, outputs = self.package.create(Urn(item.urn), self.inputs(item), 0, preview=False)
         self.ids[item.urn] = id_, outputs
         fake_id, fake_outputs = computed.outputs(item.type, item.name, item.inputs, self.account.region)
         self._learn(fake_id, id_)
@@ -64,10 +76,11 @@ class Built:
             self.real[recorded] = real
 
     def delete(self, item: Recorded) -> None:
-        """Raises Refused, as AWS does."""
-        id_, outputs = self.ids.pop(item.urn)
+        """Raises PluginError, as AWS does."""
+        id_, outputs = self.ids[item.urn]
         if not item.retain_on_delete:
-            resources.delete(self.account, item.type, id_, outputs)
+            self.package.delete(Urn(item.urn), id_, outputs, 0)
+        del self.ids[item.urn]
 
 
 def of_aws(recording: Recording) -> list[Recorded]:
@@ -94,18 +107,23 @@ def order(recording: Recording, seed: int) -> list[Recorded]:
     return list(ordered.values())
 
 
+def empty(account: Account) -> Built:
+    cloud = Cloud(Path(tempfile.mkdtemp()) / "cloud.json", duration=0)
+    return Built(AwsResources(cloud, account.region, Engine(None), account))
+
+
 def up(recording: Recording, account: Account, seed: int = 0) -> Built:
-    """Everything made. Raises Refused, as AWS does."""
-    built = Built(account)
+    """Everything made. Raises PluginError, as AWS does."""
+    built = empty(account)
     for item in order(recording, seed):
         built.create(item)
     return built
 
 
 def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
-    """One resource, with nothing made before it but what it depends on. Raises Refused, as AWS does."""
+    """One resource, with nothing made before it but what it depends on. Raises PluginError, as AWS does."""
     wanted = earlier(recording, item) | {item.urn}
-    built = Built(account)
+    built = empty(account)
     for other in order(recording, seed=0):
         if other.urn in wanted:
             built.create(other)
@@ -113,7 +131,7 @@ def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
 
 
 def down(recording: Recording, built: Built, seed: int = 0) -> None:
-    """Everything deleted but what goes with something else, as the engine would. Raises Refused, as AWS does."""
+    """Everything deleted but what goes with something else, as the engine would. Raises PluginError, as AWS does."""
     for item in reversed(order(recording, seed)):
         if item.deleted_with:
             built.ids.pop(item.urn, None)
@@ -121,12 +139,23 @@ def down(recording: Recording, built: Built, seed: int = 0) -> None:
             built.delete(item)
 
 
-def unordered(recording: Recording, kind: str, name: str, before: str) -> Recording:
-    """The record without the dependencies of one resource on all resources of a kind."""
+def without(recording: Recording, missing: str) -> Recording:
+    """The record without the resources of AWS of a name, or of a kind and a name."""
+    left = [
+        item
+        for item in recording.resources
+        if not item.type.startswith("aws:") or missing not in (item.name, f"{item.kind} {item.name}")
+    ]
+    assert len(left) < len(recording.resources), f"the test changes nothing: there is no {missing}"
+    return Recording(left, recording.outputs)
+
+
+def unordered(recording: Recording, group: str, before: str) -> Recording:
+    """The record without the dependencies of a node group on all resources of a kind."""
     dropped = {item.urn for item in recording.resources if item.kind == before}
 
     def one(item: Recorded) -> Recorded:
-        if (item.kind, item.name) != (kind, name):
+        if (item.kind, item.name) != ("NodeGroup", group):
             return item
         return replace(item, dependencies=item.dependencies - dropped)
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.infra.aws import built
-from tests.infra.aws.built import Built
 from tests.infra.recorded import recorded
-from tests.standin.aws.account import Account
-from tests.standin.aws.emulator import aws
+from tests.infra.standin import built
+from tests.infra.standin.built import Built
+from tests.standin.aws.account import Account, aws
 
 STACK, REGION = "aws-g4dn", "us-east-2"
 

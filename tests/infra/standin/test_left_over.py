@@ -17,10 +17,10 @@ from infra.doctor import aws_leftovers
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding
 from infra.stackfiles import ROOT, stack_file_values
-from tests.infra.aws import built
-from tests.infra.aws.built import Built
-from tests.infra.aws.conftest import REGION, STACK, account_number
 from tests.infra.recorded import recorded
+from tests.infra.standin import built
+from tests.infra.standin.built import Built
+from tests.infra.standin.conftest import REGION, STACK, account_number
 from tests.standin.aws.account import Account
 
 RUNBOOK = (ROOT / "docs" / "aws.md").read_text()
@@ -72,8 +72,10 @@ def tagged(endpoint: str) -> Built:
     pairs = [{"Key": key, "Value": value} for key, value in given.items()]
     ids = {urn.rsplit("::", 2)[1].rsplit("$", 1)[-1] + " " + id_: id_ for urn, (id_, _) in there.ids.items()}
     account = there.account
-    machines = [id_ for kind, id_ in ids.items() if re.match(r"aws:ec2/(vpc|subnet|eip|natGateway):", kind)]
-    account.call("ec2", "create_tags", Resources=machines, Tags=pairs)
+    for item in recorded(STACK).all("aws:ec2/"):
+        if item.kind in ("Vpc", "Subnet", "Eip", "NatGateway"):
+            own = [{"Key": key, "Value": value} for key, value in item.inputs["tags"].items()]
+            account.call("ec2", "create_tags", Resources=[there.ids[item.urn][0]], Tags=pairs + own)
     (system,) = (id_ for kind, id_ in ids.items() if kind.startswith("aws:efs/fileSystem:"))
     account.call("efs", "tag_resource", ResourceId=system, Tags=pairs)
     cluster = account.call("eks", "describe_cluster", name=f"trainyard-{STACK}")["cluster"]

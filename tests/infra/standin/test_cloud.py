@@ -14,10 +14,11 @@ from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
 from local.plugin.values import UNKNOWN, Secret
 from review import computed
-from tests.standin.cloud import CLUSTER, Cloud, Thing
+from tests.standin.cloud import Cloud, Thing
 from tests.standin.server import Resources
 
 ROOT = Path(__file__).parents[3]
+CLUSTER = "gcp:container/cluster:Cluster"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
 POOL, DISK, VOLUME = "gcp:container/nodePool:NodePool", "gcp:compute/disk:Disk", "kubernetes:core/v1:PersistentVolume"
 
