@@ -64,8 +64,7 @@ def on_engine(stack: str) -> tuple[float, float]:
     two previews."""
     from tests.conftest import OFFER, write_kubeconfig
     from tests.e2e import cloud_stack
-    from tests.standin.aws.account import Account
-    from tests.standin.aws.account import aws
+    from tests.standin.aws.account import Account, aws
 
     with tempfile.TemporaryDirectory() as name, aws() as endpoint:
         folder = Path(name)

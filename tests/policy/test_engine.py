@@ -10,8 +10,7 @@ from infra.stackfiles import ROOT
 from tests.conftest import OFFER, write_kubeconfig
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import CloudStack
-from tests.standin.aws.account import Account
-from tests.standin.aws.account import aws
+from tests.standin.aws.account import Account, aws
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 PACK = ("--policy-pack", "policy")
