@@ -46,7 +46,8 @@ FORCE_NEW: dict[tuple[str, str], list[tuple[str, ...]]] = {
     ("", "Pod"): [("spec", field) for field in _POD_FIELDS]
     + [("spec", kind, "*", field) for kind in ("containers", "initContainers") for field in _CONTAINER_FIELDS],
     ("", "ResourceQuota"): [("spec", "scopes")],
-    ("", "Secret"): [("type",)],
+    ("", "ConfigMap"): [("data",), ("binaryData",)],
+    ("", "Secret"): [("type",), ("data",), ("stringData",)],
     ("", "Service"): [("spec", "clusterIP")],
     ("rbac.authorization.k8s.io", "RoleBinding"): [("roleRef",)],
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): [("roleRef",)],
@@ -55,20 +56,13 @@ FORCE_NEW: dict[tuple[str, str], list[tuple[str, ...]]] = {
 IDENTITY: list[tuple[str, ...]] = [("metadata", "name"), ("metadata", "namespace")]
 
 
-def force_new_paths(obj: dict[str, Any], mutable_config_maps: bool, mutable_secrets: bool) -> list[tuple[str, ...]]:
+def force_new_paths(obj: dict[str, Any]) -> list[tuple[str, ...]]:
     """The paths of an object whose change replaces it.
 
-    ConfigMaps and Secrets are replaced when their data changes, unless the provider says otherwise and they are not
-    `immutable`: so that pods see new data under a new automatic name.
+    ConfigMaps and Secrets are replaced when their data changes, so that pods see new data under a new automatic name.
     """
     group = obj["apiVersion"].partition("/")[0] if "/" in obj["apiVersion"] else ""
-    kind, immutable = obj["kind"], obj.get("immutable") is True
-    paths = [*IDENTITY, *FORCE_NEW.get((group, kind), [])]
-    if group == "" and kind == "Secret" and (not mutable_secrets or immutable):
-        paths += [("data",), ("stringData",)]
-    if group == "" and kind == "ConfigMap" and (not mutable_config_maps or immutable):
-        paths += [("data",), ("binaryData",)]
-    return paths
+    return [*IDENTITY, *FORCE_NEW.get((group, obj["kind"]), [])]
 
 
 def matches(path: Path, patterns: list[tuple[str, ...]]) -> bool:

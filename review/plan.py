@@ -126,7 +126,7 @@ def _force_new(type_: str, old: Entry, new: Entry) -> list[tuple[str, ...]]:
     if type_.startswith("kubernetes:"):
         # A patch changes in place what replaces the object itself.
         is_patch = type_.endswith("Patch") or "kind" not in new
-        return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(new), False, False)
+        return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(new))
     if type_.startswith("pulumi:providers:"):
         return [(key,) for key in PLACE]
     return replaces.paths(type_, old, new) if replaces.is_known(type_) else []

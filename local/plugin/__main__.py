@@ -1,7 +1,4 @@
-"""Start the plugin: print the port for the engine, serve until the engine ends.
-
-The kubernetes client, slow to import, is imported in the background.
-"""
+"""Start the plugin; Pulumi does, as `python -m local.plugin ENGINE_ADDRESS`."""
 
 from __future__ import annotations
 
@@ -16,10 +13,6 @@ NOTICE = (
 
 
 def main() -> None:
-    """Serve until the engine ends us."""
-    if len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help"):
-        print(f"{NOTICE}\nusage: python -m local.plugin [ENGINE_ADDRESS]; Pulumi starts it")
-        return
     import_stubs_only()
     from .client import import_kubernetes
     from .server import Server
@@ -28,6 +21,7 @@ def main() -> None:
         return Server(engine, sdk_version("pulumi-kubernetes", "4.0.0"))
 
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    # The official client takes half a second to import, so that happens in the background.
     serve(arguments[0] if arguments else None, NOTICE, make, started=import_kubernetes)
 
 

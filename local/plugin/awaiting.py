@@ -1,145 +1,184 @@
 """Waiting: until an object is ready, until it is gone; with a progress line, a deadline and an ear for Ctrl-C.
 
-The API server is polled, not watched: a stack awaits a handful of objects, and a poll cannot miss an event.
+Of the real plugin's conditions these are those of the kinds that the program awaits: Deployments, StatefulSets and
+Jobs. Other kinds are ready as soon as they exist. The API server is polled, not watched: a stack awaits a handful of
+objects, and a poll cannot miss an event.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from .client import Client, wait
+from .client import Client
 from .engine import Engine
 from .errors import CancelledError, InitFailedError, PluginError, UnreachableError
 from .naming import SKIP_AWAIT, TIMEOUT_SECONDS, annotated_true, annotation, describe, metadata
-from .pods import explain_unready
-from .readiness import readiness
+from .pods import condition, explain_unready
 
 DEFAULT_TIMEOUT = 600.0
-# Defaults of the real plugin for kinds that a controller settles quickly.
-KIND_TIMEOUTS = {"PersistentVolume": 300.0, "PersistentVolumeClaim": 300.0, "ResourceQuota": 60.0, "Secret": 5.0}
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds; each pause is half as long again as the one before
 EXPLAIN_EVERY = 10.0
 # Kinds whose deletion is not awaited with pulumi.com/skipAwait: a controller takes their pods away.
-DELETED_IN_BACKGROUND = {"Namespace", "Pod", "ReplicationController", "DaemonSet", "Deployment", "StatefulSet", "Job"}
+DELETED_IN_BACKGROUND = {"Namespace", "Pod", "DaemonSet", "Deployment", "StatefulSet", "Job"}
 
 
-def timeout_seconds(inputs: dict[str, Any], requested: float, default: float = DEFAULT_TIMEOUT) -> float:
-    """customTimeouts, else the annotation `pulumi.com/timeoutSeconds`, else the default."""
-    if requested:
-        return requested
-    text = annotation(inputs, TIMEOUT_SECONDS)
-    return float(text) if text.isdigit() else default
+@dataclass(frozen=True)
+class Readiness:
+    """`waits_for` says what is missing, for the progress line; `failed` that waiting is useless."""
+
+    ready: bool
+    waits_for: str = ""
+    failed: str = ""
 
 
-def until_ready(
-    client: Client, engine: Engine, urn: str, inputs: dict[str, Any], live: dict[str, Any], requested: float
-) -> dict[str, Any]:
-    """The live object once it is ready.
-
-    Raises:
-        InitFailedError: it failed, the time is up, or the user interrupted; with the reasons and the last live object.
-    """
-    if annotated_true(inputs, SKIP_AWAIT):
-        return live
-    seconds = timeout_seconds(inputs, requested, KIND_TIMEOUTS.get(live["kind"], DEFAULT_TIMEOUT))
-    started = time.monotonic()
-    deadline, pause, explained = started + seconds, FIRST_PAUSE, started
-    while True:
-        state = readiness(client, inputs, live)
-        if state.ready:
-            engine.status(urn, "")
-            return live
-        if state.failed:
-            raise _init_failed(client, live, state.failed)
-        hint = ""
-        if time.monotonic() - explained > EXPLAIN_EVERY:
-            explained = time.monotonic()
-            hint = "; ".join(explain_unready(client, live)[:1])
-        engine.status(urn, f"{state.waits_for}; {hint}" if hint else state.waits_for)
-        try:
-            if not wait(client.cancelled, pause, deadline):
-                raise _init_failed(client, live, f"not ready after {_duration(seconds)}: {state.waits_for}")
-        except CancelledError:
-            raise InitFailedError(
-                f"{describe(live)}: interrupted: {state.waits_for}", [state.waits_for], live
-            ) from None
-        pause = min(pause * 1.5, LONGEST_PAUSE)
-        live = _refreshed(client, live)
+READY = Readiness(True)
 
 
-def _refreshed(client: Client, live: dict[str, Any]) -> dict[str, Any]:
-    """The object as it is now; a server that is away for a moment is asked again at the next turn."""
-    try:
-        now = client.get(live)
-    except UnreachableError:
-        return live
-    if now is None:
-        raise PluginError(f"{describe(live)} was deleted by someone else while it was awaited")
-    return now
+def readiness(obj: dict[str, Any]) -> Readiness:
+    """Whether a live object is ready."""
+    if obj["kind"] == "Job" and obj["apiVersion"] == "batch/v1":
+        return _job_readiness(obj)
+    if obj["kind"] not in ("Deployment", "StatefulSet") or obj["apiVersion"] != "apps/v1":
+        return READY
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    wanted = int(spec.get("replicas", 1))
+    have = {key: int(status.get(key) or 0) for key in ("replicas", "updatedReplicas", "readyReplicas")}
+    progress = f"{have['readyReplicas']} of {wanted} pods ready"
+    if int(status.get("observedGeneration") or 0) < int(obj["metadata"].get("generation") or 0):
+        return Readiness(False, f"the {obj['kind']} controller has not seen it yet")
+    if have["updatedReplicas"] < wanted:
+        return Readiness(False, f"{progress}, {have['updatedReplicas']} updated")
+    if have["replicas"] > have["updatedReplicas"]:
+        return Readiness(False, f"{progress}, {have['replicas'] - have['updatedReplicas']} old to be removed")
+    available = have["readyReplicas"] if obj["kind"] == "StatefulSet" else int(status.get("availableReplicas") or 0)
+    is_available = obj["kind"] == "StatefulSet" or condition(obj, "Available").get("status") == "True"
+    return READY if is_available and available >= wanted else Readiness(False, progress)
 
 
-def _init_failed(client: Client, live: dict[str, Any], summary: str) -> InitFailedError:
-    reasons = [summary, *explain_unready(client, live)]
-    return InitFailedError(f"{describe(live)}: " + "\n  ".join(reasons), reasons, live)
+def _job_readiness(obj: dict[str, Any]) -> Readiness:
+    status, failed = obj.get("status") or {}, condition(obj, "Failed")
+    if failed.get("status") == "True":
+        return Readiness(False, failed=f"the Job failed: {failed.get('reason')}: {failed.get('message')}")
+    if condition(obj, "Complete").get("status") == "True":
+        return READY
+    counts = ", ".join(f"{int(status.get(key) or 0)} {key}" for key in ("active", "succeeded", "failed"))
+    return Readiness(False, f"the Job runs: pods {counts}" if status.get("startTime") else "the Job has not started")
 
 
 def unready_reasons(client: Client, inputs: dict[str, Any], live: dict[str, Any]) -> list[str]:
     """Why the object is not ready now; empty where it is. For refresh."""
-    if annotated_true(inputs, SKIP_AWAIT):
+    state = readiness(live)
+    if state.ready or annotated_true(inputs, SKIP_AWAIT):
         return []
-    state = readiness(client, inputs, live)
-    return [] if state.ready else [state.failed or state.waits_for, *explain_unready(client, live)]
+    return [state.failed or state.waits_for, *explain_unready(client, live)]
 
 
-def until_gone(
-    client: Client, engine: Engine, urn: str, inputs: dict[str, Any], live: dict[str, Any], requested: float
-) -> None:
-    """Return once the object does not exist any more (or another one has taken its name).
+@dataclass(frozen=True)
+class Awaited:
+    """One object that is waited for; `requested` are the customTimeouts of the program in seconds, or 0."""
 
-    Raises:
-        InitFailedError: the time is up; with what holds the object, so that the state keeps it.
-    """
-    if annotated_true(inputs, SKIP_AWAIT) and live["kind"] in DELETED_IN_BACKGROUND:
-        return
-    seconds = timeout_seconds(inputs, requested)
-    deadline, pause = time.monotonic() + seconds, FIRST_PAUSE
-    uid = metadata(live).get("uid")
-    while True:
-        try:
-            now = client.get(live)
-        except UnreachableError:
-            now = live
-        if now is None or (uid and metadata(now).get("uid") != uid):
-            engine.status(urn, "")
+    client: Client
+    engine: Engine
+    urn: str
+    inputs: dict[str, Any]
+    requested: float
+
+    @property
+    def seconds(self) -> float:
+        """customTimeouts, else the annotation `pulumi.com/timeoutSeconds`, else ten minutes."""
+        text = annotation(self.inputs, TIMEOUT_SECONDS)
+        return self.requested or (float(text) if text.isdigit() else DEFAULT_TIMEOUT)
+
+    def until_ready(self, live: dict[str, Any]) -> dict[str, Any]:
+        """The live object once it is ready.
+
+        Raises:
+            InitFailedError: it failed, the time is up, or the user interrupted.
+        """
+        if annotated_true(self.inputs, SKIP_AWAIT):
+            return live
+        turns, explained = _Turns(self.client, self.seconds), time.monotonic()
+        while not (state := readiness(live)).ready:
+            if state.failed:
+                raise self._failed(live, state.failed)
+            hint = ""
+            if time.monotonic() - explained > EXPLAIN_EVERY:
+                explained = time.monotonic()
+                hint = "; ".join(explain_unready(self.client, live)[:1])
+            self.engine.status(self.urn, f"{state.waits_for}; {hint}" if hint else state.waits_for)
+            if not turns.pause(live, f"interrupted: {state.waits_for}"):
+                raise self._failed(live, f"not ready after {_duration(self.seconds)}: {state.waits_for}")
+            now = self._get(live)
+            if now is None:
+                raise PluginError(f"{describe(live)} was deleted by someone else while it was awaited")
+            live = now
+        self.engine.status(self.urn, "")
+        return live
+
+    def until_gone(self, live: dict[str, Any]) -> None:
+        """Return once the object does not exist any more, or another one has taken its name.
+
+        Raises:
+            InitFailedError: the time is up; with what holds the object, so that the state keeps it.
+        """
+        if annotated_true(self.inputs, SKIP_AWAIT) and live["kind"] in DELETED_IN_BACKGROUND:
             return
-        live = now
-        engine.status(urn, _held_by(live))
-        try:
-            if not wait(client.cancelled, pause, deadline):
-                message = f"{describe(live)} still exists {_duration(seconds)} after its deletion: {_held_by(live)}"
+        turns, uid = _Turns(self.client, self.seconds), metadata(live).get("uid")
+        while now := self._get(live):
+            if uid and metadata(now).get("uid") != uid:
+                break
+            live = now
+            held = _explain_hold(live)
+            self.engine.status(self.urn, held)
+            if not turns.pause(live, "interrupted while it is deleted"):
+                message = f"{describe(live)} still exists {_duration(self.seconds)} after its deletion: {held}"
                 raise InitFailedError(message, [message], live)
+        self.engine.status(self.urn, "")
+
+    def _get(self, live: dict[str, Any]) -> dict[str, Any] | None:
+        """The object as it is now; a server that is away for a moment is asked again at the next turn."""
+        try:
+            return self.client.get(live)
+        except UnreachableError:
+            return live
+
+    def _failed(self, live: dict[str, Any], summary: str) -> InitFailedError:
+        reasons = [summary, *explain_unready(self.client, live)]
+        return InitFailedError(f"{describe(live)}: " + "\n  ".join(reasons), reasons, live)
+
+
+class _Turns:
+    """The pauses between two looks, until a deadline."""
+
+    def __init__(self, client: Client, seconds: float) -> None:
+        self._client, self._deadline, self._pause = client, time.monotonic() + seconds, FIRST_PAUSE
+
+    def pause(self, live: dict[str, Any], if_cancelled: str) -> bool:
+        """False when the deadline passed. Raises InitFailedError when the user interrupts."""
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            return False
+        try:
+            self._client.sleep(min(self._pause, remaining))
         except CancelledError:
-            raise InitFailedError(f"{describe(live)}: interrupted while it is deleted", ["interrupted"], live) from None
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+            raise InitFailedError(f"{describe(live)}: {if_cancelled}", [if_cancelled], live) from None
+        self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+        return True
 
 
-def _held_by(live: dict[str, Any]) -> str:
+def _explain_hold(live: dict[str, Any]) -> str:
     """What keeps an object that is being deleted."""
-    finalizers = list(metadata(live).get("finalizers") or []) + list((live.get("spec") or {}).get("finalizers") or [])
     conditions = (live.get("status") or {}).get("conditions") or []
-    remaining = [
-        c.get("message", "") for c in conditions if c.get("status") == "True" and "Remain" in c.get("type", "")
-    ]
-    if remaining:
-        return "; ".join(remaining)
-    return f"waits for finalizers: {', '.join(finalizers)}" if finalizers else "waits for its removal"
+    # Of a Namespace: NamespaceContentRemaining, NamespaceFinalizersRemaining.
+    remain = [c.get("message", "") for c in conditions if c.get("status") == "True" and "Remain" in c.get("type", "")]
+    finalizers = [*(metadata(live).get("finalizers") or []), *((live.get("spec") or {}).get("finalizers") or [])]
+    if remain or not finalizers:
+        return "; ".join(remain) or "waits for its removal"
+    return f"waits for finalizers: {', '.join(finalizers)}"
 
 
 def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    return (
-        f"{whole // 60} min {whole % 60} s"
-        if whole >= 60 and whole % 60
-        else (f"{whole // 60} min" if whole >= 60 else f"{whole} s")
-    )
+    minutes, rest = divmod(round(seconds), 60)
+    return " ".join(text for text in (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "") if text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,23 +17,20 @@ from .settings import Settings
 
 APPLY = "application/apply-patch+yaml"
 JSON = "application/json"
-JSON_PATCH = "application/json-patch+json"
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
-# A request that met a busy or restarting server is sent again: at once, then with doubling pauses.
+# A request that met a busy or restarting server is sent again after these pauses, in seconds.
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 RETRY_CODES = {429, 500, 502, 503, 504}
-REFUSED_CODES = {429, 503}  # the request was certainly not carried out
-
 
 _import_lock = threading.Lock()
 
 
 def import_kubernetes() -> Any:
-    """The official client's package, which takes half a second to load. Two threads that load parts of it at the same
-    time see half-made modules, hence the lock."""
+    """The official client's package. Two threads that load it at once see half-made modules, hence the lock."""
     with _import_lock:
         import kubernetes.client
         import kubernetes.config
+        import kubernetes.utils
 
         return kubernetes
 
@@ -49,13 +45,8 @@ class Kind:
 
     def path(self, namespace: str, name: str = "") -> str:
         """URL path of an object, or of the collection where `name` is empty."""
-        parts = [self.prefix]
-        if self.namespaced:
-            parts += ["namespaces", quote(namespace or "default", safe="")]
-        parts.append(self.plural)
-        if name:
-            parts.append(quote(name, safe=""))
-        return "/".join(parts)
+        scope = ["namespaces", quote(namespace, safe="")] if self.namespaced else []
+        return "/".join([self.prefix, *scope, self.plural, *([quote(name, safe="")] if name else [])])
 
 
 class Client:
@@ -65,30 +56,27 @@ class Client:
         self._settings = settings
         self.cancelled = cancelled
         self._kinds: dict[tuple[str, str], Kind] = {}
-        self._lock = threading.Lock()
-        self._connect_lock = threading.Lock()
+        self._probe_lock, self._connect_lock = threading.Lock(), threading.Lock()
         self._api: Any = None
         self._problem: str | None = settings.problem
-        self._probed = False
+        self._probed = settings.problem is not None
 
     def problem(self) -> str | None:
         """Why the cluster cannot be used, or None. The server is asked once for each run of the plugin."""
-        with self._lock:
-            if not self._probed and self._problem is None:
+        with self._probe_lock:
+            if not self._probed:
                 try:
                     self._request("GET", "/version", "the API server", pauses=(0.5,))
-                except ApiError as error:
-                    self._problem = str(error) if error.code == 401 else None
-                except UnreachableError as error:
-                    self._problem = str(error)
+                except (ApiError, UnreachableError) as error:
+                    refused = isinstance(error, ApiError) and error.code != 401
+                    self._problem = None if refused else str(error)
             self._probed = True
             return self._problem
 
-    def _connect(self) -> Any:
-        with self._connect_lock:
-            if self._api is None:
-                self._api = import_kubernetes().client.ApiClient(_configuration(self._settings))
-            return self._api
+    def sleep(self, seconds: float, what: str = "") -> None:
+        """Raises CancelledError when the user interrupts."""
+        if self.cancelled.wait(seconds):
+            raise CancelledError(f"{what}: interrupted")
 
     def kind(self, api_version: str, kind: str) -> Kind:
         """How to address a kind, from the API server's discovery documents.
@@ -97,19 +85,17 @@ class Client:
             NoSuchKindError: the server has no such kind (yet).
         """
         key = (api_version, kind)
-        found = self._kinds.get(key)
-        if found is None:
-            self.forget_kinds(api_version)
-            found = self._kinds.get(key)
-        if found is None:
+        if key not in self._kinds:
+            self._discover(api_version)
+        if key not in self._kinds:
             raise NoSuchKindError(
                 f"the API server has no kind {kind} in {api_version}: check apiVersion and kind, and that its "
-                "CustomResourceDefinition is created first (depends_on)"
+                "CustomResourceDefinition is installed"
             )
-        return found
+        return self._kinds[key]
 
-    def forget_kinds(self, api_version: str) -> None:
-        """Read the discovery document of one group and version (again)."""
+    def _discover(self, api_version: str) -> None:
+        """Read the discovery document of one group and version."""
         prefix = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
             document = self._request("GET", prefix, f"the API {api_version}")
@@ -122,15 +108,7 @@ class Client:
                 self._kinds[(api_version, resource["kind"])] = Kind(prefix, resource["name"], resource["namespaced"])
 
     def request(
-        self,
-        method: str,
-        obj: dict[str, Any],
-        body: Any = None,
-        *,
-        content_type: str = JSON,
-        collection: bool = False,
-        subpath: str = "",
-        **query: Any,
+        self, method: str, obj: dict[str, Any], body: Any = None, content_type: str = JSON, **query: Any
     ) -> dict[str, Any]:
         """One request about the object that `obj` names (apiVersion, kind, metadata).
 
@@ -139,11 +117,9 @@ class Client:
         """
         meta = obj.get("metadata") or {}
         kind = self.kind(obj["apiVersion"], obj["kind"])
-        name = str(meta.get("name") or "")
-        namespace = str(meta.get("namespace") or "default") if kind.namespaced else ""
-        path = kind.path(namespace, "" if collection else name) + subpath
-        what = f"{obj['kind']} {namespace}/{name}" if namespace else f"{obj['kind']} {name}"
-        return self._request(method, path, what, body, content_type, query)
+        name, namespace = str(meta.get("name") or ""), str(meta.get("namespace") or "default")
+        what = f"{obj['kind']} {namespace}/{name}" if kind.namespaced else f"{obj['kind']} {name}"
+        return self._request(method, kind.path(namespace, name), what, body, content_type, query=query)
 
     def get(self, obj: dict[str, Any]) -> dict[str, Any] | None:
         """The live object, or None where it does not exist."""
@@ -157,7 +133,7 @@ class Client:
     def list(self, api_version: str, kind: str, namespace: str, **query: Any) -> list[dict[str, Any]]:
         """The objects of a kind in a namespace; `labelSelector` and `fieldSelector` narrow it."""
         like = {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}}
-        return self.request("GET", like, collection=True, **query).get("items") or []
+        return self.request("GET", like, **query).get("items") or []
 
     def logs(self, namespace: str, pod: str, container: str, lines: int, previous: bool) -> str:
         """The last lines that a container wrote; empty where there are none."""
@@ -175,19 +151,24 @@ class Client:
         what: str,
         body: Any = None,
         content_type: str = JSON,
+        *,
         query: dict[str, Any] | None = None,
-        pauses: tuple[float, ...] = RETRY_PAUSES,
+        pauses: tuple[float, ...] | None = None,
     ) -> dict[str, Any]:
         url = f"{path}?{urlencode(query)}" if query else path
-        for pause in (*pauses, None):
+        # Every request may be sent twice: applying and deleting again changes nothing.
+        for pause in RETRY_PAUSES if pauses is None else pauses:
             try:
                 return json.loads(self._send(method, url, body, content_type, what) or b"{}")
-            except (UnreachableError, ApiError) as error:
-                if pause is None or not _may_retry(method, error):
+            except UnreachableError:
+                self.sleep(pause, what)
+            except ApiError as error:
+                # A controller changed the object while the server applied to it: no conflict of ours.
+                changed = error.code == 409 and method == "PATCH" and not error.is_conflict_of_managers
+                if error.code not in RETRY_CODES and not changed:
                     raise
-                if self.cancelled.wait(pause):
-                    raise CancelledError(f"{what}: interrupted") from None
-        raise AssertionError("unreachable: the last pause is None")
+                self.sleep(pause, what)
+        return json.loads(self._send(method, url, body, content_type, what) or b"{}")
 
     def _send(self, method: str, url: str, body: Any, content_type: str, what: str = "") -> bytes:
         import urllib3
@@ -207,31 +188,28 @@ class Client:
                 retries=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            unsent = isinstance(error, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError))
-            raise UnreachableError(_unreachable(api.configuration.host, error), sent=not unsent) from None
+            raise UnreachableError(_explain_unreachable(api.configuration.host, error)) from None
         if response.status >= 400:
             raise ApiError(what, response.status, parse_status(response.data, response.status))
         return response.data
 
-
-def _may_retry(method: str, error: ApiError | UnreachableError) -> bool:
-    """Whether sending again is safe: a create that may have reached the server would then find its own object."""
-    if isinstance(error, ApiError):
-        return error.code in (REFUSED_CODES if method == "POST" else RETRY_CODES)
-    return method != "POST" or not error.sent
+    def _connect(self) -> Any:
+        with self._connect_lock:
+            if self._api is None:
+                self._api = import_kubernetes().client.ApiClient(_configuration(self._settings))
+            return self._api
 
 
 def _configuration(settings: Settings) -> Any:
     """The official client's Configuration for the chosen context."""
     kubernetes = import_kubernetes()
     configuration = kubernetes.client.Configuration()
+    options = {"context": settings.context, "client_configuration": configuration, "persist_config": False}
     try:
-        if settings.context is None:
-            kubernetes.config.load_incluster_config(client_configuration=configuration)
+        if isinstance(settings.kubeconfig, dict):
+            kubernetes.config.load_kube_config_from_dict(settings.kubeconfig, **options)
         else:
-            kubernetes.config.load_kube_config_from_dict(
-                settings.kubeconfig, context=settings.context, client_configuration=configuration, persist_config=False
-            )
+            kubernetes.config.load_kube_config(settings.kubeconfig, **options)
     except Exception as error:  # the loader raises many kinds; each means an unusable kubeconfig entry
         raise UnreachableError(f"context {settings.context!r} of the kubeconfig cannot be used: {error}") from None
     configuration.connection_pool_maxsize = 32
@@ -242,25 +220,13 @@ def _configuration(settings: Settings) -> Any:
     return configuration
 
 
-def _unreachable(host: str, error: Exception) -> str:
+def _explain_unreachable(host: str, error: Exception) -> str:
     """One line: which server, what went wrong, what to check."""
     cause: BaseException = error
-    while (inner := cause.__cause__ or cause.__context__ or getattr(cause, "reason", None)) and isinstance(
-        inner, BaseException
-    ):
+    while isinstance(inner := cause.__cause__ or cause.__context__ or getattr(cause, "reason", None), BaseException):
         cause = inner
-    text = str(cause).split("(Caused by")[0].strip().splitlines()
-    detail = text[0] if text else type(cause).__name__
+    lines = str(cause).split("(Caused by")[0].strip().splitlines()
+    detail = lines[0] if lines else type(cause).__name__
     return (
         f"the Kubernetes API server at {host} cannot be reached ({detail}): is it running, is this the right context?"
     )
-
-
-def wait(cancelled: threading.Event, seconds: float, deadline: float) -> bool:
-    """Pause, but no longer than to the deadline; False when the deadline passed. Raises CancelledError."""
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        return False
-    if cancelled.wait(min(seconds, remaining)):
-        raise CancelledError("interrupted")
-    return True

@@ -12,33 +12,19 @@ from typing import Any
 from review import immutable
 from review.immutable import Path
 
+from .client import import_kubernetes
 from .naming import is_autonamed, is_named, metadata
 from .values import UNKNOWN, has_unknown
 
-_SEGMENT = re.compile(r'\.?([^.\[\]"]+)|\[(\d+)\]|\[\*\]|\["((?:[^"\\]|\\.)*)"\]')
+_PART = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
+#: Objects whose values are quantities, and fields that are one.
+_QUANTITIES = {"limits", "requests", "capacity", "hard", "sizeLimit"}
 
 
 def parse_path(text: str) -> Path:
-    """A Pulumi property path: `spec.containers[0].image`, `metadata.labels["a.b/c"]`, `[*]` and `*` for any.
-
-    Raises:
-        ValueError: not a property path.
-    """
-    path: list[str | int] = []
-    position = 0
-    while position < len(text):
-        match = _SEGMENT.match(text, position)
-        if not match:
-            raise ValueError(f"{text!r} is not a property path")
-        name, index, quoted = match.groups()
-        if index is not None:
-            path.append(int(index))
-        elif quoted is not None:
-            path.append(quoted.replace('\\"', '"').replace("\\\\", "\\"))
-        else:
-            path.append(name if name is not None else "*")
-        position = match.end()
-    return tuple(path)
+    """A Pulumi property path: `spec.containers[0].image`, `metadata.labels["a.b/c"]`, `*` for any part."""
+    found = (match.groups() for match in _PART.finditer(text))
+    return tuple(int(index) if index else quoted or name for quoted, index, name in found)
 
 
 def format_path(path: Path) -> str:
@@ -47,24 +33,11 @@ def format_path(path: Path) -> str:
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif re.search(r'[."\[\]]', part):
-            escaped = part.replace('"', '\\"')
-            text += f'["{escaped}"]'
+        elif "." in part or "/" in part:
+            text += f'["{part}"]'
         else:
             text += f".{part}" if text else part
     return text
-
-
-def value_at(value: Any, path: Path) -> Any:
-    """What stands there; None where nothing does."""
-    for part in path:
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        else:
-            return None
-    return value
 
 
 def contains(outer: Path, inner: Path) -> bool:
@@ -72,43 +45,46 @@ def contains(outer: Path, inner: Path) -> bool:
     return len(outer) <= len(inner) and all(have in ("*", want) for have, want in zip(outer, inner, strict=False))
 
 
+def is_same(old: Any, new: Any, path: Path) -> bool:
+    """Whether two scalars are equal; quantities are when they are spelled differently (`1000m` and `1`), too."""
+    if isinstance(old, bool) != isinstance(new, bool):
+        return False
+    if old == new or old is None or new is None or not _QUANTITIES.intersection(path):
+        return old == new
+    try:
+        parse = import_kubernetes().utils.parse_quantity
+        return parse(str(old)) == parse(str(new))
+    except ValueError:  # the server says what is wrong with it
+        return False
+
+
 def changes(old: Any, new: Any, path: Path = ()) -> dict[Path, str]:
     """Every path at which `new` differs from `old`, as `add`, `delete` or `update`. null and missing are the same."""
     if new is UNKNOWN or old is UNKNOWN:
         return {path: "update" if old is not None else "add"}
+    pairs: list[tuple[str | int, Any, Any]] | None = None
     if isinstance(old, dict) and isinstance(new, dict):
-        found: dict[Path, str] = {}
-        for key in sorted({*old, *new}):
-            found.update(changes(old.get(key), new.get(key), (*path, key)))
-        return found
-    if isinstance(old, list) and isinstance(new, list):
-        found = {}
-        for index in range(max(len(old), len(new))):
-            before = old[index] if index < len(old) else None
-            after = new[index] if index < len(new) else None
-            found.update(changes(before, after, (*path, index)))
-        return found
-    if old == new and isinstance(old, bool) == isinstance(new, bool):
+        pairs = [(key, old.get(key), new.get(key)) for key in sorted({*old, *new})]
+    elif isinstance(old, list) and isinstance(new, list):
+        before, after = dict(enumerate(old)), dict(enumerate(new))
+        pairs = [(index, before.get(index), after.get(index)) for index in sorted({*before, *after})]
+    if pairs is not None:
+        return {at: kind for key, a, b in pairs for at, kind in changes(a, b, (*path, key)).items()}
+    if is_same(old, new, path):
         return {}
-    if old is None:
-        return {path: "add"}
-    return {path: "delete" if new is None else "update"}
+    return {path: "add" if old is None else "delete" if new is None else "update"}
 
 
 def detailed(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    ignored: list[str],
-    force_new: list[tuple[str, ...]],
+    old: dict[str, Any], new: dict[str, Any], ignored: list[str], force_new: list[tuple[str, ...]]
 ) -> dict[str, str]:
     """The changes under their formatted paths; `-replace` is appended to the kinds that force a replacement."""
     ignored_paths = [parse_path(text) for text in ignored]
-    found = {}
-    for path, kind in changes(_with_namespace(old, new), _with_namespace(new, old)).items():
-        if any(contains(ignored_path, path) for ignored_path in ignored_paths):
-            continue
-        found[format_path(path)] = f"{kind}-replace" if immutable.matches(path, force_new) else kind
-    return found
+    return {
+        format_path(path): f"{kind}-replace" if immutable.matches(path, force_new) else kind
+        for path, kind in changes(_with_namespace(old, new), _with_namespace(new, old)).items()
+        if not any(contains(ignored_path, path) for ignored_path in ignored_paths)
+    }
 
 
 def _with_namespace(obj: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -7,62 +7,18 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import PluginError
 from .values import UNKNOWN
 
 AUTONAMED = "pulumi.com/autonamed"
 SKIP_AWAIT = "pulumi.com/skipAwait"
-WAIT_FOR = "pulumi.com/waitFor"
 TIMEOUT_SECONDS = "pulumi.com/timeoutSeconds"
 REPLACE_UNREADY = "pulumi.com/replaceUnready"
 PATCH_FORCE = "pulumi.com/patchForce"
-PATCH_FIELD_MANAGER = "pulumi.com/patchFieldManager"
 DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
 
-# Metadata that only the API server writes; a program that gives it (copied YAML) would see a diff for ever.
-READ_ONLY_METADATA = (
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "generation",
-    "managedFields",
-    "resourceVersion",
-    "uid",
-)
-
-# Scope of the built-in kinds that belong to no namespace: needed when no API server can be asked (a preview
-# before the cluster exists). From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
-CLUSTER_SCOPED = {
-    "APIService",
-    "CSIDriver",
-    "CSINode",
-    "CertificateSigningRequest",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "ClusterTrustBundle",
-    "CustomResourceDefinition",
-    "DeviceClass",
-    "FlowSchema",
-    "IPAddress",
-    "IngressClass",
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionPolicyBinding",
-    "MutatingWebhookConfiguration",
-    "Namespace",
-    "Node",
-    "PersistentVolume",
-    "PriorityClass",
-    "PriorityLevelConfiguration",
-    "ResourceSlice",
-    "RuntimeClass",
-    "ServiceCIDR",
-    "StorageClass",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "ValidatingWebhookConfiguration",
-    "VolumeAttachment",
-    "VolumeAttributesClass",
-}
+#: The program's kinds that belong to no namespace: needed when no API server can be asked, in a preview before the
+#: cluster exists. From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PersistentVolume", "PriorityClass", "StorageClass"}
 
 
 @dataclass(frozen=True)
@@ -89,39 +45,17 @@ class Urn:
     @property
     def api_version(self) -> str:
         """`batch/v1`; the core group is written `v1`, as in a manifest."""
-        module = self.token.split(":")[1]
-        return module.removeprefix("core/")
+        return self.token.split(":")[1].removeprefix("core/")
 
     def is_patch(self, kind: str | None) -> bool:
         """Whether this is `JobPatch` for kind `Job`: it owns a few fields of an object, not the object."""
         return bool(kind) and self.type_name == f"{kind}Patch"
 
 
-def require_supported(urn: Urn) -> None:
-    """PluginError for the resource types of the real plugin that are not Kubernetes objects.
-
-    Raises:
-        PluginError: a Helm release, a YAML component or a `...List`.
-    """
-    parts = urn.token.split(":")
-    if len(parts) != 3 or parts[0] != "kubernetes" or "/" not in parts[1]:
-        raise PluginError(
-            f"{urn.token} is not supported by this stand-in plugin, which handles Kubernetes objects only"
-        )
-    if parts[1].startswith("helm.sh/") or parts[1] in ("yaml/v2", "kustomize/v2", "yaml", "kustomize"):
-        raise PluginError(
-            f"{urn.token} is not supported by this stand-in plugin: write the objects as resources of their own kinds, "
-            "or use the real pulumi-kubernetes plugin"
-        )
-    if urn.type_name.endswith("List") and parts[1] != "meta/v1":
-        raise PluginError(f"{urn.type_name} cannot be created: create the items as resources of their own kinds")
-
-
 def api_version_and_kind(urn: Urn, inputs: dict[str, Any]) -> tuple[str, str]:
     """apiVersion and kind from the inputs, or from the type token where the inputs lack them (import)."""
     api_version = inputs.get("apiVersion") or urn.api_version
-    kind = inputs.get("kind") or urn.type_name.removesuffix("Patch")
-    return str(api_version).removeprefix("core/"), str(kind)
+    return str(api_version).removeprefix("core/"), str(inputs.get("kind") or urn.type_name.removesuffix("Patch"))
 
 
 def metadata(obj: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +72,6 @@ def annotation(obj: dict[str, Any], key: str) -> str:
 
 
 def annotated_true(obj: dict[str, Any], key: str) -> bool:
-    """Whether an annotation is the string `true`."""
     return annotation(obj, key) == "true"
 
 
@@ -150,8 +83,8 @@ def object_id(obj: dict[str, Any]) -> str:
 
 def parse_id(text: str) -> tuple[str, str]:
     """(namespace or "", name) of an id."""
-    namespace, slash, name = text.partition("/")
-    return (namespace, name) if slash else ("", namespace)
+    namespace, _, name = text.rpartition("/")
+    return namespace, name
 
 
 def describe(obj: dict[str, Any]) -> str:
@@ -174,37 +107,18 @@ def random_suffix(seed: bytes) -> str:
     return hashlib.sha512(seed).hexdigest()[:8] if seed else secrets.token_hex(4)
 
 
-def assign_name(inputs: dict[str, Any], olds: dict[str, Any], urn: Urn, seed: bytes, proposed: str | None) -> None:
-    """Give `inputs` a name where the program gave none: the old automatic one, else the engine's, else a fresh one.
-
-    `proposed` is the name that the engine's auto-naming configuration asks for, "" where it forbids automatic names,
-    None where it says nothing.
-
-    Raises:
-        PluginError: a name is needed and automatic names are forbidden.
-    """
+def assign_name(inputs: dict[str, Any], olds: dict[str, Any], urn: Urn, seed: bytes) -> None:
+    """Give `inputs` a name where the program gave none: the old automatic one, else a fresh one."""
     if is_named(inputs):
         return
     meta = inputs.setdefault("metadata", {})
-    if not isinstance(meta, dict):
-        return
-    if meta.get("generateName"):
-        raise PluginError(
-            "metadata.generateName does not work with server-side apply: leave metadata.name out instead, and Pulumi "
-            "appends a random suffix to the resource's name"
-        )
-    if olds and is_autonamed(olds):
-        meta["name"] = metadata(olds)["name"]
-    elif proposed == "":
-        raise PluginError("pulumi:autonaming is disabled for this stack: set metadata.name")
-    else:
-        meta["name"] = proposed or f"{urn.name}-{random_suffix(seed)}"
+    automatic = olds and is_autonamed(olds)
+    meta["name"] = metadata(olds)["name"] if automatic else f"{urn.name}-{random_suffix(seed)}"
     annotations = meta.setdefault("annotations", {})
     if isinstance(annotations, dict):
         annotations[AUTONAMED] = "true"
 
 
-def field_manager(inputs: dict[str, Any], state: dict[str, Any]) -> str:
-    """The server-side apply manager of a resource: its annotation, else the one in the state, else a fresh one."""
-    chosen = annotation(inputs, PATCH_FIELD_MANAGER) or state.get("__fieldManager")
-    return str(chosen) if chosen else f"pulumi-kubernetes-{secrets.token_hex(4)}"
+def field_manager(state: dict[str, Any]) -> str:
+    """The server-side apply manager of a resource: the one in its state, else a fresh one."""
+    return str(state.get("__fieldManager") or f"pulumi-kubernetes-{secrets.token_hex(4)}")

@@ -12,82 +12,46 @@ _NORMAL_WAITS = {"ContainerCreating", "PodInitializing", ""}
 MAX_PODS, LOG_LINES = 5, 5
 
 
-def selector_text(selector: dict[str, Any] | None) -> str:
-    """A labelSelector query from matchLabels and matchExpressions."""
-    parts = [f"{key}={value}" for key, value in ((selector or {}).get("matchLabels") or {}).items()]
-    for expression in (selector or {}).get("matchExpressions") or []:
-        key, operator, values = expression["key"], expression["operator"], ",".join(expression.get("values") or [])
-        parts.append(
-            {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(operator, f"!{key}")
-        )
-    return ",".join(parts)
-
-
-def is_ready(pod: dict[str, Any]) -> bool:
-    """Whether the pod's Ready condition is true."""
-    return _condition(pod, "Ready").get("status") == "True"
-
-
-def _condition(pod: dict[str, Any], kind: str) -> dict[str, Any]:
-    conditions = (pod.get("status") or {}).get("conditions") or []
+def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The condition of a type in an object's status; empty where it has none."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
 def explain_unready(client: Client, obj: dict[str, Any]) -> list[str]:
-    """One line for each unready pod of a workload (at most five), and for the events of a workload without pods."""
-    namespace = obj["metadata"].get("namespace") or "default"
-    try:
-        pods = owned_pods(client, obj)
-        lines = [f"pod {pod['metadata']['name']}: {explain(client, pod)}" for pod in pods if not _finished_well(pod)]
-        if len(lines) > MAX_PODS:
-            lines = [*lines[:MAX_PODS], f"and {len(lines) - MAX_PODS} more pods"]
-        if not pods:
-            lines = _warnings(client, namespace, obj)
-            for replica_set in _replica_sets(client, obj):
-                lines += _warnings(client, namespace, replica_set)
-        return lines
-    except (ApiError, UnreachableError):
-        return []
-
-
-def _finished_well(pod: dict[str, Any]) -> bool:
-    return is_ready(pod) or (pod.get("status") or {}).get("phase") == "Succeeded"
-
-
-def owned_pods(client: Client, obj: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pods of a workload: itself, or those that its selector finds."""
-    if obj["kind"] == "Pod":
-        return [obj]
-    spec = obj.get("spec") or {}
-    if obj["kind"] == "Service" or obj["kind"] == "ReplicationController":
-        selector = selector_text({"matchLabels": spec.get("selector")})
-    else:
-        selector = selector_text(spec.get("selector"))
+    """One line for each unready pod of a workload (at most five), or the events of a workload without pods."""
+    selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     if not selector:
         return []
-    return client.list("v1", "Pod", obj["metadata"].get("namespace") or "default", labelSelector=selector)
-
-
-def _replica_sets(client: Client, obj: dict[str, Any]) -> list[dict[str, Any]]:
-    if obj["kind"] != "Deployment":
-        return []
+    query = {"labelSelector": ",".join(f"{key}={value}" for key, value in selector.items())}
     namespace = obj["metadata"].get("namespace") or "default"
-    found = client.list("apps/v1", "ReplicaSet", namespace, labelSelector=selector_text(obj["spec"]["selector"]))
-    return [{**item, "kind": "ReplicaSet"} for item in found]
+    try:
+        pods = client.list("v1", "Pod", namespace, **query)
+        if not pods:
+            sets = client.list("apps/v1", "ReplicaSet", namespace, **query) if obj["kind"] == "Deployment" else []
+            owners = [obj, *({**item, "kind": "ReplicaSet"} for item in sets)]
+            return [line for owner in owners for line in _warnings(client, owner)]
+        lines = [f"pod {pod['metadata']['name']}: {explain(client, pod)}" for pod in pods if not _is_fine(pod)]
+    except (ApiError, UnreachableError):
+        return []
+    return lines if len(lines) <= MAX_PODS else [*lines[:MAX_PODS], f"and {len(lines) - MAX_PODS} more pods"]
 
 
-def _warnings(client: Client, namespace: str, obj: dict[str, Any]) -> list[str]:
+def _is_fine(pod: dict[str, Any]) -> bool:
+    return condition(pod, "Ready").get("status") == "True" or (pod.get("status") or {}).get("phase") == "Succeeded"
+
+
+def _warnings(client: Client, obj: dict[str, Any]) -> list[str]:
     """The last warning events about an object, e.g. why no pod may be created."""
     selector = f"involvedObject.name={obj['metadata']['name']},involvedObject.kind={obj['kind']},type=Warning"
-    events = client.list("v1", "Event", namespace, fieldSelector=selector)
-    seen = {f"{event.get('reason')}: {_one_line(event.get('message'))}": None for event in events}
-    return list(seen)[-2:]
+    events = client.list("v1", "Event", obj["metadata"].get("namespace") or "default", fieldSelector=selector)
+    return list(dict.fromkeys(f"{event.get('reason')}: {_one_line(event.get('message'))}" for event in events))[-2:]
 
 
 def explain(client: Client, pod: dict[str, Any]) -> str:
     """Why one pod is not ready: scheduling, image, crash with its last words, or a failing probe."""
     status = pod.get("status") or {}
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"cannot be scheduled: {_one_line(scheduled.get('message'))}"
     if status.get("phase") == "Pending" and not scheduled:
@@ -99,25 +63,22 @@ def explain(client: Client, pod: dict[str, Any]) -> str:
         return f"{status.get('reason') or status.get('phase')}: {_one_line(status['message'])}"
     if pod["metadata"].get("deletionTimestamp"):
         return "is being deleted"
-    events = _warnings(client, pod["metadata"].get("namespace") or "default", {**pod, "kind": "Pod"})
-    if events:
+    if events := _warnings(client, {**pod, "kind": "Pod"}):
         return events[-1]
-    unready = _condition(pod, "Ready").get("message")
+    unready = condition(pod, "Ready").get("message")
     return _one_line(unready) if unready else f"is {status.get('phase') or 'new'}"
 
 
 def _container_problem(client: Client, pod: dict[str, Any], container: dict[str, Any]) -> str:
-    name, state = container.get("name"), container.get("state") or {}
+    name, state = str(container.get("name")), container.get("state") or {}
     waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
-    last = (container.get("lastState") or {}).get("terminated") or {}
     reason = str(waiting.get("reason") or "")
-    if reason == "CrashLoopBackOff" or (terminated and terminated.get("exitCode")):
-        ended = terminated or last
-        words = _last_words(client, pod, str(name), ended, previous=not terminated)
+    if reason == "CrashLoopBackOff" or terminated.get("exitCode"):
+        ended = terminated or (container.get("lastState") or {}).get("terminated") or {}
         restarts = container.get("restartCount") or 0
         again = f", restarted {restarts} times" if restarts else ""
         how = f"{ended.get('reason') or 'Error'} (exit code {ended.get('exitCode')}{again})"
-        return f"container {name} ended with {how}{words}"
+        return f"container {name} ended with {how}{_last_words(client, pod, name, ended, previous=not terminated)}"
     if reason not in _NORMAL_WAITS:
         return f"container {name}: {reason}: {_one_line(waiting.get('message'))}"
     return ""

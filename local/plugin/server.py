@@ -1,4 +1,4 @@
-"""The gRPC face: messages in, `Provider` calls, messages out, and every error as one readable status."""
+"""The gRPC face: messages in, calls of `Provider`, messages out, and every error as one readable status."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import grpc
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
-from . import settings as settings_module
+from . import settings
 from .client import Client
 from .engine import Engine
-from .errors import PluginError, hide
+from .errors import InitFailedError, PluginError, hide
 from .naming import Urn
-from .provider import InitFailed, Provider
-from .settings import from_variables
+from .provider import Provider
 from .values import from_struct, reveal, secret_strings, to_struct
 
 _KINDS = {
@@ -28,7 +27,6 @@ _KINDS = {
     "update": provider_pb2.PropertyDiff.UPDATE,
     "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
 }
-_LIMITATION = "this stand-in for pulumi-resource-kubernetes handles Kubernetes objects only"
 
 
 class Server(provider_pb2_grpc.ResourceProviderServicer):
@@ -54,40 +52,24 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
         self.cancel()
         return empty_pb2.Empty()
 
-    def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
-        with self._errors(context):
-            failures = settings_module.check(reveal(from_struct(request.news)))
-            return provider_pb2.CheckResponse(
-                inputs=request.news,
-                failures=[provider_pb2.CheckFailure(property=key, reason=reason) for key, reason in failures],
-            )
-
     def DiffConfig(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
         with self._errors(context):
             olds = request.old_inputs if request.old_inputs.fields else request.olds
-            changed, replaces = settings_module.diff(reveal(from_struct(olds)), reveal(from_struct(request.news)))
-            return provider_pb2.DiffResponse(
-                changes=provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE,
-                diffs=changed,
-                replaces=replaces,
-            )
+            changed, replaces = settings.diff(reveal(from_struct(olds)), reveal(from_struct(request.news)))
+            return provider_pb2.DiffResponse(changes=_some(changed), diffs=changed, replaces=replaces)
 
     def Configure(self, request: Any, context: Any) -> provider_pb2.ConfigureResponse:
         with self._errors(context):
             self._keep_secrets = request.acceptSecrets
-            settings = from_variables(dict(request.variables))
-            self._provider = Provider(settings, Client(settings, self._cancelled), self._engine)
-            return provider_pb2.ConfigureResponse(
-                acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
-            )
+            told = settings.from_variables(dict(request.variables))
+            self._provider = Provider(told, Client(told, self._cancelled), self._engine)
+            return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
 
     def Check(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
         news = from_struct(request.news)
         with self._errors(context, news):
             try:
-                inputs = self._configured().check(
-                    Urn(request.urn), from_struct(request.olds), news, request.randomSeed, _proposed_name(request)
-                )
+                inputs = self._configured().check(Urn(request.urn), from_struct(request.olds), news, request.randomSeed)
             except PluginError as error:
                 failure = provider_pb2.CheckFailure(reason=hide(str(error), secret_strings(news)))
                 return provider_pb2.CheckResponse(inputs=request.news, failures=[failure])
@@ -98,9 +80,8 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
             detailed, replaces, delete_first = self._configured().diff(
                 Urn(request.urn), from_struct(request.olds), from_struct(request.news), list(request.ignoreChanges)
             )
-            changed = bool(detailed or replaces)
             return provider_pb2.DiffResponse(
-                changes=provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE,
+                changes=_some(detailed or replaces),
                 replaces=replaces,
                 deleteBeforeReplace=delete_first,
                 detailedDiff={
@@ -145,15 +126,6 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
             self._configured().delete(Urn(request.urn), request.id, properties, request.timeout)
             return empty_pb2.Empty()
 
-    def Invoke(self, request: Any, context: Any) -> Any:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the function {request.tok} is not among them")
-
-    def Construct(self, request: Any, context: Any) -> Any:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the component {request.type} is not among them")
-
-    def Call(self, request: Any, context: Any) -> Any:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{_LIMITATION}: the method {request.tok} is not among them")
-
     def _configured(self) -> Provider:
         if self._provider is None:
             raise PluginError("the provider is used before it is configured")
@@ -167,7 +139,7 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
         """Turn exceptions into gRPC statuses, with no secret value and no traceback in them."""
         try:
             yield
-        except InitFailed as error:
+        except InitFailedError as error:
             hidden = list(secret_strings(given))
             message = hide(str(error), hidden)
             failed = provider_pb2.ErrorResourceInitFailed(
@@ -184,9 +156,5 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
             context.abort(grpc.StatusCode.UNKNOWN, hide(str(error), secret_strings(given)))
 
 
-def _proposed_name(request: Any) -> str | None:
-    """The name that the engine's auto-naming configuration asks for, "" where it forbids automatic names."""
-    if not request.HasField("autonaming"):
-        return None
-    options = request.autonaming
-    return "" if options.mode == provider_pb2.CheckRequest.AutonamingOptions.DISABLE else options.proposed_name
+def _some(changes: Any) -> Any:
+    return provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE

@@ -1,6 +1,6 @@
 """Pulumi's property values as Python values, and back.
 
-The engine sends a protobuf Struct in which secrets and unknowns are marked by signatures
+The engine sends a protobuf Struct in which signatures mark secrets and unknowns
 (pulumi/pulumi, sdk/go/common/resource/{properties,sig}.go). Here a secret is a `Secret`, an unknown is `UNKNOWN`,
 and everything else is what `json` would give, so Kubernetes objects are plain dicts once `reveal`ed.
 """
@@ -26,21 +26,6 @@ UNKNOWN_STRINGS = {
     "e48ece36-62e2-4504-bad9-02848725956a",  # archive
     "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",  # object
 }
-
-# Python and TypeScript programs cannot write these names of CustomResourceDefinition schemas with dashes.
-_DASHED = {
-    name.replace("-", "_"): name
-    for name in (
-        "x-kubernetes-embedded-resource",
-        "x-kubernetes-int-or-string",
-        "x-kubernetes-list-map-keys",
-        "x-kubernetes-list-type",
-        "x-kubernetes-map-type",
-        "x-kubernetes-preserve-unknown-fields",
-        "x-kubernetes-validations",
-    )
-}
-_UNDERSCORED = {dashed: underscored for underscored, dashed in _DASHED.items()}
 
 
 class _Unknown:
@@ -102,80 +87,51 @@ def _from_signed(value: dict[str, Any]) -> Any:
 
 
 def to_struct(value: dict[str, Any], keep_secrets: bool = True) -> struct_pb2.Struct:
-    """A Struct with signatures for secrets (unless the engine takes none) and unknowns."""
+    """A Struct with signatures for unknowns and, unless the engine takes none, for secrets."""
     struct = struct_pb2.Struct()
-    for key, item in value.items():
-        _fill(struct.fields[key], item, keep_secrets)
+    struct.update(_signed(value, keep_secrets))
     return struct
 
 
-def _fill(target: struct_pb2.Value, value: Any, keep_secrets: bool) -> None:
+def _signed(value: Any, keep_secrets: bool) -> Any:
     if isinstance(value, Secret):
-        if not keep_secrets:
-            _fill(target, value.value, keep_secrets)
-            return
-        target.struct_value.fields[SIGNATURE].string_value = SECRET_SIGNATURE
-        _fill(target.struct_value.fields["value"], value.value, keep_secrets)
-    elif value is UNKNOWN:
-        target.string_value = UNKNOWN_STRING
-    elif value is None:
-        target.null_value = struct_pb2.NULL_VALUE
-    elif isinstance(value, bool):
-        target.bool_value = value
-    elif isinstance(value, (int, float)):
-        target.number_value = value
-    elif isinstance(value, str):
-        target.string_value = value
-    elif isinstance(value, dict):
-        target.struct_value.SetInParent()
-        for key, item in value.items():
-            _fill(target.struct_value.fields[key], item, keep_secrets)
-    elif isinstance(value, (list, tuple)):
-        target.list_value.SetInParent()
-        for item in value:
-            _fill(target.list_value.values.add(), item, keep_secrets)
-    else:
-        raise TypeError(f"cannot send a {type(value).__name__} to the engine")
+        inner = _signed(value.value, keep_secrets)
+        return {SIGNATURE: SECRET_SIGNATURE, "value": inner} if keep_secrets else inner
+    if isinstance(value, dict):
+        return {key: _signed(item, keep_secrets) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_signed(item, keep_secrets) for item in value]
+    return UNKNOWN_STRING if value is UNKNOWN else value
 
 
 def reveal(value: Any) -> Any:
-    """A deep copy without `Secret` wrappers and with the dashed names that Kubernetes uses."""
+    """A deep copy without `Secret` wrappers."""
     if isinstance(value, Secret):
         return reveal(value.value)
     if isinstance(value, dict):
-        return {_DASHED.get(key, key): reveal(item) for key, item in value.items()}
+        return {key: reveal(item) for key, item in value.items()}
     if isinstance(value, list):
         return [reveal(item) for item in value]
     return value
 
 
-def underscored(value: Any) -> Any:
-    """The inverse of `reveal` for names: what a Pulumi program expects to read."""
-    if isinstance(value, dict):
-        return {_UNDERSCORED.get(key, key): underscored(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [underscored(item) for item in value]
-    return value
+def contains(value: Any, wanted: type) -> bool:
+    """Whether a value of the type stands anywhere in `value`."""
+    if isinstance(value, wanted):
+        return True
+    if isinstance(value, Secret):
+        return contains(value.value, wanted)
+    if isinstance(value, (dict, list)):
+        return any(contains(item, wanted) for item in (value.values() if isinstance(value, dict) else value))
+    return False
 
 
 def has_unknown(value: Any) -> bool:
-    """Whether an unknown stands anywhere in the value."""
-    if isinstance(value, Secret):
-        return has_unknown(value.value)
-    if isinstance(value, dict):
-        return any(has_unknown(item) for item in value.values())
-    if isinstance(value, list):
-        return any(has_unknown(item) for item in value)
-    return value is UNKNOWN
+    return contains(value, _Unknown)
 
 
 def has_secret(value: Any) -> bool:
-    """Whether a secret stands anywhere in the value."""
-    if isinstance(value, dict):
-        return any(has_secret(item) for item in value.values())
-    if isinstance(value, list):
-        return any(has_secret(item) for item in value)
-    return isinstance(value, Secret)
+    return contains(value, Secret)
 
 
 def secret_strings(value: Any, inside: bool = False) -> Iterator[str]:
@@ -183,7 +139,7 @@ def secret_strings(value: Any, inside: bool = False) -> Iterator[str]:
     if isinstance(value, Secret):
         yield from secret_strings(value.value, True)
     elif isinstance(value, dict):
-        hidden = inside or value.get("kind") == "Secret"
+        hidden = value.get("kind") == "Secret"
         for key, item in value.items():
             yield from secret_strings(item, inside or (hidden and key in ("data", "stringData")))
     elif isinstance(value, list):
@@ -202,18 +158,12 @@ def mark_secrets(outputs: Any, inputs: Any) -> Any:
     if not isinstance(outputs, dict):
         return outputs
     if outputs.get("kind") == "Secret":
-        return {
-            key: Secret(item) if key in ("data", "stringData") and not isinstance(item, Secret) else item
-            for key, item in outputs.items()
-        }
-    if not isinstance(inputs, dict):
-        return outputs
+        inputs = {key: Secret(None) for key in ("data", "stringData")}
     marked = dict(outputs)
-    for key, given in inputs.items():
-        if key not in marked:
-            continue
-        if isinstance(marked[key], dict) and isinstance(given, dict):
-            marked[key] = mark_secrets(marked[key], given)
-        elif has_secret(given) and not isinstance(marked[key], Secret):
-            marked[key] = Secret(marked[key])
+    for key, given in inputs.items() if isinstance(inputs, dict) else ():
+        value = marked.get(key)
+        if isinstance(value, dict) and isinstance(given, dict):
+            marked[key] = mark_secrets(value, given)
+        elif key in marked and has_secret(given) and not isinstance(value, Secret):
+            marked[key] = Secret(value)
     return marked

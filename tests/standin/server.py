@@ -36,8 +36,6 @@ class CloudServer(Server):
         self._package, self._cloud = package, cloud
 
     def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
-        if self._package == "kubernetes":
-            return super().CheckConfig(request, context)
         return provider_pb2.CheckResponse(inputs=request.news)
 
     def DiffConfig(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
@@ -57,9 +55,7 @@ class CloudServer(Server):
             project = request.variables.get(f"{self._package}:config:project") or PROJECT
             resources = Resources(self._package, self._cloud, project, self._engine)
         self._provider = resources  # type: ignore[assignment]
-        return provider_pb2.ConfigureResponse(
-            acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
-        )
+        return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
 
     def Invoke(self, request: Any, context: Any) -> Any:
         if self._package == "kubernetes":
@@ -84,12 +80,10 @@ class Resources:
         settings = Settings(kubeconfig={}, context=None, namespace="default", problem="no cluster is asked")
         self._kubernetes = Provider(settings, Client(settings, threading.Event()), engine)
 
-    def check(
-        self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes, proposed_name: str | None
-    ) -> dict[str, Any]:
+    def check(self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes) -> dict[str, Any]:
         """The inputs, with a name where the provider gives one. Raises PluginError for types that nobody looked at."""
         if self._package == "kubernetes":
-            return self._kubernetes.check(urn, olds, news, seed, proposed_name)
+            return self._kubernetes.check(urn, olds, news, seed)
         if not replaces.is_known(urn.token):
             raise PluginError(f"{urn.token} is not known here: add what replaces it to its cloud's replaces.yaml")
         named = self._named(urn.token)
@@ -112,7 +106,7 @@ class Resources:
             old, new = state.normalize(old), state.normalize(new)
             # A patch changes in place what replaces the object itself.
             patch = urn.is_patch(new.get("kind"))
-            force_new = immutable.IDENTITY if patch else immutable.force_new_paths(new, False, False)
+            force_new = immutable.IDENTITY if patch else immutable.force_new_paths(new)
             found = diff.detailed(old, new, ignored, force_new)
             replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
             return found, replacing, diff.must_delete_first(bool(replacing), new, old)

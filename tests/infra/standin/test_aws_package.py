@@ -55,14 +55,14 @@ def test_which_changes_replace_and_which_goes_first(
 ) -> None:
     """Two things cannot have one name, given by the program; what has no name can be there twice."""
     name = {GROUP: {"nodeGroupName": "n"}, CLUSTER: {"name": "n"}, TEMPLATE: {"name": "n"}}.get(type_, {})
-    before = package.check(urn(type_), {}, {**name, **old}, b"seed", None)
-    after = package.check(urn(type_), before, {**name, **new}, b"other", None)
+    before = package.check(urn(type_), {}, {**name, **old}, b"seed")
+    after = package.check(urn(type_), before, {**name, **new}, b"other")
     assert package.diff(urn(type_), before, after, [])[1:] == (replaces, old_first)
 
 
 def test_a_name_of_the_providers_own_stays_and_lets_the_new_one_come_first(package: AwsResources) -> None:
-    before = package.check(urn(GROUP), {}, {"capacityType": "SPOT"}, b"seed", None)
-    after = package.check(urn(GROUP), before, {"capacityType": "ON_DEMAND"}, b"other", None)
+    before = package.check(urn(GROUP), {}, {"capacityType": "SPOT"}, b"seed")
+    after = package.check(urn(GROUP), before, {"capacityType": "ON_DEMAND"}, b"other")
     assert before["nodeGroupName"] == after["nodeGroupName"]
     assert before["nodeGroupName"].startswith("x-")
     assert package.diff(urn(GROUP), before, after, [])[1:] == (["capacityType"], False)

@@ -136,8 +136,8 @@ def gcp(tmp_path: Path) -> Resources:
 def replaced(gcp: Resources, type_: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], bool]:
     """(what replaces, whether the old one goes first)."""
     which = Urn(urn(type_, "x"))
-    before = gcp.check(which, {}, old, b"seed", None)
-    after = gcp.check(which, before, new, b"other", None)
+    before = gcp.check(which, {}, old, b"seed")
+    after = gcp.check(which, before, new, b"other")
     _, replaces, first = gcp.diff(which, before, after, [])
     return replaces, first
 
@@ -182,14 +182,14 @@ def test_a_patch_changes_in_place_what_would_replace_the_object(tmp_path: Path, 
 
     def job(parallelism: int) -> dict[str, Any]:
         given = {"metadata": {"name": "x", "namespace": "n"}, "spec": {"parallelism": parallelism}}
-        return kubernetes.check(which, {}, {"apiVersion": "batch/v1", "kind": "Job", **given}, b"", None)
+        return kubernetes.check(which, {}, {"apiVersion": "batch/v1", "kind": "Job", **given}, b"")
 
     assert kubernetes.diff(which, job(2), job(3), [])[1] == replaces
 
 
 def test_a_type_that_nobody_looked_at_is_refused(gcp: Resources) -> None:
     with pytest.raises(PluginError, match=r"gcp:sql/database:Database is not known here: add what replaces it"):
-        gcp.check(Urn(urn("gcp:sql/database:Database", "x")), {}, {}, b"", None)
+        gcp.check(Urn(urn("gcp:sql/database:Database", "x")), {}, {}, b"")
 
 
 def test_a_preview_knows_nothing_of_what_the_cloud_adds(gcp: Resources) -> None:

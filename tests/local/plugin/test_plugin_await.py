@@ -83,19 +83,6 @@ def test_a_failed_job_says_why(stack: Stack, cluster: Cluster, namespace: str) -
     assert stack.resources()["prepare"]["initErrors"]
 
 
-def test_a_service_waits_for_the_pods_behind_it(stack: Stack, cluster: Cluster, namespace: str) -> None:
-    labels = {"app": "web"}
-    pod = sleeper(cluster.image, "sleep 3; touch /tmp/ready; sleep 3600", readinessProbe=READY_FILE)
-    metadata = {"namespace": namespace, "name": "web", "labels": labels, "annotations": SKIP}
-    service = {"metadata": {"namespace": namespace}, "spec": {"selector": labels, "ports": [{"port": 80}]}}
-    stack.up(
-        resource("pod", "v1:Pod", {"metadata": metadata, "spec": pod}),
-        resource("service", "v1:Service", service, depends_on=["pod"]),
-    )
-    conditions = cluster.core.read_namespaced_pod("web", namespace).status.conditions
-    assert {condition.type: condition.status for condition in conditions}["Ready"] == "True"
-
-
 def test_cancel_ends_a_wait_and_keeps_the_object(cluster: Cluster, namespace: str) -> None:
     """What the engine does at Ctrl-C: the call Cancel. The answer carries the state of the object that exists."""
     with start_plugin(cluster.kubeconfig.read_text()) as stub:

@@ -15,8 +15,6 @@ from local.plugin import operations
 from local.plugin.client import Client
 from local.plugin.engine import Engine
 from local.plugin.errors import ApiError, CancelledError, NoSuchKindError, PluginError
-from local.plugin.naming import Urn
-from local.plugin.provider import Provider
 from local.plugin.settings import Settings
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "demo"}}
@@ -46,7 +44,7 @@ class Scripted:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = answer
+            do_GET = do_PATCH = do_DELETE = answer
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -67,7 +65,6 @@ class Scripted:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     monkeypatch.setattr(client_module, "RETRY_PAUSES", (0.01, 0.01))
-    monkeypatch.setattr(operations, "CHANGED_PAUSES", (0.01,))
     scripted = Scripted()
     yield scripted
     scripted.server.shutdown()
@@ -78,8 +75,8 @@ def status(reason: str, message: str = "m", causes: list[dict[str, str]] | None 
     return {"kind": "Status", "reason": reason, "message": message, "details": {"causes": causes or []}}
 
 
-def call(api: Scripted, client: Client, is_patch: bool = False) -> operations.Call:
-    return operations.Call(client, Engine(None), api.settings(), "urn", "mine", is_patch=is_patch)
+def call(api: Scripted, client: Client) -> operations.Call:
+    return operations.Call(client, Engine(None), api.settings(), "urn", "mine")
 
 
 @pytest.fixture
@@ -97,17 +94,8 @@ def test_requests_carry_the_token_and_the_path(api: Scripted, client: Client) ->
 
 def test_a_busy_server_is_asked_again(api: Scripted, client: Client) -> None:
     api.script = [(429, {}), (503, {}), (200, CONFIG_MAP)]
-    assert client.request("POST", CONFIG_MAP, CONFIG_MAP, collection=True) == CONFIG_MAP
+    assert client.request("PATCH", CONFIG_MAP, CONFIG_MAP) == CONFIG_MAP
     assert len(api.seen) == 3
-
-
-def test_a_create_that_may_have_happened_is_not_sent_again(api: Scripted, client: Client) -> None:
-    api.script = [(500, status("InternalError", "etcd is slow"))]
-    with pytest.raises(ApiError, match="ConfigMap demo/a: etcd is slow"):
-        client.request("POST", CONFIG_MAP, CONFIG_MAP, collection=True)
-    assert len(api.seen) == 1
-    api.script = [(500, {}), (200, CONFIG_MAP)]
-    assert client.get(CONFIG_MAP) == CONFIG_MAP
 
 
 def test_a_missing_object_is_none_and_a_missing_kind_is_explained(api: Scripted, client: Client) -> None:
@@ -124,37 +112,24 @@ def test_cancel_ends_the_pauses(api: Scripted, client: Client) -> None:
         client.get(CONFIG_MAP)
 
 
+def test_an_existing_object_is_not_taken_over(api: Scripted, client: Client) -> None:
+    for metadata, expected in (
+        ({}, "already exists in the cluster"),
+        ({"deletionTimestamp": "t"}, "still being delet"),
+    ):
+        api.script = [(200, {**CONFIG_MAP, "metadata": {**CONFIG_MAP["metadata"], **metadata}})]
+        with pytest.raises(PluginError, match=f"ConfigMap demo/a.*{expected}"):
+            operations.create(call(api, client), CONFIG_MAP)
+
+
 def test_apply_meets_a_controller_but_not_another_manager(api: Scripted, client: Client) -> None:
-    applied = {**CONFIG_MAP, "metadata": {"name": "a", "managedFields": [{}]}}
-    api.script = [(200, applied), (409, status("Conflict", "the object has been modified")), (200, applied)]
-    assert operations.update(call(api, client), CONFIG_MAP, CONFIG_MAP, [], "mine") == applied
+    api.script = [(200, CONFIG_MAP), (409, status("Conflict", "the object has been modified")), (200, CONFIG_MAP)]
+    assert operations.update(call(api, client), CONFIG_MAP, CONFIG_MAP, []) == CONFIG_MAP
     theirs = status("Conflict", "m", [{"reason": "FieldManagerConflict", "field": ".data", "message": "kubectl"}])
-    api.script = [(200, applied), (409, theirs)]
+    api.script = [(200, CONFIG_MAP), (409, theirs)]
     with pytest.raises(ApiError, match="patchForce"):
-        operations.update(call(api, client), CONFIG_MAP, CONFIG_MAP, [], "mine")
+        operations.update(call(api, client), CONFIG_MAP, CONFIG_MAP, [])
     assert "force=false" in api.seen[-1]
-
-
-@pytest.mark.parametrize(("kept", "change"), [({}, {}), ({"immutable": False}, {"immutable": "add"})])
-def test_a_zero_is_a_change_where_the_server_keeps_it(
-    api: Scripted, client: Client, kept: dict[str, Any], change: dict[str, str]
-) -> None:
-    """The real plugin drops them at a refresh where the server does, and previews no change of them afterwards."""
-    urn = Urn("urn:pulumi:s::p::kubernetes:core/v1:ConfigMap::a")
-    stored = {**CONFIG_MAP, "__inputs": CONFIG_MAP, "__fieldManager": "mine"}
-    api.script = [(200, {}), (200, CONFIG_MAP | kept)]
-    found, replaces, _ = Provider(api.settings(), client, Engine(None)).diff(
-        urn, stored, CONFIG_MAP | {"immutable": False}, []
-    )
-    assert (found, replaces) == (change, [])
-    assert "dryRun=All" in api.seen[-1]
-
-
-def test_a_patch_that_holds_a_required_field_says_so(api: Scripted, client: Client) -> None:
-    required = status("Invalid", "m", [{"reason": "FieldValueRequired", "field": "spec.ports", "message": "Required"}])
-    api.script = [(200, CONFIG_MAP), (422, required)]
-    with pytest.raises(PluginError, match=r"manages spec.ports.*retainOnDelete"):
-        operations.delete(call(api, client, is_patch=True), {}, CONFIG_MAP)
 
 
 def test_deleting_what_is_gone_is_fine(api: Scripted, client: Client) -> None:

@@ -258,32 +258,6 @@ def test_deleted_with_leaves_the_deletion_to_the_other(stack: Stack, cluster: Cl
     assert outer not in [item.metadata.name for item in cluster.core.list_namespace().items]  # waited for
 
 
-def test_custom_resources_come_with_their_definition(stack: Stack) -> None:
-    """One `up` creates the definition and an object of the new kind."""
-    schema = {"type": "object", "x_kubernetes_preserve_unknown_fields": True}
-    definition = {
-        "group": "birds.trainyard.test",
-        "names": {"kind": "Goose", "plural": "geese"},
-        "scope": "Cluster",
-        "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
-    }
-    metadata = {"name": "geese.birds.trainyard.test"}
-    program = [
-        resource(
-            "geese",
-            "apiextensions.k8s.io/v1:CustomResourceDefinition",
-            {"metadata": metadata, "spec": definition},
-        ),
-        resource("goose", "birds.trainyard.test/v1:Goose", {"spec": {"feathers": 7}}, depends_on=["geese"]),
-    ]
-    try:
-        assert stack.up(*program) == {"create": 4}
-        assert stack.resources()["goose"]["id"].startswith("goose-")
-        assert stack.up(*program) == {"unchange": 4}
-    finally:
-        stack.destroy()  # no namespace takes these away
-
-
 def test_an_unreachable_cluster_is_one_line(make_stack: StackMaker) -> None:
     stack = make_stack(
         "{current-context: trainyard-local, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [],"

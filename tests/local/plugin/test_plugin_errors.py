@@ -5,51 +5,56 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from local.plugin.errors import ApiError, hide, parse_status
 
-
-def refused(code: int, reason: str, message: str, causes: list[dict[str, Any]] | None = None) -> str:
-    body = {"kind": "Status", "reason": reason, "message": message, "details": {"causes": causes or []}}
-    text = str(ApiError("Job demo/train", code, parse_status(json.dumps(body).encode(), code)))
-    assert "\n" not in text
-    assert "{" not in text
-    return text
+DUMP = 'core.PodTemplateSpec{ObjectMeta:v1.ObjectMeta{Name:"", ' + "x" * 5000 + "}}: field is immutable"
+REQUIRED = {"reason": "FieldValueRequired", "field": "spec.completions", "message": "Required value: when Indexed"}
+CONFLICT = {"reason": "FieldManagerConflict", "field": ".spec.parallelism", "message": 'conflict with "kubectl"'}
 
 
-def test_invalid_names_field_and_reason() -> None:
-    cause = {"reason": "FieldValueRequired", "field": "spec.completions", "message": "Required value: when Indexed"}
-    text = refused(422, "Invalid", "Job.batch is invalid: [...]", [cause, cause])
-    assert text == "Job demo/train is invalid: spec.completions: Required value: when Indexed"
-
-
-def test_the_dump_of_an_immutable_field_is_cut() -> None:
-    dump = 'core.PodTemplateSpec{ObjectMeta:v1.ObjectMeta{Name:"", ' + "x" * 5000 + "}}: field is immutable"
-    cause = {"field": "spec.template", "message": f"Invalid value: {dump}"}
-    assert refused(422, "Invalid", "m", [cause]) == (
-        "Job demo/train is invalid: spec.template: Invalid value: ...: field is immutable"
-    )
-
-
-def test_already_exists_says_what_to_do() -> None:
-    text = refused(409, "AlreadyExists", 'jobs.batch "train" already exists')
-    assert text.startswith("Job demo/train already exists in the cluster")
-    assert "pulumi import" in text
-
-
-def test_conflict_names_the_other_manager() -> None:
-    cause = {"reason": "FieldManagerConflict", "field": ".spec.parallelism", "message": 'conflict with "kubectl"'}
-    text = refused(409, "Conflict", "Apply failed", [cause])
-    assert ".spec.parallelism" in text
-    assert "kubectl" in text
-    assert "patchForce" in text
-
-
-def test_forbidden_and_unauthorized() -> None:
-    message = 'jobs.batch "train" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
-    assert refused(403, "Forbidden", message) == (
-        'Job demo/train is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
-    )
-    assert "kubeconfig" in refused(401, "Unauthorized", "Unauthorized")
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "causes", "expected"),
+    [
+        (422, "Invalid", "[...]", [REQUIRED] * 2, " is invalid: spec.completions: Required value: when Indexed"),
+        (
+            422,
+            "Invalid",
+            "m",
+            [{"field": "spec.template", "message": f"Invalid value: {DUMP}"}],
+            " is invalid: spec.template: Invalid value: ...: field is immutable",
+        ),
+        (
+            409,
+            "Conflict",
+            "Apply failed",
+            [CONFLICT],
+            ': other programs manage some of its fields: .spec.parallelism (conflict with "kubectl"); leave the fields '
+            'out, or set the annotation pulumi.com/patchForce: "true" to take them over',
+        ),
+        (
+            403,
+            "Forbidden",
+            'jobs.batch "train" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+            [],
+            ' is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+        ),
+        (
+            401,
+            "Unauthorized",
+            "Unauthorized",
+            [],
+            ": the API server does not accept the credentials of the kubeconfig (401 Unauthorized)",
+        ),
+    ],
+)
+def test_a_refusal_is_one_line(
+    code: int, reason: str, message: str, causes: list[dict[str, Any]], expected: str
+) -> None:
+    body = {"kind": "Status", "reason": reason, "message": message, "details": {"causes": causes}}
+    error = ApiError("Job demo/train", code, parse_status(json.dumps(body).encode(), code))
+    assert str(error) == f"Job demo/train{expected}"
 
 
 def test_a_page_that_is_no_status() -> None:

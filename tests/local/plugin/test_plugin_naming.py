@@ -1,20 +1,23 @@
-"""Names: what a URN says, when a name is made up, and what the plugin refuses."""
+"""Names: what a URN says, and when a name is made up."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-import pytest
-
 from local.plugin import naming
-from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
 from local.plugin.values import UNKNOWN
 
 
 def urn(token: str, name: str = "train") -> Urn:
     return Urn(f"urn:pulumi:dev::project::parent:component$kubernetes:{token}::{name}")
+
+
+def named(olds: dict[str, Any], seed: bytes = b"seed", **metadata: Any) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"metadata": metadata}
+    naming.assign_name(inputs, olds, urn("v1:ConfigMap"), seed)
+    return inputs
 
 
 def test_urn_parts() -> None:
@@ -26,57 +29,18 @@ def test_urn_parts() -> None:
     assert naming.api_version_and_kind(urn("apps/v1:DeploymentPatch"), {}) == ("apps/v1", "Deployment")
 
 
-@pytest.mark.parametrize("token", ["helm.sh/v3:Release", "yaml/v2:ConfigGroup", "core/v1:PodList", "yaml:ConfigFile"])
-def test_what_is_no_kubernetes_object_is_refused_by_name(token: str) -> None:
-    with pytest.raises(PluginError, match=token.split(":")[1]) as caught:
-        naming.require_supported(urn(token))
-    assert "\n" not in str(caught.value)
-
-
-def test_automatic_name_is_stable_over_updates() -> None:
-    first: dict[str, Any] = {"metadata": {}}
-    naming.assign_name(first, {}, urn("v1:ConfigMap"), b"seed", None)
-    name = first["metadata"]["name"]
-    assert re.fullmatch(r"train-[0-9a-f]{8}", name)
+def test_an_automatic_name_follows_the_seed_and_is_stable_over_updates() -> None:
+    first = named({})
+    assert re.fullmatch(r"train-[0-9a-f]{8}", first["metadata"]["name"])
     assert naming.is_autonamed(first)
-    second: dict[str, Any] = {"metadata": {}}
-    naming.assign_name(second, first, urn("v1:ConfigMap"), b"another seed", None)
-    assert second == first
+    assert named({}) == first
+    assert named(first, b"another seed") == first
 
 
-def test_the_same_seed_gives_the_same_name() -> None:
-    names = set()
-    for _ in range(2):
-        inputs: dict[str, Any] = {"metadata": {}}
-        naming.assign_name(inputs, {}, urn("v1:ConfigMap"), b"seed", None)
-        names.add(inputs["metadata"]["name"])
-    assert len(names) == 1
-
-
-def test_a_name_given_by_hand_stays() -> None:
+def test_a_name_given_by_hand_stays_and_one_dropped_becomes_automatic() -> None:
     for name in ("mine", UNKNOWN):
-        inputs = {"metadata": {"name": name}}
-        naming.assign_name(inputs, {}, urn("v1:ConfigMap"), b"seed", "engine")
-        assert inputs == {"metadata": {"name": name}}
-
-
-def test_a_name_dropped_from_the_program_becomes_automatic() -> None:
-    inputs: dict[str, Any] = {"metadata": {}}
-    naming.assign_name(inputs, {"metadata": {"name": "mine"}}, urn("v1:ConfigMap"), b"seed", None)
-    assert inputs["metadata"]["name"].startswith("train-")
-
-
-def test_the_engines_naming_rules_win() -> None:
-    inputs: dict[str, Any] = {"metadata": {}}
-    naming.assign_name(inputs, {}, urn("v1:ConfigMap"), b"seed", "chosen-by-engine")
-    assert inputs["metadata"]["name"] == "chosen-by-engine"
-    with pytest.raises(PluginError, match=r"metadata\.name"):
-        naming.assign_name({"metadata": {}}, {}, urn("v1:ConfigMap"), b"seed", "")
-
-
-def test_generate_name_is_refused() -> None:
-    with pytest.raises(PluginError, match="generateName"):
-        naming.assign_name({"metadata": {"generateName": "x-"}}, {}, urn("v1:ConfigMap"), b"", None)
+        assert named({}, name=name) == {"metadata": {"name": name}}
+    assert named({"metadata": {"name": "mine"}})["metadata"]["name"].startswith("train-")
 
 
 def test_ids() -> None:
@@ -84,10 +48,3 @@ def test_ids() -> None:
     assert naming.parse_id("demo") == ("", "demo")
     assert naming.object_id({"metadata": {"namespace": "demo", "name": "train"}}) == "demo/train"
     assert naming.object_id({"metadata": {"name": "demo"}}) == "demo"
-
-
-def test_the_field_manager_is_the_annotation_then_the_state_then_new() -> None:
-    annotated = {"metadata": {"annotations": {naming.PATCH_FIELD_MANAGER: "me"}}}
-    assert naming.field_manager(annotated, {"__fieldManager": "old"}) == "me"
-    assert naming.field_manager({}, {"__fieldManager": "old"}) == "old"
-    assert re.fullmatch(r"pulumi-kubernetes-[0-9a-f]{8}", naming.field_manager({}, {}))
