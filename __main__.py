@@ -2,10 +2,11 @@
 
 import pulumi
 
-from infra.config import ConfigError, parse
+from infra.clouds import cloud_of
+from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
 from infra.living import hold, remember
-from infra.platform import cluster_for
+from infra.parse import parse
 from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
 from workloads.gpu_check import checked
@@ -26,7 +27,7 @@ try:
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
     hold(config, stack)
-    cluster = cluster_for(config, stack)
+    cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:
     # One line a problem, no traceback, and nothing has been changed.
     raise pulumi.RunError(str(error)) from None

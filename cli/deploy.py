@@ -19,6 +19,7 @@ import typer
 from cli import CommandError
 from cli.target import StackName, configuration
 from infra.config import StackConfig
+from infra.eks.section import EksConfig
 from infra.stackfiles import ROOT
 
 # GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it and its children 2.5 s after
@@ -55,16 +56,17 @@ def minutes(command: str, config: StackConfig) -> int:
 
 def unreachable(config: StackConfig) -> str | None:
     """Why this machine does not reach the cluster's API; GKE's lets in whom IAM knows, from anywhere."""
-    if config.eks is None:
+    eks = config.cloud
+    if not isinstance(eks, EksConfig):
         return None
     # The others need neither the SDK nor the question.
     from infra.doctor.amazon import NoAnswer, connect, own_address
 
-    allowed, address = config.eks.api_allowed_cidrs, own_address()
+    allowed, address = eks.api_allowed_cidrs, own_address()
     if address and any(ipaddress.ip_address(address) in ipaddress.ip_network(cidr) for cidr in allowed):
         return None
     try:
-        cluster = connect(config.eks.region).ask("eks", "describe_cluster", name=config.name)["cluster"]
+        cluster = connect(eks.region).ask("eks", "describe_cluster", name=config.name)["cluster"]
     except NoAnswer:
         cluster = {}
     host = str(cluster.get("endpoint") or "").removeprefix("https://")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import subprocess
 
 from cli.target import StackName, configuration
+from infra.gke.section import GkeConfig
 
 
 def docker_login(stack: StackName) -> int:
-    gke = configuration(stack).gke
-    if gke is None:
+    gke = configuration(stack).cloud
+    if not isinstance(gke, GkeConfig):
         return 0
-    region = gke.zone.rsplit("-", 1)[0]
-    return subprocess.run(["gcloud", "auth", "configure-docker", "--quiet", f"{region}-docker.pkg.dev"]).returncode
+    return subprocess.run(["gcloud", "auth", "configure-docker", "--quiet", f"{gke.region}-docker.pkg.dev"]).returncode

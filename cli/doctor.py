@@ -12,9 +12,11 @@ import yaml
 
 from cli import CommandError
 from cli.target import StackName
-from infra.config import ConfigError, StackConfig, parse
-from infra.doctor import everywhere, finding, images
+from infra.clouds import cloud_of
+from infra.config import ConfigError, StackConfig
+from infra.doctor import everywhere, finding
 from infra.doctor.finding import Finding, ok, problem
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 
 
@@ -35,18 +37,7 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     yield from everywhere.state(stack, everywhere.stack_content(stack) if values is None else {})
     if config is None:
         return
-    match config.cluster.kind:
-        case "gke":
-            from infra.doctor import gcp
-
-            yield from gcp.checks(config, stack)
-        case "eks":
-            from infra.doctor import aws
-
-            yield from aws.checks(config, stack)
-        case "existing":
-            yield from everywhere.context(config)
-            yield from images.of_existing(config, stack)
+    yield from cloud_of(config).doctor(config, stack)
 
 
 def doctor(stack: StackName) -> int:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from cli import CommandError
-from infra.config import ConfigError, StackConfig, parse
+from infra.config import ConfigError, StackConfig
+from infra.parse import parse
 from infra.stackfiles import PROJECT, ROOT, stack_file_values, stacks
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from infra.bill import HOURS_PER_MONTH, Estimate
-from infra.config import StackConfig, parse
+from infra.clouds import cloud_of
+from infra.config import StackConfig
+from infra.parse import parse
 
 #: The trainer's image with CUDA's libraries is 3.2 GB compressed; BuildKit's cache is as large, and old images stay a
 #: while.
@@ -20,18 +22,8 @@ LEFT_OUT = "without discounts, taxes, traffic, logs and metrics"
 
 def estimate(config: StackConfig) -> Estimate | None:
     """The bill of a configuration; None for a cluster that the stack does not make."""
-    images_gib = 0 if config.image.builder == "prebuilt" else IMAGES_GIB
-    match config.cluster.kind:
-        case "gke":
-            from infra.gke import cost
-
-            return cost.estimate(config, images_gib)
-        case "eks":
-            from infra.eks import cost
-
-            return cost.estimate(config, images_gib)
-        case "existing":
-            return None
+    bill = cloud_of(config).bill
+    return bill(config, 0 if config.image.builder == "prebuilt" else IMAGES_GIB) if bill else None
 
 
 def output(config: StackConfig) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pulumi
 
+from infra.clouds import volume_kind
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load
@@ -46,7 +47,7 @@ class Built(pulumi.ComponentResource):
 def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> None:
     """Record what the stack is built with: what is said of the volume once it is claimed, else once the cluster is."""
     values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)}
-    values[VOLUME] = volume_kind(config, cluster)
+    values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
     Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)
     Built("storage", of_volume, claim)
@@ -166,8 +167,9 @@ def _is_guarded(key: str) -> bool:
 
 def value_of(config: StackConfig, key: str) -> Any:
     """What a configuration says under a key, as it is written in a stack file; None: nothing."""
-    found: Any = config
-    for part in key.split("."):
+    first, *inner = key.split(".")
+    found: Any = config.cloud if first == config.cluster.kind else getattr(config, first, None)
+    for part in inner:
         if not isinstance(found, Section):
             return None
         fields = type(found).model_fields
@@ -180,13 +182,11 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def volume_kind(config: StackConfig, cluster: Cluster) -> str:
+def built_volume(config: StackConfig, cluster: Cluster) -> str:
     """The kind of the shared volume, with the default filled in; `given`: one that storage.disk names."""
     if config.storage.disk:
         return "given"
-    if config.storage.kind or config.cluster.kind != "existing":
-        return config.storage.kind or {"gke": "nfs", "eks": "efs"}[config.cluster.kind]
-    return "storageClass" if cluster.storage.volume is None else "hostPath"
+    return volume_kind(config) or ("storageClass" if cluster.storage.volume is None else "hostPath")
 
 
 def _shown(value: Any) -> str:

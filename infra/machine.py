@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,3 +89,10 @@ def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
         total += part * share
         amount -= part
     return total
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say about a name that is not in `names`."""
+    family = re.split("[-.]", name)[0]
+    related = [known for known in names if re.split("[-.]", known)[0] == family]
+    return ", ".join(related or names)

@@ -1,54 +1,38 @@
-"""The rules between the keys of a stack's configuration.
+"""The rules between the keys of a stack's configuration, whatever the kind of its cluster.
 
-Each takes the sections that it names and yields one line a problem.
-
-What holds on one cloud alone is in infra/gke/rules.py and infra/eks/rules.py.
+Each takes the configuration, asks it for its sections and yields one line a problem; it ends by itself where one has
+mistakes of its own. What holds on one cloud alone is in infra/gke/rules.py and infra/eks/rules.py.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from infra.catalog import MACHINES, POSITIONS, WORKER_MACHINES, nearest
-from infra.eks.machines import WORKER_MACHINES as EC2_WORKERS
-from infra.eks.rules import RULES as EKS_RULES
-from infra.eks.section import EksConfig
-from infra.gke.rules import RULES as GKE_RULES
-from infra.machine import allocatable, for_pods
-from infra.sections import (
-    ClusterConfig,
-    GkeConfig,
-    ImageConfig,
-    NodesConfig,
-    RendezvousConfig,
-    SecretsConfig,
-    StorageConfig,
-    TrainingConfig,
-    WorkersConfig,
-)
+from infra.catalog import POSITIONS
+from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
+from infra.config import Rule, StackConfig
+from infra.machine import allocatable, for_pods, nearest
+from infra.sections import NodesConfig
 
 
-def _cluster_kind(
-    cluster: ClusterConfig, gke: GkeConfig | None, eks: EksConfig | None, nodes: NodesConfig | None
-) -> Iterator[str]:
-    for key, section in (("gke", gke), ("eks", eks)):
-        if section is not None and cluster.kind != key:
-            yield f"{key}: only used with clusters that the stack makes; set cluster.kind: {key}, or remove {key}"
-    if cluster.kind == "existing":
+def _cluster_kind(config: StackConfig) -> Iterator[str]:
+    cluster = config.cluster
+    if cloud_of(config).section is None:
         if not cluster.context:
             yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
-        if nodes is not None:
-            yield ("nodes: only used with clusters that the stack makes; set cluster.kind: gke or eks, or remove nodes")
+        if config.nodes is not None:
+            makers = " or ".join(kind for kind, cloud in CLOUDS.items() if cloud.section)
+            yield f"nodes: only used with clusters that the stack makes; set cluster.kind: {makers}, or remove nodes"
         return
     for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
         if value:
             yield f"cluster.{key}: only used with cluster.kind existing; the stack makes its own cluster; remove it"
 
 
-def _worker_range(workers: WorkersConfig) -> Iterator[str]:
+def _worker_range(config: StackConfig) -> Iterator[str]:
+    workers = config.workers
     if workers.min > workers.count:
         yield f"workers.min: {workers.min} is more than workers.count; allowed: 1 to {workers.count}"
     if workers.gpus and workers.gpus != workers.processes:
@@ -61,8 +45,8 @@ _TAKEN = ("POD_IP", "RDZV_ID", "NODE_RANK", "NODE_NAME", "NAMESPACE", "HF_TOKEN"
 _THREADS, _SOCKETS = 16, 64
 
 
-def _worker_environment(workers: WorkersConfig) -> Iterator[str]:
-    given = workers.environment
+def _worker_environment(config: StackConfig) -> Iterator[str]:
+    given = config.workers.environment
     for name in given:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
@@ -77,33 +61,17 @@ def _worker_environment(workers: WorkersConfig) -> Iterator[str]:
         )
 
 
-def _machine(cluster: ClusterConfig, nodes: NodesConfig | None) -> Iterator[str]:
-    known = EC2_WORKERS if cluster.kind == "eks" else WORKER_MACHINES
-    if nodes is not None and nodes.machine_type not in known:
-        close = difflib.get_close_matches(nodes.machine_type, known, n=1, cutoff=0.8)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(nodes.machine_type, known)}"
-        yield f"nodes.machineType: '{nodes.machine_type}' is not known as a worker; {hint}"
+def _machine(config: StackConfig) -> Iterator[str]:
+    known, wanted = cloud_of(config).workers(), config.section(NodesConfig).machine_type
+    if known and wanted not in known:
+        close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(wanted, known)}"
+        yield f"nodes.machineType: '{wanted}' is not known as a worker; {hint}"
 
 
-def _only_on_aws(cluster: ClusterConfig, nodes: NodesConfig | None, storage: StorageConfig) -> Iterator[str]:
-    if cluster.kind == "eks":
-        return
-    used_here = {
-        "alternatives": nodes and nodes.alternatives,
-        "efa": nodes and nodes.efa,
-    }
-    for key, used in used_here.items():
-        if used:
-            yield f"nodes.{key}: only used with cluster.kind eks; remove it"
-    if "throughput" in storage.model_fields_set:
-        yield "storage.throughput: only used with storage.kind efs; remove it"
-
-
-def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterator[str]:
+def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give is pending for ever, and no autoscaler helps."""
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if nodes is None or machine is None:
-        return
+    machine, nodes, workers = config.machine, config.section(NodesConfig), config.workers
     pods = workers.count + workers.spares
     if pods > nodes.max:
         spare = f" and workers.spares {workers.spares}" if workers.spares else ""
@@ -132,22 +100,24 @@ def _pods_fit_nodes(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterat
         )
 
 
-def _precision_of_machine(nodes: NodesConfig | None, training: TrainingConfig) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if machine is None or training.precision in ("auto", *machine.precisions):
+def _precision_of_machine(config: StackConfig) -> Iterator[str]:
+    machine, training = config.machine, config.training
+    if training.precision in ("auto", *machine.precisions):
         return
     device = machine.accelerator or machine.name
     use = [name for name in ("bf16", "fp16", "fp32") if name in machine.precisions]
     yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
 
 
-def _engine(training: TrainingConfig) -> Iterator[str]:
+def _engine(config: StackConfig) -> Iterator[str]:
+    training = config.training
     if training.zero_stage != 1 and training.engine != "deepspeed":
         yield "training.zeroStage: only used with training.engine deepspeed; set the engine, or remove the stage"
 
 
-def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
+def _trainer_settings(config: StackConfig) -> Iterator[str]:
     """A misspelt setting would be found by the first worker, on a node that is paid for by then."""
+    training = config.training
     if not training.settings:
         return
     # The trainer's own table of keys; it imports nothing but YAML, and only a stack that uses this key needs it.
@@ -161,35 +131,34 @@ def _trainer_settings(training: TrainingConfig) -> Iterator[str]:
             yield f"training.settings.{key}: the trainer has no such setting; {hint}"
 
 
-def _exporters(workers: WorkersConfig, training: TrainingConfig, secrets: SecretsConfig) -> Iterator[str]:
+def _exporters(config: StackConfig) -> Iterator[str]:
     """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
-    offline = workers.environment.get("WANDB_MODE") == "offline"
-    if training.settings.get("metrics.wandb_project") and not secrets.wandb_api_key and not offline:
+    offline = config.workers.environment.get("WANDB_MODE") == "offline"
+    project = config.training.settings.get("metrics.wandb_project")
+    if project and not config.secrets.wandb_api_key and not offline:
         yield (
             "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with "
             "`pulumi config set --secret --path secrets.wandbApiKey KEY`, or remove the project"
         )
 
 
-#: The kinds of storage of each kind of cluster; the first is its default where the stack makes the cluster.
-STORAGE = {"existing": ("hostPath", "storageClass"), "gke": ("nfs", "filestore"), "eks": ("efs",)}
-
-
-def _storage_kind(cluster: ClusterConfig, storage: StorageConfig) -> Iterator[str]:
-    allowed = STORAGE[cluster.kind]
+def _storage_kind(config: StackConfig) -> Iterator[str]:
+    storage, allowed = config.storage, cloud_of(config).storage
     if storage.kind is not None and storage.kind not in allowed:
-        if storage.kind in STORAGE["existing"]:
+        owner = storage_kinds()[storage.kind]
+        if CLOUDS[owner].section is None:
             yield (
                 f"storage.kind: {storage.kind} is not shared by the nodes of a cluster that the stack makes; "
                 f"allowed: {', '.join(allowed)}"
             )
         else:
-            owner = next(kind for kind, kinds in STORAGE.items() if storage.kind in kinds)
             yield f"storage.kind: {storage.kind} needs cluster.kind {owner}; allowed here: {', '.join(allowed)}"
-    if cluster.kind == "existing":
+    if cloud_of(config).section is None:
         for key, used in (("retain", storage.retain), ("disk", storage.disk)):
             if used:
                 yield f"storage.{key}: only used with storage.kind nfs or efs; remove it"
+    if "efs" not in allowed and "throughput" in storage.model_fields_set:
+        yield "storage.throughput: only used with storage.kind efs; remove it"
     if storage.path and storage.kind != "hostPath":
         yield "storage.path: only used with storage.kind hostPath; set storage.kind, or remove the path"
     if storage.path and not storage.path.startswith("/"):
@@ -198,10 +167,10 @@ def _storage_kind(cluster: ClusterConfig, storage: StorageConfig) -> Iterator[st
         yield "storage.className: only used with storage.kind storageClass; set storage.kind, or remove the class"
 
 
-def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterConfig) -> Iterator[str]:
-    served = cluster.kind == "gke" and storage.kind in (None, "nfs")
+def _image_source(config: StackConfig) -> Iterator[str]:
+    image, storage = config.image, config.storage
     references = {"image.ref": image.ref, "storage.serverImage": storage.server_image}
-    if not served:
+    if volume_kind(config) != "nfs" or "nfs" not in cloud_of(config).storage:
         references.pop("storage.serverImage")
         if storage.server_image:
             yield "storage.serverImage: only used with storage.kind nfs; remove it"
@@ -219,7 +188,8 @@ def _image_source(image: ImageConfig, storage: StorageConfig, cluster: ClusterCo
             yield f"{key}: only used with image.builder prebuilt; set the builder, or remove the ref"
 
 
-def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
+def _batch_arithmetic(config: StackConfig) -> Iterator[str]:
+    training = config.training
     sample = training.sequence_length * (training.micro_batch or 1)
     if training.tokens_per_step % sample:
         nearest_size = max(1, round(training.tokens_per_step / sample)) * sample
@@ -234,7 +204,8 @@ def _batch_arithmetic(training: TrainingConfig) -> Iterator[str]:
         )
 
 
-def _model_positions(training: TrainingConfig) -> Iterator[str]:
+def _model_positions(config: StackConfig) -> Iterator[str]:
+    training = config.training
     positions = POSITIONS[training.model]
     if training.task == "language_model" and training.sequence_length > positions:
         yield (
@@ -243,7 +214,8 @@ def _model_positions(training: TrainingConfig) -> Iterator[str]:
         )
 
 
-def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[str]:
+def _work_for_all(config: StackConfig) -> Iterator[str]:
+    training, workers = config.training, config.workers
     micro_batches = training.tokens_per_step // (training.sequence_length * (training.micro_batch or 1))
     processes = workers.count * workers.processes
     if 0 < micro_batches < processes:
@@ -253,7 +225,8 @@ def _work_for_all(training: TrainingConfig, workers: WorkersConfig) -> Iterator[
         )
 
 
-def _rendezvous(rendezvous: RendezvousConfig) -> Iterator[str]:
+def _rendezvous(config: StackConfig) -> Iterator[str]:
+    rendezvous = config.rendezvous
     if rendezvous.backend == "c10d":
         if rendezvous.tls:
             yield "rendezvous.tls: c10d has no encryption; set rendezvous.backend: etcd, or remove tls"
@@ -261,13 +234,12 @@ def _rendezvous(rendezvous: RendezvousConfig) -> Iterator[str]:
             yield "rendezvous.image: only used with rendezvous.backend etcd; c10d runs in the trainer's image"
 
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     _rendezvous,
     _cluster_kind,
     _worker_range,
     _worker_environment,
     _machine,
-    _only_on_aws,
     _pods_fit_nodes,
     _precision_of_machine,
     _engine,
@@ -279,10 +251,3 @@ RULES = (
     _model_positions,
     _work_for_all,
 )
-OF_KIND: dict[str, tuple[Callable[..., Iterator[str]], ...]] = {"gke": GKE_RULES, "eks": EKS_RULES}
-
-
-def rules_for(sections: Mapping[str, Any]) -> tuple[Callable[..., Iterator[str]], ...]:
-    """The rules that a configuration is held to: those of all, and those of the cloud that it names."""
-    cluster = sections.get("cluster")
-    return (*RULES, *OF_KIND.get(cluster.kind if cluster is not None else "", ()))

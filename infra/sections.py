@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 
 class ClusterConfig(Section):
-    kind: Literal["existing", "gke", "eks"] = "existing"
+    kind: str = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches; nothing of it is created or
     destroyed. `gke` and `eks`: made on Google Cloud or on AWS, and destroyed with the stack; see `gke` or `eks`, and
     `nodes`."""
@@ -52,24 +52,6 @@ class ClusterConfig(Section):
     ttl_hours: float | None = Field(default=None, gt=0)
     """The workflow ttl.yml destroys the stack this long after its last `pulumi up`: a guard against a forgotten one.
     Data on its own storage goes with it. Default: it stays."""
-
-
-class GkeConfig(Section):
-    project: Annotated[str, StringConstraints(pattern=r"^[a-z][-a-z0-9]{4,28}[a-z0-9]$")]
-    """Id of the Google Cloud project; it has to exist, with billing."""
-    zone: Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
-    """Zone of everything: accelerators are zonal, and a zonal control plane is quicker to make and costs the same."""
-    release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
-    """What GKE upgrades the control plane to."""
-    no_upgrades_since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = (
-        "2026-11-01T00:00:00Z"
-    )
-    """Start of the time in which neither minor version nor nodes are upgraded, up to the version's end of support; an
-    upgrade of the nodes restarts a training. null: upgrades come as the channel brings them."""
-    system_machine_type: str = "e2-standard-4"
-    """Nodes for etcd, the dataset Job, TensorBoard and the NFS server: on demand, without accelerators."""
-    system_nodes: int = Field(default=3, ge=1, le=10)
-    """Most nodes of the system pool; one runs at rest."""
 
 
 class NodesConfig(Section):
@@ -144,7 +126,7 @@ class WorkersConfig(Section):
 
 
 class StorageConfig(Section):
-    kind: Literal["hostPath", "storageClass", "nfs", "filestore", "efs"] | None = None
+    kind: str | None = None
     """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. `nfs`: a disk
     of ours behind an NFS server in the cluster, and `filestore`: Google's NFS service, both with kind gke. `efs`:
     Amazon's NFS service, with kind eks. Default: nfs with kind gke, efs with kind eks; the directory of the local node;

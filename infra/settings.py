@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 from pulumi.runtime.config import CONFIG
 
+from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
-from infra.eks.rules import placeholders
 
 
 def stack_values() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def refuse_placeholders(config: StackConfig, stack: str) -> None:
     Raises:
         ConfigError: it is no preview, which may go on; nothing was changed yet.
     """
-    found = placeholders(config.eks)
+    found = cloud_of(config).placeholders(config)
     if found and not pulumi.runtime.is_dry_run():
         raise ConfigError(stack, found)
     for line in found:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from infra.config import StackConfig
+from infra.eks.section import EksConfig
 
 Until = Callable[[Callable[[], Any], float, str], Any]
 """Waits for a condition, at most so many seconds; the text says for what."""
@@ -34,7 +35,6 @@ def cloud_of(config: StackConfig) -> Cloud | None:
         case "eks":
             from prove.aws import Aws
 
-            assert config.eks is not None
-            return Aws(config.eks.region)
+            return Aws(config.section(EksConfig).region)
         case "existing":
             return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.google import Google, NoAnswer, connect
+from infra.gke.section import GkeConfig
 from infra.owner import is_marked
 from prove.clouds import Until
 
@@ -44,9 +45,8 @@ class Gcp:
         return found.get("id") != born or found.get("status") in STOPPED
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
-        assert config.gke is not None
-        project, zone, name = config.gke.project, config.gke.zone, config.name
-        region, found = zone.rsplit("-", 1)[0], list[str]()
+        gke, name, found = config.section(GkeConfig), config.name, list[str]()
+        project, region = gke.project, gke.region
 
         def note(kind: str, items: list[dict[str, Any]]) -> None:
             for item in items:

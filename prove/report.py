@@ -13,6 +13,8 @@ from typing import Any
 from bench.page import describe
 from chaos.page import busy
 from infra.config import StackConfig
+from infra.eks.section import EksConfig
+from infra.gke.section import GkeConfig
 from infra.stackfiles import ROOT
 from prove.engine import State, Step
 from prove.screen import WORDS, minutes
@@ -23,10 +25,10 @@ FOLDER = ROOT / "bench" / "results"
 def facts(config: StackConfig, state: State) -> dict[str, str]:
     """What was proved, on what, with which versions."""
     nodes, where = config.nodes, "a cluster that was there before"
-    if config.gke:
-        where = f"GKE in {config.gke.zone}"
-    if config.eks:
-        where = f"EKS in {config.eks.region}"
+    if isinstance(config.cloud, GkeConfig):
+        where = f"GKE in {config.cloud.zone}"
+    if isinstance(config.cloud, EksConfig):
+        where = f"EKS in {config.cloud.region}"
     found = {
         "date": state.begun,
         "commit": state.notes.get("commit", ""),
@@ -38,7 +40,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
     }
     if nodes:
         found["machines"] = f"up to {nodes.max} x {nodes.machine_type}, {nodes.consumption.replace('_', ' ')}"
-        package = "pulumi-gcp" if config.gke else "pulumi-aws"
+        package = "pulumi-gcp" if isinstance(config.cloud, GkeConfig) else "pulumi-aws"
         found["provider"] = f"{package} {version(package)}"
     return found
 

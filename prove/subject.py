@@ -27,7 +27,8 @@ from cli.state import State as Training
 from cli.status import read
 from cli.target import Target, target_of
 from cli.watch import as_json, connect
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
+from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
 from prove.engine import State, check_limit
 

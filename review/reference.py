@@ -6,28 +6,22 @@ from __future__ import annotations
 import json
 from typing import Any, get_args
 
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from infra import living
-from infra.config import StackConfig, section_class
+from infra.clouds import keys
 
 
 def table() -> str:
     """Markdown: key, default, meaning, what a change does; one row a key, in the order of infra/config.py."""
     rows = ["| key under `trainyard:` | default | meaning | changed on a living stack |", "|---|---|---|---|"]
-    return "\n".join(rows + [row for name, field in StackConfig.model_fields.items() for row in _rows(name, field)])
+    return "\n".join(rows + [_row(key, field) for key, field in keys().items()])
 
 
-def _rows(path: str, field: Any) -> list[str]:
-    try:
-        section = section_class(field.annotation)
-    except TypeError:
-        pass
-    else:
-        fields = section.model_fields
-        return [row for name, inner in fields.items() for row in _rows(f"{path}.{inner.alias or name}", inner)]
+def _row(path: str, field: FieldInfo) -> str:
     meaning = " ".join((field.description or "").split()) + _allowed(field)
-    return [f"| `{path}` | {_default(field)} | {meaning} | {_change(path)} |"]
+    return f"| `{path}` | {_default(field)} | {meaning} | {_change(path)} |"
 
 
 def _change(path: str) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
 from infra.doctor import gcp, google
 from infra.doctor.finding import Finding, Level
 from infra.gke.services import apis
 from infra.needs import features
+from infra.parse import parse
 
 TOKEN = "ya29.secret-token"
 PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"

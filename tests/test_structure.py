@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import review.recording
 from bench.preview import under_mocks
-from infra.config import StackConfig, section_class
-from infra.sections import Section
+from infra.clouds import keys, sections
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.recording import record
 
@@ -77,27 +75,18 @@ def test_every_file_says_why_it_exists_and_is_one_idea() -> None:
     assert (silent, long) == ([], [])
 
 
-def keys(section: type[Section] = StackConfig, prefix: str = "") -> Iterator[str]:  # type: ignore[assignment]
-    for name, field in section.model_fields.items():
-        key = f"{prefix}{field.alias or name}"
-        yield key
-        if "Section" in str(field.annotation) or "Config" in str(field.annotation):
-            yield from keys(section_class(field.annotation), f"{key}.")
-
-
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_key_of_a_stack_that_a_document_names_exists(document: Path) -> None:
     """`section.key` in code marks; the trainer's own settings (`optimizer.learning_rate`) have other sections."""
-    known = set(keys())
+    known = {*sections(), *(key for full in keys() for key in (full, full.rpartition(".")[0]))}
     named = re.findall(r"`(?:trainyard:)?([a-z][A-Za-z]*\.[A-Za-z.]+)(?:[:= ][^`]*)?`", document.read_text())
-    sections = StackConfig.model_fields.keys()
     wrong = {
         key
         for key in named
-        if key.partition(".")[0] in sections and key not in known and not key.startswith("training.settings.")
+        if key.partition(".")[0] in sections() and key not in known and not key.startswith("training.settings.")
     }
     files = {key for key in wrong if key.endswith((".py", ".md", ".yaml", ".yml"))}
     assert wrong - files == set()

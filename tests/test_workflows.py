@@ -12,8 +12,8 @@ import yaml
 
 from cli import deploy
 from cli.__main__ import main
-from infra.config import parse
 from infra.doctor import amazon
+from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
 

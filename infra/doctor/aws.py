@@ -19,6 +19,7 @@ from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks.machines import REGIONS
 from infra.eks.section import EksConfig
+from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
@@ -32,9 +33,7 @@ SUPPORT_DAYS = 90
 
 def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = connect) -> Iterator[Finding]:
     """All of them, those that need no cloud first."""
-    assert config.eks is not None
-    assert config.nodes is not None
-    eks = config.eks
+    eks = config.section(EksConfig)
     yield from _program()
     yield from everywhere.kubectl(INSTALL_KUBECTL)
     yield from images.builder(config.image)
@@ -53,7 +52,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         return
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
-    yield from aws_machines.checks(amazon, eks, config.nodes)
+    yield from aws_machines.checks(amazon, eks, config.section(NodesConfig))
     yield from _file_system(amazon, config, stack)
     yield from aws_quota.checks(amazon, config, stack)
     yield from aws_rights.checks(amazon)

@@ -9,6 +9,7 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks.section import EksConfig
 from infra.image import TRAINER
 from infra.owner import is_marked, marks
 
@@ -65,7 +66,7 @@ def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
     # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION, arn:aws:iam::123456789012:user/PATH/NAME
     who = amazon.identity.replace(":sts:", ":iam:").replace(":assumed-role/", ":role/")
     who = who.rpartition("/")[0] if ":role/" in who else who
-    for at, arn in enumerate(config.eks.admins if config.eks else ()):
+    for at, arn in enumerate(config.section(EksConfig).admins):
         # Of a session's role the path is not known.
         if (arn.partition("/")[0], arn.rpartition("/")[2]) == (who.partition("/")[0], who.rpartition("/")[2]):
             yield problem(

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
-from infra.eks.machines import REGIONS
+from infra.eks.machines import REGIONS, machines
+from infra.eks.section import EksConfig
 from infra.needs import shown
 from infra.owner import is_marked
+from infra.sections import NodesConfig
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,8 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
 
 
 def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
-    assert config.eks is not None
-    assert config.nodes is not None
-    eks, nodes = config.eks, config.nodes
-    largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: MACHINES[name].vcpus)
+    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: machines()[name].vcpus)
     # A Spot machine that may soon be taken back has its successor before it goes (capacity rebalancing).
     spot = nodes.consumption == "spot"
     takes = [(largest, nodes.max + 1 if spot else nodes.max, spot), (eks.system_machine_type, eks.system_nodes, False)]
@@ -84,7 +83,7 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
         if quota is None:
             yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
         else:
-            wanted[quota] += count * MACHINES[machine_type].vcpus
+            wanted[quota] += count * machines()[machine_type].vcpus
     try:
         used = _running(amazon, config.name)
     except NoAnswer as reason:
@@ -117,7 +116,6 @@ def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
 
 
 def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
-    assert config.eks is not None
 
     def others(operation: str, key: str, **given: Any) -> list[dict[str, Any]]:
         """What is there, without this stack's own."""
@@ -125,11 +123,11 @@ def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
 
     try:
         yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))
-        if config.eks.public_nodes:
+        if config.section(EksConfig).public_nodes:
             return
         yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
         # The zone that infra/eks/network.py takes.
-        here = [{"Name": "availability-zone-id", "Values": [REGIONS[config.eks.region].home[0]]}]
+        here = [{"Name": "availability-zone-id", "Values": [REGIONS[config.section(EksConfig).region].home[0]]}]
         subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
         alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
         gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)

@@ -10,16 +10,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor import everywhere, gcp_login, gcp_quota, images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.google import LOGIN, Google, NoAnswer, connect, unanswered
 from infra.gke.pools import zones
-from infra.gke.scope import region_of
+from infra.gke.section import GkeConfig
 from infra.gke.services import apis, used
 from infra.owner import is_marked
-from infra.sections import GkeConfig, NodesConfig
+from infra.sections import NodesConfig
 
 #: What stands in a stack file until somebody writes his own.
 PLACEHOLDER = "your-project"
@@ -27,11 +26,10 @@ PLACEHOLDER = "your-project"
 
 def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connect) -> Iterator[Finding]:
     """All of them, those that need no cloud first."""
-    assert config.gke is not None
-    assert config.nodes is not None
+    gke = config.section(GkeConfig)
     yield from everywhere.kubectl("gcloud components install kubectl")
     yield from images.builder(config.image)
-    if config.gke.project == PLACEHOLDER:
+    if gke.project == PLACEHOLDER:
         yield problem(
             "gke.project",
             f"is still the placeholder {PLACEHOLDER}",
@@ -43,7 +41,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         yield from gcp_login.plugin(None)
         yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
-            f"project {config.gke.project}",
+            f"project {gke.project}",
             "project, rights, APIs, machine types, quota and names were not looked at, for want of credentials",
         )
         return
@@ -51,12 +49,12 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     yield from gcp_login.plugin(google)
     # buildah pushes with the same logins (containers-auth.json falls back to Docker's).
     if config.image.builder != "prebuilt":
-        yield from gcp_login.push(google, f"{region_of(config.gke.zone)}-docker.pkg.dev")
-    yield from _project(google, config.gke)
+        yield from gcp_login.push(google, f"{gke.region}-docker.pkg.dev")
+    yield from _project(google, gke)
     yield from _rights(google, config)
     yield from _apis(google, config)
     yield from _version(google, config)
-    yield from _offered(google, config.gke, config.nodes)
+    yield from _offered(google, config)
     yield from gcp_quota.checks(google, config)
     yield from _names(google, config, stack)
 
@@ -100,8 +98,7 @@ def permissions(config: StackConfig) -> dict[str, str]:
 
 
 def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
-    assert config.gke is not None
-    project, roles = config.gke.project, permissions(config)
+    project, roles = config.section(GkeConfig).project, permissions(config)
     try:
         answer = google.post(
             "cloudresourcemanager", f"projects/{project}:testIamPermissions", {"permissions": list(roles)}
@@ -122,8 +119,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
-    assert config.gke is not None
-    project, names = config.gke.project, apis(config)
+    project, names = config.section(GkeConfig).project, apis(config)
     query = [f"projects/{project}/services/{name}" for name in names]
     try:
         answer = google.get("serviceusage", f"projects/{project}/services:batchGet", names=query)
@@ -145,8 +141,7 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
     """Whether the version that the release channel would give has all features of the stack."""
-    assert config.gke is not None
-    gke = config.gke
+    gke = config.section(GkeConfig)
     try:
         answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
     except NoAnswer as reason:
@@ -167,11 +162,11 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Finding]:
+def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
     """Machine, disk and accelerator types in the zones."""
-    machine = MACHINES[nodes.machine_type]
+    gke, nodes, machine = config.section(GkeConfig), config.section(NodesConfig), config.machine
     wanted = [("machineTypes", gke.system_machine_type, "machine-types", gke.zone)]
-    for zone in zones(gke, nodes):
+    for zone in zones(config):
         wanted += [("machineTypes", nodes.machine_type, "machine-types", zone)]
         wanted += [("diskTypes", nodes.disk_type, "disk-types", zone)]
         if machine.accelerator:
@@ -194,9 +189,8 @@ def _offered(google: Google, gke: GkeConfig, nodes: NodesConfig) -> Iterator[Fin
 
 def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
     """Whether what the stack makes is there already, and not by the stack."""
-    assert config.gke is not None
-    project, zone, name = config.gke.project, config.gke.zone, config.name
-    region = zone.rsplit("-", 1)[0]
+    gke, name = config.section(GkeConfig), config.name
+    project, zone, region = gke.project, gke.zone, gke.region
     places = {
         "cluster": ("container", f"projects/{project}/locations/{zone}/clusters/{name}", "resourceLabels"),
         "network": ("compute", f"projects/{project}/global/networks/{name}", ""),

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, problem, unchecked
 from infra.doctor.google import Google, NoAnswer, unanswered
 from infra.gke.cost import SYSTEM_DISK_GIB
+from infra.gke.machines import system
 from infra.gke.pools import kinds
 from infra.gke.rules import FLEX_HOURS
-from infra.gke.scope import region_of
-from infra.machine import Machine
+from infra.gke.section import GkeConfig
 from infra.needs import features
 from infra.sections import NodesConfig
 
@@ -22,25 +21,23 @@ CPU_QUOTAS = {"a2": "A2_CPUS", "a3": "A3_CPUS", "c3": "C3_CPUS", "g2": None, "e2
 
 
 def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
-    assert config.gke is not None
-    assert config.nodes is not None
-    project, region = config.gke.project, region_of(config.gke.zone)
-    machine = MACHINES[config.nodes.machine_type]
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    project, region = gke.project, gke.region
     try:
         regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
         overall = _limits(google.get("compute", f"projects/{project}"))
     except NoAnswer as reason:
         yield unanswered("quota", reason, project)
         return
-    if config.nodes.consumption == "reservation":
-        yield ok("quota", f"of the workers: reservation {config.nodes.reservation} has it already")
+    if nodes.consumption == "reservation":
+        yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
     else:
-        for metrics, amount in _worker_demand(config, machine):
+        for metrics, amount in _worker_demand(config):
             # The one that has enough, else the first.
             enough = [_enough(metric, amount, regional, region, project) for metric in metrics]
             yield next((finding for finding in enough if finding.level == "ok"), enough[0])
-        if machine.accelerators:
-            yield _enough("GPUS_ALL_REGIONS", config.nodes.max * machine.accelerators, overall, "", project)
+        if config.machine.accelerators:
+            yield _enough("GPUS_ALL_REGIONS", nodes.max * config.machine.accelerators, overall, "", project)
     for metric, amount in _system_demand(config).items():
         yield _enough(metric, amount, regional, region, project)
     for metric in ("NETWORKS", "ROUTERS"):
@@ -53,11 +50,10 @@ def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
         )
 
 
-def _worker_demand(config: StackConfig, machine: Machine) -> list[tuple[list[str], float]]:
+def _worker_demand(config: StackConfig) -> list[tuple[list[str], float]]:
     """(quotas of the region, any of which will do; what a pool at full size takes of it)."""
-    nodes = config.nodes
-    assert nodes is not None
-    ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(nodes)))
+    nodes, machine = config.section(NodesConfig), config.machine
+    ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(config)))
     demand: list[tuple[list[str], float]] = []
     if machine.accelerator:
         metric = features("gke")[machine.accelerator].quotas[0]
@@ -81,12 +77,11 @@ def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
 
 
 def _system_demand(config: StackConfig) -> dict[str, float]:
-    assert config.gke is not None
-    assert config.nodes is not None
-    boots = config.nodes.max * config.nodes.disk_gib if config.nodes.disk_type != "hyperdisk-balanced" else 0
-    ssd: float = config.gke.system_nodes * SYSTEM_DISK_GIB
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    boots = nodes.max * nodes.disk_gib if nodes.disk_type != "hyperdisk-balanced" else 0
+    ssd: float = gke.system_nodes * SYSTEM_DISK_GIB
     hdd: float = 0
-    if config.nodes.disk_type == "pd-standard":
+    if nodes.disk_type == "pd-standard":
         hdd += boots
     else:
         ssd += boots
@@ -95,7 +90,7 @@ def _system_demand(config: StackConfig) -> dict[str, float]:
             hdd += config.storage.size_gib
         else:
             ssd += config.storage.size_gib
-    cpus = config.gke.system_nodes * MACHINES[config.gke.system_machine_type].vcpus
+    cpus = gke.system_nodes * system()[gke.system_machine_type].vcpus
     demand = {"CPUS": float(cpus), "SSD_TOTAL_GB": ssd, "DISKS_TOTAL_GB": hdd, "IN_USE_ADDRESSES": 1.0}
     return {metric: amount for metric, amount in demand.items() if amount}
 

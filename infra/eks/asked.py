@@ -14,6 +14,8 @@ import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
 from infra.eks.machines import REGIONS, ZONES_DATE
+from infra.eks.section import EksConfig
+from infra.sections import NodesConfig
 
 #: Images of EKS: with and without NVIDIA's driver and container runtime.
 IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
@@ -33,9 +35,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
     Raises:
         ConfigError: no zone has any.
     """
-    eks, nodes = config.eks, config.nodes
-    assert eks is not None
-    assert nodes is not None
+    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     types = (nodes.machine_type, *nodes.alternatives)
     by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
     answer = _ask(
@@ -62,8 +62,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
 
 def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> str | None:
     """The release of a type of image that nodes shall have; None: the one that they have."""
-    eks = config.eks
-    assert eks is not None
+    eks = config.section(EksConfig)
     if eks.node_release != "latest":
         return eks.node_release
     name = PARAMETERS[image].format(version=eks.version)

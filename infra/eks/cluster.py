@@ -13,6 +13,7 @@ from infra.eks.identity import CONTROL_PLANE, identity, needed
 from infra.eks.network import Network
 from infra.eks.rules import SERVICES
 from infra.eks.scope import Scope
+from infra.eks.section import EksConfig
 from infra.kubeconfig import kubeconfig as written
 from infra.scope import LONG
 
@@ -27,8 +28,7 @@ VIEWER = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSAdminViewPolicy"
 
 def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluster:
     """The cluster without nodes."""
-    eks, c = config.eks, aws.eks
-    assert eks is not None
+    eks, c = config.section(EksConfig), aws.eks
     key = _key(scope) if eks.secrets_encryption else None
     # Log lines that come late, while the cluster is deleted, would make its log group anew (terraform-aws-eks #920).
     statements: dict[str, pulumi.Input] = {

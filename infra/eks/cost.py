@@ -14,9 +14,7 @@ SYSTEM_DISK_GIB = 50
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
-    assert config.eks is not None
-    assert config.nodes is not None
-    eks, nodes = config.eks, config.nodes
+    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     region = eks.region
     spot = nodes.consumption == "spot"
     system = prices.machine(region, eks.system_machine_type)
@@ -35,7 +33,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
         lines.append(always("KMS key", monthly(1, prices.KMS_KEY)))
     if images_gib:
         lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
-    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config, nodes)))
+    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
 
 
 def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
@@ -56,16 +54,16 @@ def _storage(config: StackConfig, region: str) -> Line:
     return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, found.efs if found else None))
 
 
-def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
+def _notes(config: StackConfig) -> list[str]:
+    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
     if nodes.consumption == "spot":
         notes.append("Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.py).")
-    assert config.eks is not None
-    if config.eks.logs:
-        kinds = ", ".join(config.eks.logs)
+    if eks.logs:
+        kinds = ", ".join(eks.logs)
         notes.append(f"CloudWatch bills {prices.LOGS_GB:.2f} USD for each GB of the control plane's logs ({kinds}).")
     if nodes.fallback == "on_demand":
-        each = prices.machine(config.eks.region, nodes.machine_type)
+        each = prices.machine(eks.region, nodes.machine_type)
         full = "at no known price" if each is None else f"for {nodes.max * each:.2f} USD an hour"
         notes.append(
             f"nodes.fallback: where there is no Spot machine, all {nodes.max} workers come on demand {full} instead."

@@ -90,9 +90,21 @@ _MACHINES = (
         for size, (vcpus, pods) in _GENERAL.items()
     ),
 )
-MACHINES = {machine.name: machine for machine in _MACHINES}
-WORKER_MACHINES = tuple(name for name, machine in MACHINES.items() if machine.accelerators)
-SYSTEM_MACHINES = tuple(name for name, machine in MACHINES.items() if not machine.accelerators)
+
+
+def machines() -> dict[str, Machine]:
+    """All of them, by name."""
+    return workers() | system()
+
+
+def workers() -> dict[str, Machine]:
+    """What may train, by name."""
+    return {machine.name: machine for machine in _MACHINES if machine.accelerators}
+
+
+def system() -> dict[str, Machine]:
+    """What the system group may consist of, by name."""
+    return {machine.name: machine for machine in _MACHINES if not machine.accelerators}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.machines import REGIONS
 from infra.eks.scope import ADDRESS, PART, Scope
+from infra.eks.section import EksConfig
 from infra.scope import NETWORK
 
 ANYWHERE = "0.0.0.0/0"
@@ -43,8 +44,7 @@ class Network:
 
 
 def build(config: StackConfig, scope: Scope) -> Network:
-    eks = config.eks
-    assert eks is not None
+    eks = config.section(EksConfig)
     vpc = aws.ec2.Vpc(
         "network",
         cidr_block=eks.vpc_cidr,

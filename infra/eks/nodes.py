@@ -20,7 +20,6 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from infra.catalog import MACHINES
 from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
 from infra.eks import templates
@@ -30,9 +29,11 @@ from infra.eks.identity import OWNER, Identity
 from infra.eks.machines import REGIONS
 from infra.eks.network import Network
 from infra.eks.scope import Scope
+from infra.eks.section import EksConfig
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
+from infra.sections import NodesConfig
 
 SYSTEM_DISK_GIB = 50
 #: Limit of a group of workers, nodes, where `nodes.max` is not larger: that is what the autoscaler holds all groups
@@ -125,8 +126,7 @@ class Groups:
 
 def system_group(groups: Groups) -> aws.eks.NodeGroup:
     """One to a few nodes without accelerators, on demand."""
-    eks = groups.config.eks
-    assert eks is not None
+    eks = groups.config.section(EksConfig)
     return groups.group(
         "system",
         REGIONS[eks.region].home,
@@ -147,9 +147,7 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
     group's failed activities, gives its request back and leaves the group alone for some minutes
     (cluster-autoscaler, cloudprovider/aws/auto_scaling_groups.go: isNodeGroupAvailable).
     """
-    nodes = groups.config.nodes
-    assert nodes is not None
-    machine = MACHINES[nodes.machine_type]
+    nodes, machine = groups.config.section(NodesConfig), groups.config.machine
     options = templates.for_workers(groups.config, machine, security_group(groups.cluster))
     shared = None
     if not nodes.compact_placement:
@@ -195,15 +193,12 @@ def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup, resource: str) 
 
 def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
     """Zones that workers may be in, the most wanted first. An Elastic Fabric Adapter does not reach another zone."""
-    return scope.zones[:1] if config.nodes is not None and config.nodes.efa else scope.zones
+    return scope.zones[:1] if config.section(NodesConfig).efa else scope.zones
 
 
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker groups as pods see them."""
-    nodes, eks = config.nodes, config.eks
-    assert nodes is not None
-    assert eks is not None
-    machine = MACHINES[nodes.machine_type]
+    nodes, eks, machine = config.section(NodesConfig), config.section(EksConfig), config.machine
     cpu, memory = for_pods(machine)
     return WorkerPool(
         grace_seconds=GRACE,
@@ -225,9 +220,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
 
 def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
     """What adds and removes nodes."""
-    eks, nodes = config.eks, config.nodes
-    assert eks is not None
-    assert nodes is not None
+    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     return Autoscaler(
         image=AUTOSCALER_IMAGES[eks.version],
         flags={

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 from collections.abc import Iterator
+from dataclasses import replace
 
-from infra.catalog import nearest
-from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES
+from infra.config import Rule, StackConfig
+from infra.eks.machines import REGIONS, default_zones, system, workers
 from infra.eks.section import EksConfig
-from infra.machine import DAEMONS, allocatable
-from infra.sections import DatasetConfig, ImageConfig, NodesConfig, StorageConfig
+from infra.machine import DAEMONS, allocatable, nearest
+from infra.sections import NodesConfig, StorageConfig
 
 #: Beginnings of regions that are a world of their own, with other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
@@ -27,9 +28,8 @@ MOST_CIDRS = 40
 NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 
 
-def _place(eks: EksConfig | None) -> Iterator[str]:
-    if eks is None:
-        return
+def _place(config: StackConfig) -> Iterator[str]:
+    eks = config.section(EksConfig)
     if eks.region.startswith(ELSEWHERE):
         yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(REGIONS)}"
     elif eks.region not in REGIONS:
@@ -54,9 +54,8 @@ def _place(eks: EksConfig | None) -> Iterator[str]:
         yield f"eks.zones: {len(eks.zones)} zones; allowed: 1 to {MOST_ZONES}"
 
 
-def _endpoint(eks: EksConfig | None) -> Iterator[str]:
-    if eks is None:
-        return
+def _endpoint(config: StackConfig) -> Iterator[str]:
+    eks = config.section(EksConfig)
     if not eks.api_allowed_cidrs:
         yield (
             "eks.apiAllowedCidrs: missing; without it not even Pulumi reaches the cluster. Give the public address of "
@@ -75,9 +74,11 @@ def _endpoint(eks: EksConfig | None) -> Iterator[str]:
             )
 
 
-def placeholders(eks: EksConfig | None) -> list[str]:
+def placeholders(config: StackConfig) -> list[str]:
     """What a preview may have and an account must not: a control plane would be built that nobody reaches."""
-    found = [text for text in (eks.api_allowed_cidrs if eks else ()) if ipaddress.IPv4Network(text).overlaps(NOBODY)]
+    found = [
+        text for text in config.section(EksConfig).api_allowed_cidrs if ipaddress.IPv4Network(text).overlaps(NOBODY)
+    ]
     return [
         f"eks.apiAllowedCidrs: {text} is an address of documents, which nobody has; give this machine's public one "
         "(`curl https://checkip.amazonaws.com`)"
@@ -85,9 +86,8 @@ def placeholders(eks: EksConfig | None) -> list[str]:
     ]
 
 
-def _network(eks: EksConfig | None) -> Iterator[str]:
-    if eks is None:
-        return
+def _network(config: StackConfig) -> Iterator[str]:
+    eks = config.section(EksConfig)
     network = ipaddress.IPv4Network(eks.vpc_cidr)
     if not network.is_private:
         yield f"eks.vpcCidr: {network} is public; allowed: a range inside 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
@@ -97,17 +97,15 @@ def _network(eks: EksConfig | None) -> Iterator[str]:
         yield f"eks.vpcCidr: {network} overlaps {SERVICES}, the range of the cluster's Services; take another"
 
 
-def _system(eks: EksConfig | None, dataset: DatasetConfig) -> Iterator[str]:
-    if eks is None:
-        return
-    machine = MACHINES.get(eks.system_machine_type)
-    if machine is None or machine.name not in SYSTEM_MACHINES:
-        known = nearest(eks.system_machine_type, SYSTEM_MACHINES)
-        yield f"eks.systemMachineType: '{eks.system_machine_type}' is not known; allowed: {known}"
+def _system(config: StackConfig) -> Iterator[str]:
+    wanted, dataset = config.section(EksConfig).system_machine_type, config.dataset
+    machine = system().get(wanted)
+    if machine is None:
+        yield f"eks.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
         return
     (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), DAEMONS["aws"]
-    wanted = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
-    for key, asked, most in wanted:
+    needs = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
+    for key, asked, most in needs:
         if asked > most:
             yield (
                 f"dataset.{key}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
@@ -115,13 +113,11 @@ def _system(eks: EksConfig | None, dataset: DatasetConfig) -> Iterator[str]:
             )
 
 
-def _alternatives(nodes: NodesConfig | None) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if nodes is None or machine is None:
-        return
+def _alternatives(config: StackConfig) -> Iterator[str]:
+    machine, nodes = config.machine, config.section(NodesConfig)
     larger = [
         other.name
-        for other in MACHINES.values()
+        for other in workers().values()
         if (other.accelerator, other.accelerators) == (machine.accelerator, machine.accelerators)
         and other.vcpus > machine.vcpus
         and other.memory_gib >= machine.memory_gib
@@ -136,10 +132,8 @@ def _alternatives(nodes: NodesConfig | None) -> Iterator[str]:
             )
 
 
-def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
-    if nodes is None:
-        return
-    machine = MACHINES.get(nodes.machine_type)
+def _nodes(config: StackConfig) -> Iterator[str]:
+    nodes = config.section(NodesConfig)
     if nodes.consumption not in ("on_demand", "spot"):
         yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
     if nodes.fallback == "flex_start":
@@ -159,17 +153,17 @@ def _nodes(nodes: NodesConfig | None) -> Iterator[str]:
             yield f"nodes.{NodesConfig.model_fields[field].alias}: {reason}; remove it"
     if nodes.max_run_hours:
         yield "nodes.maxRunHours: AWS ends no node by its age; remove it, training.maxHours ends the training"
-    if machine is None:
-        return
+    machine = config.machine
     if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
         allowed = ", ".join(map(str, machine.local_ssds))
         yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
     if nodes.efa and not machine.efa:
-        having = [known.name for known in MACHINES.values() if known.family == machine.family and known.efa]
+        having = [known.name for known in workers().values() if known.family == machine.family and known.efa]
         yield f"nodes.efa: {machine.name} has no Elastic Fabric Adapter; allowed: {', '.join(having)}, or remove it"
 
 
-def _storage(storage: StorageConfig) -> Iterator[str]:
+def _storage(config: StackConfig) -> Iterator[str]:
+    storage = config.storage
     for key, kind in (("disk_type", "nfs"), ("tier", "filestore")):
         if key in storage.model_fields_set:
             yield f"storage.{StorageConfig.model_fields[key].alias}: only used with storage.kind {kind}; remove it"
@@ -181,14 +175,21 @@ def _storage(storage: StorageConfig) -> Iterator[str]:
         yield "storage.retain: a file system that storage.disk names is never deleted; remove retain"
 
 
-def _registry(image: ImageConfig) -> Iterator[str]:
-    if image.builder == "buildah":
+def _registry(config: StackConfig) -> Iterator[str]:
+    if config.image.builder == "buildah":
         yield "image.builder: buildah has no way to log in to the stack's ECR repository; allowed: buildkit, prebuilt"
-    if image.registry:
+    if config.image.registry:
         yield (
             "image.registry: the stack makes an ECR repository that its nodes may read; remove it, or use "
             "image.builder prebuilt with an image that they can pull"
         )
 
 
-RULES = (_place, _endpoint, _network, _system, _alternatives, _nodes, _storage, _registry)
+RULES: tuple[Rule, ...] = (_place, _endpoint, _network, _system, _alternatives, _nodes, _storage, _registry)
+
+
+def complete(config: StackConfig) -> StackConfig:
+    """With the zones that the workers are wanted from when none is named."""
+    eks = config.section(EksConfig)
+    zones = eks.zones or default_zones(eks.region, config.section(NodesConfig).machine_type)
+    return replace(config, cloud=eks.model_copy(update={"zones": zones}))

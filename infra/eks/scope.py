@@ -9,6 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
+from infra.eks.section import EksConfig
 from infra.owner import marks
 from infra.scope import Scope as Common
 
@@ -40,9 +41,8 @@ class Scope(Common):
 
 def provider(config: StackConfig, stack: str) -> aws.Provider:
     """AWS with the credentials of the environment (AWS_PROFILE, `aws sso login`, or CI's OIDC)."""
-    assert config.eks is not None
     return aws.Provider(
         "aws",
-        region=config.eks.region,
+        region=config.section(EksConfig).region,
         default_tags=aws.ProviderDefaultTagsArgs(tags=marks(stack)),
     )

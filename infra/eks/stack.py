@@ -18,15 +18,16 @@ from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import StackConfig
 from infra.eks import addons, asked, cluster, identity, network, nodes, registry, storage
 from infra.eks.scope import Scope, provider
+from infra.eks.section import EksConfig
 
 
 def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     """The cluster that a configuration of kind eks describes."""
-    assert config.eks is not None
+    eks = config.section(EksConfig)
     aws_provider = provider(config, stack)
     component = EksCluster(config.name, pulumi.ResourceOptions(providers={"aws": aws_provider}))
     offers = asked.offers(config, stack, aws_provider)
-    scope = Scope(name=config.name, region=config.eks.region, zones=tuple(offers), stack=stack, parent=component)
+    scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
     volume = storage.build(config, scope, net)
@@ -49,7 +50,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     # Pods take the roles of their service accounts when they start.
     reader = identity.bucket_reader(config, scope, control_plane)
     roles = [identity.autoscaler(scope, control_plane), *([reader] if reader else [])]
-    if config.eks.irsa:
+    if eks.irsa:
         identity.oidc(scope, control_plane)
     kubernetes = k8s.Provider(
         "cluster",

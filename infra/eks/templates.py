@@ -12,7 +12,9 @@ import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.eks.scope import Scope
+from infra.eks.section import EksConfig
 from infra.machine import Machine
+from infra.sections import NodesConfig
 
 ROOT_DEVICE = "/dev/xvda"
 
@@ -52,9 +54,7 @@ def compact(name: str, scope: Scope, disk_gib: int, options: Mapping[str, Any]) 
 
 def for_workers(config: StackConfig, machine: Machine, group: pulumi.Output[str]) -> dict[str, Any]:
     """What the workers' template has beyond every node's."""
-    nodes, eks = config.nodes, config.eks
-    assert nodes is not None
-    assert eks is not None
+    nodes, eks = config.section(NodesConfig), config.section(EksConfig)
     options: dict[str, Any] = {}
     if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
         options["user_data"] = _on_local_disks()

@@ -14,15 +14,15 @@ import pulumi
 import pulumi_gcp as gcp
 import pulumi_kubernetes as k8s
 
+from infra.config import StackConfig
 from infra.gke.pools import CLASS, kinds, pool_name
-from infra.sections import NodesConfig
 
 
 def order(
-    nodes: NodesConfig, provider: k8s.Provider, cluster: gcp.container.Cluster, parent: pulumi.Resource
+    config: StackConfig, provider: k8s.Provider, cluster: gcp.container.Cluster, parent: pulumi.Resource
 ) -> tuple[pulumi.Resource, ...]:
     """The class that pods of the training ask for; nothing where the nodes come in one way."""
-    if len(kinds(nodes)) == 1:
+    if len(kinds(config)) == 1:
         return ()
     return (
         k8s.apiextensions.CustomResource(
@@ -31,7 +31,7 @@ def order(
             kind="ComputeClass",
             metadata=k8s.meta.v1.ObjectMetaArgs(name=CLASS),
             spec={
-                "priorities": [{"nodepools": [pool_name(nodes, kind)]} for kind in kinds(nodes)],
+                "priorities": [{"nodepools": [pool_name(config, kind)]} for kind in kinds(config)],
                 # Said, because the default has changed with 1.33: no node of another machine type.
                 "whenUnsatisfiable": "DoNotScaleUp",
             },

@@ -7,11 +7,11 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
 from infra.gke.network import Network
 from infra.gke.scope import Scope
+from infra.gke.section import GkeConfig
 from infra.kubeconfig import kubeconfig as written
 from infra.machine import Machine
 from infra.scope import LONG
@@ -33,13 +33,11 @@ def build(
 
     `after` are what must outlive it when the stack is destroyed, such as a disk that its nodes have attached.
     """
-    assert config.gke is not None
-    assert config.nodes is not None
     c = gcp.container
     disabled = c.ClusterAddonsConfigHttpLoadBalancingArgs(disabled=True)
     # Free; what accelerators do is worth its samples, the state of every object is not.
     components = ["SYSTEM_COMPONENTS"]
-    machine = MACHINES[config.nodes.machine_type]
+    gke, machine = config.section(GkeConfig), config.machine
     if machine.accelerators:
         components.append("DCGM")
     return c.Cluster(
@@ -51,15 +49,15 @@ def build(
         remove_default_node_pool=True,
         initial_node_count=1,
         node_config=c.ClusterNodeConfigArgs(
-            machine_type=config.gke.system_machine_type,
+            machine_type=gke.system_machine_type,
             disk_type="pd-standard",
             disk_size_gb=20,
             # Projects without Compute Engine's default service account cannot make even that node.
             service_account=nodes.account.email,
             oauth_scopes=[CLOUD_PLATFORM],
         ),
-        release_channel=c.ClusterReleaseChannelArgs(channel=config.gke.release_channel),
-        maintenance_policy=_maintenance(config.gke.no_upgrades_since),
+        release_channel=c.ClusterReleaseChannelArgs(channel=gke.release_channel),
+        maintenance_policy=_maintenance(gke.no_upgrades_since),
         network=network.network.id,
         subnetwork=network.subnet.id,
         networking_mode="VPC_NATIVE",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from infra.bill import Estimate, Line, always, counted, monthly
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke import prices
+from infra.gke.machines import machines
 from infra.gke.pools import kinds, zones
-from infra.sections import GkeConfig, NodesConfig
+from infra.gke.section import GkeConfig
+from infra.sections import NodesConfig
 
 #: Boot disk of the system pool's nodes (infra/gke/nodes.py).
 SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
@@ -15,23 +16,21 @@ SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
-    assert config.gke is not None
-    assert config.nodes is not None
-    gke, nodes = config.gke, config.nodes
-    region = gke.zone.rsplit("-", 1)[0]
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    region = gke.region
     lines = [
         always("GKE control plane", prices.GKE_CLUSTER),
         _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
         _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
         _nodes(_workers_title(nodes), region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
         _disks("worker boot disks", region, nodes.disk_type, nodes.disk_gib, 0, nodes.max),
-        *_local_ssds(region, nodes),
+        *_local_ssds(region, config),
         _nat(gke, nodes),
         _storage(config, region),
     ]
     if images_gib:
         lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
-    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config, nodes)))
+    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
 
 
 def _workers_title(nodes: NodesConfig) -> str:
@@ -40,7 +39,7 @@ def _workers_title(nodes: NodesConfig) -> str:
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
     # Switching hyperthreads off changes the number of CPUs, not the price.
-    rate = prices.of_machine(region, MACHINES[machine_type])
+    rate = prices.of_machine(region, machines()[machine_type])
     each = (rate.spot if spot else rate.on_demand) if rate else None
     return counted(what, fewest, most, each)
 
@@ -49,10 +48,10 @@ def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int)
     return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, prices.disk(region, type_)))
 
 
-def _local_ssds(region: str, nodes: NodesConfig) -> list[Line]:
-    machine = MACHINES[nodes.machine_type]
+def _local_ssds(region: str, config: StackConfig) -> list[Line]:
+    nodes = config.section(NodesConfig)
     # What a machine always has is in its price.
-    count = (nodes.local_ssds or 0) - machine.bundled_ssds
+    count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
         return []
     found = prices.REGIONS.get(region)
@@ -77,15 +76,14 @@ def _storage(config: StackConfig, region: str) -> Line:
     return _disks("data disk", region, storage.disk_type, storage.size_gib, 1, 1)
 
 
-def _notes(config: StackConfig, nodes: NodesConfig) -> list[str]:
-    assert config.gke is not None
+def _notes(config: StackConfig) -> list[str]:
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     notes = []
-    if kinds(nodes)[-1] == "on_demand" != nodes.consumption:
-        region = config.gke.zone.rsplit("-", 1)[0]
-        full = _nodes("", region, nodes.machine_type, 0, nodes.max, spot=False).at_full
+    if kinds(config)[-1] == "on_demand" != nodes.consumption:
+        full = _nodes("", gke.region, nodes.machine_type, 0, nodes.max, spot=False).at_full
         price = "at a price that is not known" if full is None else f"for {full:.2f} USD an hour"
         notes.append(f"nodes.fallback: where nothing cheaper is, all {nodes.max} workers come on demand, {price}.")
-    if len(zones(config.gke, nodes)) > 1:
+    if len(zones(config)) > 1:
         notes.append("Between zones each GiB costs 0.01 USD: gradients, and what is read from the shared volume.")
     if nodes.consumption == "spot":
         notes.append("Spot prices change up to once in 30 days.")

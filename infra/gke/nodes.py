@@ -9,13 +9,13 @@ import pulumi
 import pulumi_gcp as gcp
 import pulumi_kubernetes as k8s
 
-from infra.catalog import MACHINES
 from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
 from infra.gke.pools import CLASS, COMPUTE_CLASS, kinds, pool_name, zones
 from infra.gke.scope import Scope
+from infra.gke.section import GkeConfig
 from infra.machine import Machine, for_pods
 from infra.needs import load
 from infra.sections import NodesConfig
@@ -44,7 +44,7 @@ def system_pool(
 ) -> gcp.container.NodePool:
     """One to a few nodes without accelerators, on demand. First of the pools: GKE taints accelerators only where pods
     have somewhere else to go (terraform-google-kubernetes-engine #703)."""
-    assert config.gke is not None
+    gke = config.section(GkeConfig)
     return gcp.container.NodePool(
         "system",
         name="system",
@@ -53,12 +53,12 @@ def system_pool(
         node_locations=[scope.zone],
         initial_node_count=1,
         autoscaling=gcp.container.NodePoolAutoscalingArgs(
-            total_min_node_count=1, total_max_node_count=config.gke.system_nodes, location_policy="BALANCED"
+            total_min_node_count=1, total_max_node_count=gke.system_nodes, location_policy="BALANCED"
         ),
         management=gcp.container.NodePoolManagementArgs(auto_repair=True, auto_upgrade=True),
         upgrade_settings=gcp.container.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=1, max_unavailable=0),
         node_config=gcp.container.NodePoolNodeConfigArgs(
-            machine_type=config.gke.system_machine_type,
+            machine_type=gke.system_machine_type,
             disk_type="pd-balanced",
             disk_size_gb=100,
             labels={POOL: "system"},
@@ -76,8 +76,7 @@ def worker_pools(
     after: list[pulumi.Resource],
 ) -> list[gcp.container.NodePool]:
     """The nodes that train, a pool for each way in which they are had."""
-    assert config.nodes is not None
-    return [_worker_pool(config, kind, scope, cluster, nodes, after) for kind in kinds(config.nodes)]
+    return [_worker_pool(config, kind, scope, cluster, nodes, after) for kind in kinds(config)]
 
 
 def _worker_pool(
@@ -89,19 +88,15 @@ def _worker_pool(
     after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
     """None until the Job asks, so that making the pool needs neither capacity nor quota."""
-    assert config.gke is not None
-    assert config.nodes is not None
-    name = pool_name(config.nodes, kind)
-    pool = config.nodes.model_copy(update={"consumption": kind})
-    machine = MACHINES[pool.machine_type]
-    c = gcp.container
+    name, machine, c = pool_name(config, kind), config.machine, gcp.container
+    pool = config.section(NodesConfig).model_copy(update={"consumption": kind})
     flexible = pool.consumption in ("flex_start", "queued")
     return c.NodePool(
         name,
         name=name,
         cluster=cluster.name,
         location=scope.zone,
-        node_locations=list(zones(config.gke, pool)),
+        node_locations=list(zones(config)),
         initial_node_count=0,
         # Limits of the pool, not of each zone; from wherever there is capacity.
         autoscaling=c.NodePoolAutoscalingArgs(
@@ -129,10 +124,10 @@ def _worker_pool(
             else None,
             ephemeral_storage_local_ssd_config=_scratch(pool, machine),
             kubelet_config=_kubelet(pool, machine),
-            labels={POOL: "workers", **_selector(config.nodes)},
+            labels={POOL: "workers", **_selector(config)},
             taints=[
                 c.NodePoolNodeConfigTaintArgs(key=key, value=value, effect="NO_SCHEDULE")
-                for key, value in _taints(config.nodes)
+                for key, value in _taints(config)
             ],
             **_common(nodes, own_driver=bool(machine.accelerators) and pool.gpu_driver == "daemonset"),
         ),
@@ -142,18 +137,16 @@ def _worker_pool(
 
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker pool as pods see it."""
-    pool = config.nodes
-    assert pool is not None
-    machine = MACHINES[pool.machine_type]
+    pool, machine = config.section(NodesConfig), config.machine
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
         # Of the shortest: a pod does not know which of the pools it will run in.
-        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if "spot" in kinds(pool) else GRACE,
-        node_selector=_selector(pool) or {POOL: "workers"},
+        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if "spot" in kinds(config) else GRACE,
+        node_selector=_selector(config) or {POOL: "workers"},
         tolerations=tuple(
             k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")
-            for key, value in _taints(pool)
+            for key, value in _taints(config)
         ),
         cpu=cpu,
         memory_gib=memory,
@@ -179,15 +172,14 @@ _DRIVER_INSTALLER = DriverInstaller(
 )
 
 
-def _selector(pool: NodesConfig) -> dict[str, str]:
+def _selector(config: StackConfig) -> dict[str, str]:
     """The class of the pools, where there are several; alone, because GKE rejects pods that choose more of theirs."""
-    return {COMPUTE_CLASS: CLASS} if len(kinds(pool)) > 1 else {}
+    return {COMPUTE_CLASS: CLASS} if len(kinds(config)) > 1 else {}
 
 
-def _taints(pool: NodesConfig) -> list[tuple[str, str]]:
+def _taints(config: StackConfig) -> list[tuple[str, str]]:
     # The one that GKE adds by itself; written down, it is there for certain (cluster-toolkit does the same).
-    accelerated = MACHINES[pool.machine_type].accelerators
-    return [(NVIDIA_GPU, "present") if accelerated else (POOL, "workers"), *_selector(pool).items()]
+    return [(NVIDIA_GPU, "present") if config.machine.accelerators else (POOL, "workers"), *_selector(config).items()]
 
 
 def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from infra.catalog import DATE, MACHINES
+from infra.config import StackConfig
+from infra.gke.machines import DATE
 from infra.gke.pools import zones
-from infra.sections import GkeConfig, NodesConfig
+from infra.gke.section import GkeConfig
+from infra.sections import NodesConfig
 
 ADDRESS = "https://compute.googleapis.com/compute/v1"
 #: Seconds to connect, and to answer: a preview that cannot reach Google says so by itself, a little later.
@@ -28,36 +30,35 @@ def has_credentials() -> bool:
     return bool(os.environ.get(TOKEN)) or found.is_file()
 
 
-def by_table(gke: GkeConfig, nodes: NodesConfig) -> Iterator[str]:
+def by_table(config: StackConfig) -> Iterator[str]:
     """One line for each zone that has no such machine, by zones.yaml."""
-    machine = MACHINES.get(nodes.machine_type)
-    for zone in zones(gke, nodes) if machine is not None and machine.zones is not None else ():
-        assert machine is not None
-        assert machine.zones is not None
-        if zone in machine.zones:
+    machine = config.machine
+    for zone in zones(config):
+        if machine.zones is None or zone in machine.zones:
             continue
         region = zone.rsplit("-", 1)[0]
         near = sorted(each for each in machine.zones if each.startswith(f"{region}-")) or sorted(machine.zones)
-        yield f"{_key(nodes)}: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
+        yield f"{_key(config)}: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
 
 
-def problems(gke: GkeConfig, nodes: NodesConfig) -> list[str]:
+def problems(config: StackConfig) -> list[str]:
     """One line for each zone that has no such machine."""
     if not _engine_runs() or not has_credentials():
-        return list(by_table(gke, nodes))
-    answers = [_offers(gke.project, zone, nodes.machine_type) for zone in zones(gke, nodes)]
+        return list(by_table(config))
+    project, machine = config.section(GkeConfig).project, config.machine.name
+    answers = [_offers(project, zone, machine) for zone in zones(config)]
     if None in answers:
-        return list(by_table(gke, nodes))
+        return list(by_table(config))
     return [
-        f"{_key(nodes)}: Google offers no {nodes.machine_type} in {zone} to project {gke.project}; "
-        f"`gcloud compute machine-types list --filter name={nodes.machine_type}` lists the zones that have it"
-        for zone, offered in zip(zones(gke, nodes), answers, strict=True)
+        f"{_key(config)}: Google offers no {machine} in {zone} to project {project}; "
+        f"`gcloud compute machine-types list --filter name={machine}` lists the zones that have it"
+        for zone, offered in zip(zones(config), answers, strict=True)
         if not offered
     ]
 
 
-def _key(nodes: NodesConfig) -> str:
-    return "nodes.zones" if nodes.zones else "gke.zone"
+def _key(config: StackConfig) -> str:
+    return "nodes.zones" if config.section(NodesConfig).zones else "gke.zone"
 
 
 def _engine_runs() -> bool:

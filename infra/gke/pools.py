@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from infra.catalog import MACHINES
-from infra.sections import GkeConfig, NodesConfig
+from infra.config import StackConfig
+from infra.gke.section import GkeConfig
+from infra.sections import NodesConfig
 
 #: The cheapest first.
 ORDER = ("spot", "flex_start", "on_demand")
@@ -11,20 +12,21 @@ ORDER = ("spot", "flex_start", "on_demand")
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 
 
-def kinds(nodes: NodesConfig) -> tuple[str, ...]:
+def kinds(config: StackConfig) -> tuple[str, ...]:
     """The ways in which nodes are had, the most wanted first."""
+    nodes = config.section(NodesConfig)
     if nodes.fallback == "none" or nodes.consumption not in ORDER:
         return (nodes.consumption,)
-    accelerated = MACHINES[nodes.machine_type].accelerators > 0
+    accelerated = config.machine.accelerators > 0
     between = ORDER[ORDER.index(nodes.consumption) : ORDER.index(nodes.fallback) + 1]
     return tuple(kind for kind in between if kind != "flex_start" or accelerated)
 
 
-def pool_name(nodes: NodesConfig, kind: str) -> str:
+def pool_name(config: StackConfig, kind: str) -> str:
     """The node pool of one of the `kinds`."""
-    return "workers" if kind == nodes.consumption else f"workers-{kind.replace('_', '-')}"
+    return "workers" if kind == config.section(NodesConfig).consumption else f"workers-{kind.replace('_', '-')}"
 
 
-def zones(gke: GkeConfig, nodes: NodesConfig) -> tuple[str, ...]:
+def zones(config: StackConfig) -> tuple[str, ...]:
     """The zones of the nodes that train."""
-    return nodes.zones or (gke.zone,)
+    return config.section(NodesConfig).zones or (config.section(GkeConfig).zone,)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from infra.catalog import FILESTORE_TIERS, MACHINES, SYSTEM_MACHINES, nearest
+from infra.config import Rule, StackConfig
 from infra.gke import offered
+from infra.gke.machines import FILESTORE_TIERS, system
 from infra.gke.pools import ORDER
-from infra.sections import GkeConfig, ImageConfig, NodesConfig, StorageConfig, WorkersConfig
+from infra.gke.section import GkeConfig
+from infra.machine import nearest
+from infra.sections import NodesConfig
 
 #: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
 FLEX_HOURS = 7 * 24
 
 
-def _zone(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
+def _zone(config: StackConfig) -> Iterator[str]:
     # With credentials Google itself is asked, once the program runs (infra/gke/stack.py).
-    if gke is not None and nodes is not None and not offered.has_credentials():
-        yield from offered.by_table(gke, nodes)
+    if not offered.has_credentials():
+        yield from offered.by_table(config)
 
 
 #: Machines whose network needs what GKE does not set up by itself (GPUDirect-TCPX: four more networks, an installer):
@@ -30,24 +33,23 @@ def _zone(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
 ONE_NODE_ONLY = ("a3-highgpu-8g",)
 
 
-def _network(nodes: NodesConfig | None, workers: WorkersConfig) -> Iterator[str]:
-    if nodes is not None and nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
+def _network(config: StackConfig) -> Iterator[str]:
+    nodes, workers = config.section(NodesConfig), config.workers
+    if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
         yield (
             f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would talk "
             "through one interface and plain TCP, at a fraction of its speed; allowed: 1, or another machine type"
         )
 
 
-def _system_pool(gke: GkeConfig | None) -> Iterator[str]:
-    if gke is not None and gke.system_machine_type not in SYSTEM_MACHINES:
-        known = nearest(gke.system_machine_type, SYSTEM_MACHINES)
-        yield f"gke.systemMachineType: '{gke.system_machine_type}' is not known; allowed: {known}"
+def _system_pool(config: StackConfig) -> Iterator[str]:
+    wanted = config.section(GkeConfig).system_machine_type
+    if wanted not in system():
+        yield f"gke.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
 
 
-def _disks(nodes: NodesConfig | None) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if nodes is None or machine is None:
-        return
+def _disks(config: StackConfig) -> Iterator[str]:
+    machine, nodes = config.machine, config.section(NodesConfig)
     if nodes.disk_type not in machine.boot_disks:
         yield (
             f"nodes.diskType: {nodes.disk_type} cannot be attached to {machine.name}; "
@@ -58,28 +60,26 @@ def _disks(nodes: NodesConfig | None) -> Iterator[str]:
         yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
 
 
-def _threads(nodes: NodesConfig | None) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if nodes is not None and machine is not None and nodes.threads_per_core and not machine.threads_selectable:
-        yield f"nodes.threadsPerCore: {machine.name} does not let it be chosen; remove it"
+def _threads(config: StackConfig) -> Iterator[str]:
+    if config.section(NodesConfig).threads_per_core and not config.machine.threads_selectable:
+        yield f"nodes.threadsPerCore: {config.machine.name} does not let it be chosen; remove it"
 
 
-def _placement(nodes: NodesConfig | None) -> Iterator[str]:
-    if nodes is None or not nodes.compact_placement:
+def _placement(config: StackConfig) -> Iterator[str]:
+    nodes = config.section(NodesConfig)
+    if not nodes.compact_placement:
         return
-    machine = MACHINES.get(nodes.machine_type)
     if nodes.consumption in ("queued", "flex_start"):
         yield (
             f"nodes.compactPlacement: cannot be combined with nodes.consumption {nodes.consumption}; "
             "allowed with: on_demand, spot, reservation"
         )
-    if machine is not None and not machine.compact:
-        yield f"nodes.compactPlacement: not offered for {machine.name}; remove it"
+    if not config.machine.compact:
+        yield f"nodes.compactPlacement: not offered for {config.machine.name}; remove it"
 
 
-def _consumption(nodes: NodesConfig | None) -> Iterator[str]:
-    if nodes is None:
-        return
+def _consumption(config: StackConfig) -> Iterator[str]:
+    nodes = config.section(NodesConfig)
     if nodes.consumption == "reservation" and not nodes.reservation:
         yield (
             "nodes.reservation: missing; consumption reservation needs its name (`gcloud compute reservations list`)"
@@ -90,26 +90,23 @@ def _consumption(nodes: NodesConfig | None) -> Iterator[str]:
             "reservation; set nodes.consumption: reservation, or remove it"
         )
     if nodes.consumption in ("flex_start", "queued"):
-        machine = MACHINES.get(nodes.machine_type)
-        if machine is not None and not machine.accelerators:
-            yield (
-                f"nodes.consumption: {nodes.consumption} is offered for accelerators only, not for {machine.name}; "
-                "allowed: on_demand, spot, reservation"
-            )
         if nodes.max_run_hours and nodes.max_run_hours > FLEX_HOURS:
             yield (
                 f"nodes.maxRunHours: {nodes.max_run_hours:g} with consumption {nodes.consumption}, which gives nodes "
                 f"for 7 days at most; allowed: at most {FLEX_HOURS}"
             )
+        if not config.machine.accelerators:
+            yield (
+                f"nodes.consumption: {nodes.consumption} is offered for accelerators only, not for "
+                f"{nodes.machine_type}; allowed: on_demand, spot, reservation"
+            )
 
 
-def _fallback(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]:
-    if nodes is None:
-        return
+def _fallback(config: StackConfig) -> Iterator[str]:
+    nodes = config.section(NodesConfig)
     if nodes.fallback != "none":
         later = ORDER[ORDER.index(nodes.consumption) + 1 :] if nodes.consumption in ORDER else ()
-        machine = MACHINES.get(nodes.machine_type)
-        if machine is not None and not machine.accelerators:
+        if config.node_machine is not None and not config.machine.accelerators:
             later = tuple(kind for kind in later if kind != "flex_start")
         if nodes.fallback not in later:
             allowed = ", ".join(["none", *later])
@@ -119,9 +116,10 @@ def _fallback(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]
             )
         if nodes.compact_placement:
             yield "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement, or it"
-    if gke is None or not nodes.zones:
-        return
-    region = gke.zone.rsplit("-", 1)[0]
+
+
+def _zones(config: StackConfig) -> Iterator[str]:
+    nodes, region = config.section(NodesConfig), config.section(GkeConfig).zone.rsplit("-", 1)[0]
     for zone in nodes.zones:
         if not re.fullmatch(rf"{region}-[a-z]", zone):
             yield f"nodes.zones: '{zone}' is not a zone of {region}, where gke.zone is; give one such as {region}-a"
@@ -132,13 +130,20 @@ def _fallback(gke: GkeConfig | None, nodes: NodesConfig | None) -> Iterator[str]
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
 
 
-def _driver(nodes: NodesConfig | None) -> Iterator[str]:
-    machine = MACHINES.get(nodes.machine_type) if nodes else None
-    if nodes is not None and machine is not None and not machine.accelerators and nodes.gpu_driver == "daemonset":
-        yield f"nodes.gpuDriver: {machine.name} has no accelerator; remove it"
+def _driver(config: StackConfig) -> Iterator[str]:
+    if config.section(NodesConfig).gpu_driver == "daemonset" and not config.machine.accelerators:
+        yield f"nodes.gpuDriver: {config.machine.name} has no accelerator; remove it"
 
 
-def _storage(storage: StorageConfig) -> Iterator[str]:
+def _only_on_aws(config: StackConfig) -> Iterator[str]:
+    nodes = config.section(NodesConfig)
+    for key, used in (("alternatives", nodes.alternatives), ("efa", nodes.efa)):
+        if used:
+            yield f"nodes.{key}: only used with cluster.kind eks; remove it"
+
+
+def _storage(config: StackConfig) -> Iterator[str]:
+    storage = config.storage
     if storage.access_mode == "ReadWriteOnce":
         yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
     if storage.kind == "filestore":
@@ -160,15 +165,15 @@ def _storage(storage: StorageConfig) -> Iterator[str]:
         yield "storage.retain: a disk that storage.disk names is never deleted; remove retain"
 
 
-def _registry(image: ImageConfig) -> Iterator[str]:
-    if image.registry:
+def _registry(config: StackConfig) -> Iterator[str]:
+    if config.image.registry:
         yield (
             "image.registry: the stack makes an Artifact Registry repository that its nodes may read; remove it, or "
             "use image.builder prebuilt with an image that they can pull"
         )
 
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     _zone,
     _network,
     _system_pool,
@@ -177,7 +182,9 @@ RULES = (
     _placement,
     _consumption,
     _fallback,
+    _zones,
     _driver,
+    _only_on_aws,
     _storage,
     _registry,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
+from infra.gke.section import GkeConfig
 from infra.owner import marks
 from infra.scope import Scope as Common
 
@@ -21,16 +22,12 @@ class Scope(Common):
 
 def provider(config: StackConfig, stack: str) -> gcp.Provider:
     """Google Cloud with the credentials of the environment (`gcloud auth login --update-adc`, or CI's OIDC)."""
-    assert config.gke is not None
+    gke = config.section(GkeConfig)
     return gcp.Provider(
         "gcp",
-        project=config.gke.project,
-        region=region_of(config.gke.zone),
-        zone=config.gke.zone,
+        project=gke.project,
+        region=gke.region,
+        zone=gke.zone,
         default_labels=marks(stack),
         add_pulumi_attribution_label=False,
     )
-
-
-def region_of(zone: str) -> str:
-    return zone.rsplit("-", 1)[0]

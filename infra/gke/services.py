@@ -8,11 +8,11 @@ from __future__ import annotations
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.catalog import MACHINES
 from infra.config import StackConfig
 from infra.gke.pools import kinds
 from infra.gke.scope import Scope
 from infra.needs import Feature, features
+from infra.sections import NodesConfig
 
 #: Of every cluster that a stack makes.
 ALWAYS = (
@@ -30,9 +30,7 @@ ALWAYS = (
 
 def used(config: StackConfig) -> dict[str, Feature]:
     """The features of a configuration, by name."""
-    assert config.nodes is not None
-    machine = MACHINES[config.nodes.machine_type]
-    ways = kinds(config.nodes)
+    machine, nodes, ways = config.machine, config.section(NodesConfig), kinds(config)
     flexible = bool({"flex_start", "queued"} & set(ways))
     chosen = {
         "registry": config.image.builder != "prebuilt",
@@ -42,7 +40,7 @@ def used(config: StackConfig) -> dict[str, Feature]:
         "spot": "spot" in ways,
         "flex_start": flexible,
         "compute_class": len(ways) > 1,
-        "limited_run_time": flexible or config.nodes.max_run_hours is not None,
+        "limited_run_time": flexible or nodes.max_run_hours is not None,
     }
     names = [*ALWAYS, *(name for name, used in chosen.items() if used)]
     return {name: features("gke")[name] for name in [*names, *([machine.accelerator] if machine.accelerator else [])]}

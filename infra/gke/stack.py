@@ -18,7 +18,8 @@ import pulumi_kubernetes as k8s
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
 from infra.gke import capacity, cluster, identity, network, nodes, offered, registry, services, storage
-from infra.gke.scope import Scope, provider, region_of
+from infra.gke.scope import Scope, provider
+from infra.gke.section import GkeConfig
 
 
 def gke_cluster(config: StackConfig, stack: str) -> Cluster:
@@ -27,17 +28,16 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     Raises:
         ConfigError: when its zones do not have the machines.
     """
-    assert config.gke is not None
-    assert config.nodes is not None
-    if problems := offered.problems(config.gke, config.nodes):
+    gke = config.section(GkeConfig)
+    if problems := offered.problems(config):
         raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
     component = GkeCluster(config.name, pulumi.ResourceOptions(providers={"gcp": gcp_provider}))
     scope = Scope(
         name=config.name,
-        project=config.gke.project,
-        region=region_of(config.gke.zone),
-        zone=config.gke.zone,
+        project=gke.project,
+        region=gke.region,
+        zone=gke.zone,
         parent=component,
     )
     enabled = services.enable(config, scope)
@@ -62,9 +62,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=replace(
-            nodes.as_scheduled(config), after=capacity.order(config.nodes, kubernetes, control_plane, component)
-        ),
+        workers=replace(nodes.as_scheduled(config), after=capacity.order(config, kubernetes, control_plane, component)),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

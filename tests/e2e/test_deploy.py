@@ -42,7 +42,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from cli import deploy
-from infra.config import parse
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 command, folder, patience, last = sys.argv[1:]
 deploy.ROOT = Path(folder)

@@ -6,7 +6,8 @@ from typing import Any
 
 from infra import cost
 from infra.bill import Estimate, Line
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
+from infra.parse import parse
 
 
 def changed(values: dict[str, Any], changes: dict[str, dict[str, Any]]) -> StackConfig:

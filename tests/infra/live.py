@@ -13,8 +13,10 @@ from typing import Any
 
 import yaml
 
-from infra.config import ConfigError, StackConfig, parse, section_class
+from infra.clouds import keys
+from infra.config import ConfigError
 from infra.living import value_of
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.plan import DELETED, REPLACED, ROLLS, Change, follow
 from review.recording import record_anywhere
@@ -87,18 +89,6 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "storage.accessMode": ("ReadWriteMany",),
     "training.model": ("tiny",),
 }
-
-
-def every_key(model: type[Any] = StackConfig, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every key of a stack file with its field."""
-    for name, field in model.model_fields.items():
-        inner = (*path, field.alias or name)
-        try:
-            section = section_class(field.annotation)
-        except TypeError:
-            yield ".".join(inner), field
-        else:
-            yield from every_key(section, inner)
 
 
 def laid_over(values: Values, change: Values) -> Values:
@@ -221,7 +211,7 @@ def effects(key: str, field: Any) -> dict[str, str]:
 
 
 def table(start: str = "") -> dict[str, Any]:
-    found = {key: effects(key, field) for key, field in every_key() if key.startswith(start)}
+    found = {key: effects(key, field) for key, field in keys().items() if key.startswith(start)}
     return {key: next(iter(said.values()), "?") if len({*said.values()}) < 2 else said for key, said in found.items()}
 
 

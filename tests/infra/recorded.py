@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from infra.config import ConfigError, StackConfig, parse, section_class
+from infra import clouds
+from infra.config import ConfigError, StackConfig
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record
 
@@ -37,7 +39,7 @@ def variants(
     """
     changes: list[dict[str, Any]] = [{}, *more]
     for section in sections:
-        for name, field in section_class(StackConfig.model_fields[section].annotation).model_fields.items():
+        for name, field in clouds.sections()[section].model_fields.items():
             for value in _few(field.annotation):
                 change = {section: {field.alias or name: value}}
                 for other, beside in together.get((section, name, value), {}).items():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog import MACHINES, POSITIONS, SYSTEM_MACHINES, WORKER_MACHINES
+from infra.catalog import POSITIONS
+from infra.eks import machines as eks_machines
 from infra.eks import nodes as eks_nodes
+from infra.gke import machines as gke_machines
 from infra.gke import nodes as gke_nodes
 from infra.machine import allocatable, for_pods
 from trainer.config.presets import PRESETS
+
+MACHINES = gke_machines.machines() | eks_machines.machines()
 
 
 def test_models_are_the_trainers_presets() -> None:
@@ -38,13 +42,13 @@ def test_a_pod_never_gets_more_than_is_left_on_a_node() -> None:
 
 
 def test_every_worker_can_be_used() -> None:
-    for name in WORKER_MACHINES:
-        machine = MACHINES[name]
+    for machine in (gke_machines.workers() | eks_machines.workers()).values():
         assert machine.zones is None or machine.zones
         assert (machine.accelerator is None) == (machine.accelerators == 0)
         assert machine.bundled_ssds in machine.local_ssds
         assert for_pods(machine)[0] >= 1
-    assert not set(SYSTEM_MACHINES) & set(WORKER_MACHINES)
+    for cloud in (gke_machines, eks_machines):
+        assert not cloud.system().keys() & cloud.workers().keys()
 
 
 def test_accelerators_without_bf16_units_are_known_as_such() -> None:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.config import ConfigError, StackConfig, parse
+from infra.clouds import sections
+from infra.config import ConfigError
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 
 MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
@@ -113,7 +115,7 @@ KEYS = st.sampled_from(["kind", "context", "count", "min", "ref", "path", "input
 
 @given(
     st.dictionaries(
-        st.sampled_from([*StackConfig.model_fields, "other"]),
+        st.sampled_from([*sections(), "other"]),
         SCALAR
         | st.dictionaries(KEYS, SCALAR | st.lists(SCALAR, max_size=2) | st.dictionaries(KEYS, SCALAR, max_size=2)),
         max_size=4,

@@ -10,8 +10,9 @@ from cli.__main__ import main
 from cli.cost import show
 from infra import cost
 from infra.bill import Estimate
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
 from infra.gke import prices
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, record_anywhere
 from tests.infra import billed

@@ -9,8 +9,9 @@ import pytest
 from infra import cost
 from infra.bill import Estimate
 from infra.cluster import AUTOSCALER
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
 from infra.eks import machines, prices
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import record_anywhere
 from tests.infra import billed
@@ -77,7 +78,7 @@ def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> No
     for region, found in prices.REGIONS.items():
         assert 0 < found.g4dn.spot < found.g4dn.on_demand, region
     assert set(prices.REGIONS) <= set(machines.REGIONS)
-    assert set(prices.US_EAST_1) == set(machines.MACHINES)
+    assert set(prices.US_EAST_1) == set(machines.machines())
 
 
 @pytest.mark.parametrize(

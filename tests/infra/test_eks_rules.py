@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.config import ConfigError, parse
-from infra.eks.machines import MACHINES, REGIONS, SYSTEM_MACHINES, WORKER_MACHINES, default_zones
+from infra.config import ConfigError
+from infra.eks.machines import REGIONS, default_zones, machines, system, workers
 from infra.eks.nodes import AUTOSCALER_IMAGES
 from infra.eks.section import EksConfig
 from infra.machine import allocatable
+from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 
@@ -34,8 +35,7 @@ def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
 
 def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named() -> None:
     config = parse(changed(STACK, eks={"region": "us-west-2", "zones": []}), STACK)
-    assert config.eks is not None
-    assert config.eks.zones == ("usw2-az1", "usw2-az2", "usw2-az3"), "usw2-az4 has no g4dn"
+    assert config.section(EksConfig).zones == ("usw2-az1", "usw2-az2", "usw2-az3"), "usw2-az4 has no g4dn"
     for region in REGIONS:
         assert 1 <= len(default_zones(region, "g4dn.xlarge")) <= 4
 
@@ -201,13 +201,13 @@ def test_every_version_has_its_autoscaler() -> None:
 
 
 def test_the_machines_are_what_they_are_for() -> None:
-    assert not set(WORKER_MACHINES) & set(SYSTEM_MACHINES)
-    for name in WORKER_MACHINES:
-        machine = MACHINES[name]
+    assert not set(workers()) & set(system())
+    for name in workers():
+        machine = machines()[name]
         assert ("bf16" in machine.precisions) == (machine.family != "g4dn")
         assert machine.efa == (machine.vcpus >= 32), "EFA begins at 8xlarge in all three families"
     # amazon-eks-ami's own figures for g4dn.xlarge: 29 pods, 574 MiB for the kubelet.
-    assert allocatable(MACHINES["g4dn.xlarge"])[1] == pytest.approx(16 * 0.925 - 574 / 1024 - 100 / 1024, abs=0.01)
+    assert allocatable(machines()["g4dn.xlarge"])[1] == pytest.approx(16 * 0.925 - 574 / 1024 - 100 / 1024, abs=0.01)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -222,7 +222,7 @@ def test_the_machines_are_what_they_are_for() -> None:
             ),
             "nodes": st.dictionaries(
                 st.sampled_from(["machineType", "alternatives", "max", "consumption", "efa", "localSsds", "diskType"]),
-                st.one_of(st.none(), st.integers(), st.booleans(), st.sampled_from([*MACHINES, ""])),
+                st.one_of(st.none(), st.integers(), st.booleans(), st.sampled_from([*machines(), ""])),
                 max_size=4,
             ),
         },

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from infra import cost
-from infra.config import ConfigError, parse
+from infra.config import ConfigError
+from infra.parse import parse
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 from tests.standin.gcp import unmet

@@ -11,8 +11,9 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.config import ConfigError, StackConfig, parse
+from infra.config import ConfigError, StackConfig
 from infra.gke import offered
+from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 
@@ -58,9 +59,8 @@ def config(zone: str) -> StackConfig:
 
 def problems(zone: str) -> list[str]:
     stack = config(zone)
-    assert stack.gke
     assert stack.nodes
-    return offered.problems(stack.gke, stack.nodes)
+    return offered.problems(stack)
 
 
 def test_a_zone_that_is_newer_than_the_table_is_taken(google: Google) -> None:

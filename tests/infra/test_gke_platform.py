@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from infra.catalog import MACHINES
+from infra.gke.machines import machines
 from infra.machine import DAEMONS, allocatable
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import record
@@ -69,7 +69,7 @@ def test_what_runs_at_rest_fits_one_system_node(stack: str) -> None:
                 cpu += int(asked["cpu"].removesuffix("m")) / 1000
                 gib += int(asked["memory"].removesuffix("Mi")) / 1024
     has_cpu, has_gib = allocatable(
-        MACHINES[recorded(stack).one("NodePool", "system").inputs["nodeConfig"]["machineType"]]
+        machines()[recorded(stack).one("NodePool", "system").inputs["nodeConfig"]["machineType"]]
     )
     assert cpu <= has_cpu
     assert gib <= has_gib

@@ -7,7 +7,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.config import ConfigError, parse
+from infra.config import ConfigError
+from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 

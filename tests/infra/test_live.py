@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 from infra import living
-from infra.config import StackConfig, parse
+from infra.clouds import keys
+from infra.config import StackConfig
 from infra.eks.nodes import GROUP_LIMIT
+from infra.parse import parse
 from review.recording import record
 from tests.infra import live
 from tests.infra.recorded import changed
 
 #: What cannot be found by changing one key of a recorded stack: another kind of cluster, another kubeconfig.
 BY_HAND = {"cluster.kind", "cluster.kubeconfig"}
-SECTIONS = sorted({key.partition(".")[0] for key, _ in live.every_key()})
+SECTIONS = sorted({key.partition(".")[0] for key, _ in keys().items()})
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -23,7 +25,7 @@ def test_the_table_says_what_a_change_of_each_key_does(section: str) -> None:
     said = living.table()["keys"]
     found: dict[str, Any] = {}
     written: dict[str, Any] = {}
-    for key, field in live.every_key():
+    for key, field in keys().items():
         if key.startswith(f"{section}.") and key not in BY_HAND:
             found[key] = live.effects(key, field)
             assert found[key], f"{key} can be changed on no stack: give a value in OTHER or a stack in BEFORE"

@@ -11,8 +11,9 @@ from botocore.loaders import Loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.config import ConfigError, parse
+from infra.config import ConfigError
 from infra.names import ZONE, made, rows
+from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.config import ConfigError, parse
+from infra.config import ConfigError
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from policy.check import broken
 from review.recording import record

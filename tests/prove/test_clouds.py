@@ -10,9 +10,11 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
 from infra.doctor.amazon import Amazon
 from infra.doctor.google import Google
+from infra.gke.section import GkeConfig
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from prove.aws import Aws, _lists
 from prove.engine import State
@@ -87,8 +89,7 @@ def test_a_machine_that_only_goes_on_was_not_taken_back() -> None:
 
 def test_what_google_still_has_is_found_by_name_by_label_and_on_the_last_page() -> None:
     stack = config("gcp-c3")
-    assert stack.gke
-    project = f"projects/{stack.gke.project}"
+    project = f"projects/{stack.section(GkeConfig).project}"
     disks = f"{project}/aggregated/disks"
     found = {
         "items": {"zones/z": {"disks": [{"name": "pvc-1", "labels": {"app": "trainyard", "stack": "prove-gcp-c3"}}]}}

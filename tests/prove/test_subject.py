@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.config import parse
+from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import __main__ as command
 from prove import report

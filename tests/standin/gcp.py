@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from infra.catalog import MACHINES
+from infra.gke.machines import machines
 from infra.needs import shown
 
 Inputs = Mapping[str, Any]
@@ -64,7 +64,7 @@ def _is_granted(role: str, account: str, living: Sequence[tuple[str, Inputs]]) -
 
 def _not_offered(pool: Inputs) -> str:
     name = (pool.get("nodeConfig") or {}).get("machineType", "")
-    machine = MACHINES.get(name)
+    machine = machines().get(name)
     for zone in pool.get("nodeLocations") or []:
         if machine is not None and machine.zones is not None and zone not in machine.zones:
             return f"400 machine type {name} does not exist in zone {zone}"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.config import ConfigError, parse
+from infra.config import ConfigError
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record, record_anywhere
 from workloads.certificates import CertificateProvider, issue

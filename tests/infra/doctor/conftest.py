@@ -22,10 +22,11 @@ from botocore.awsrequest import AWSResponse
 from botocore.loaders import Loader
 from moto.server import ThreadedMotoServer
 
-from infra.config import StackConfig, parse
+from infra.config import StackConfig
 from infra.doctor import amazon, aws
 from infra.doctor.amazon import Amazon, connect
 from infra.doctor.finding import Finding, Level
+from infra.parse import parse
 
 STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
 ZONES = ["use1-az1", "use1-az2", "use1-az4"]

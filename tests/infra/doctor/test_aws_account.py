@@ -12,6 +12,7 @@ from cli.__main__ import main
 from infra.doctor import amazon, aws_machines, aws_rights
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding
+from infra.eks.section import EksConfig
 from infra.needs import shown
 from infra.stackfiles import stack_file_values
 from review.recording import record
@@ -60,9 +61,12 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
 
     def offers(machine_type: str, here: Amazon, **eks: Any) -> Finding:
         stack = config(nodes={"machineType": machine_type}, eks=eks)
-        assert stack.eks
         assert stack.nodes
-        return next(item for item in aws_machines.offered(here, stack.eks, stack.nodes) if item.subject == machine_type)
+        return next(
+            item
+            for item in aws_machines.offered(here, stack.section(EksConfig), stack.nodes)
+            if item.subject == machine_type
+        )
 
     some = offers("g5.xlarge", here, zones=["use1-az1", "use1-az3"])
     assert (some.level, some.text) == (
@@ -142,15 +146,14 @@ def test_an_address_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, found: Fo
 
 def test_todays_spot_price_is_said_beside_the_estimates(cloud: Cloud, here: Amazon) -> None:
     stack = config()
-    assert stack.eks
     assert stack.nodes
     cloud.spot = {"use1-az1": "0.301000", "use1-az2": "0.200000", "use1-az6": "0.100000"}
-    finding = only(list(aws_machines.spot_price(here, stack.eks, stack.nodes)))
+    finding = only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes)))
     assert finding.text == (
         "g4dn.xlarge costs 0.200 in use1-az2, 0.301 in use1-az1 now, USD an hour; `make cost` counts 0.205"
     )
     cloud.spot = {}
-    assert only(list(aws_machines.spot_price(here, stack.eks, stack.nodes))).level == "unchecked"
+    assert only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes))).level == "unchecked"
 
 
 def test_without_credentials_it_says_what_it_could_not_see(

@@ -8,7 +8,7 @@ import pytest
 
 from infra.doctor import aws_quota
 from infra.doctor.amazon import Amazon
-from infra.eks.machines import MACHINES
+from infra.eks.machines import machines
 from infra.needs import features
 from tests.infra.doctor.conftest import NAME, STACK, Cloud, client, config, only, problems
 
@@ -83,7 +83,7 @@ def test_which_quota_a_machine_falls_under(name: str, quota: str) -> None:
 
 
 def test_every_machine_of_the_catalog_has_a_quota() -> None:
-    assert all(aws_quota.quota_of(name, spot=spot) for name in MACHINES for spot in (True, False))
+    assert all(aws_quota.quota_of(name, spot=spot) for name in machines() for spot in (True, False))
     named = {name for feature in features("eks").values() for name in feature.quotas}
     assert named == aws_quota.QUOTAS.keys(), "what a feature takes from, and what the doctor counts"
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from infra.buildx import CREATE
-from infra.config import parse
 from infra.doctor import images
 from infra.doctor.finding import Finding
+from infra.parse import parse
 from infra.sections import ImageConfig
 from tests.conftest import write_kubeconfig
 

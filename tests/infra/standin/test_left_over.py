@@ -12,10 +12,10 @@ import jmespath
 import pytest
 
 from infra import owner
-from infra.config import parse
 from infra.doctor import aws_leftovers
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding
+from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
 from tests.infra.recorded import recorded
 from tests.infra.standin import built
