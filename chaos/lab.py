@@ -206,5 +206,5 @@ def find_etcd() -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
     found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
     if found is None:
-        raise FileNotFoundError("no etcd on PATH or in the cache; make it with `python -m local toolchain etcd`")
+        raise FileNotFoundError("no etcd on PATH or in the cache; make it with `trainyard local toolchain etcd`")
     return found

@@ -24,7 +24,7 @@ class Stack:
     folder: Path
     """Where its stack file is written."""
     environment: dict[str, str]
-    """With the toolchain on PATH, Pulumi's local backend and KUBECONFIG: `python -m local run` gives it."""
+    """With the toolchain on PATH, Pulumi's local backend and KUBECONFIG: `trainyard local run` gives it."""
     values: dict[str, Any] = field(default_factory=lambda: stack_file_values("local"))
 
     def __post_init__(self) -> None:

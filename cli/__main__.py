@@ -20,7 +20,7 @@ GROUPS = {
     "Stack": {
         "doctor": "cli.doctor:doctor",
         "cost": "cli.cost:cost",
-        "prove": "prove.__main__:prove",
+        "prove": "prove.command:prove",
     },
     "Run": {
         "follow": "cli.follow:follow",
@@ -41,10 +41,10 @@ GROUPS = {
         "snapshot": "review.snapshot:review",
         "policy": "policy.check:check",
         "graph": "review.graph:graph",
-        "docs": "review.docs:main",
+        "docs": "review.docs:docs",
         "audit": "cli.audit:audit",
     },
-    "Local": {"local": "local.__main__:app"},
+    "Local": {"local": "local.commands:app"},
 }
 COMMANDS = {name: target for group in GROUPS.values() for name, target in group.items()}
 

@@ -1,4 +1,4 @@
-"""What a pod on the shared volume runs for `make upload` and `make fetch`: files in pieces, over HTTP on the loopback.
+"""The server in the pod that `trainyard upload` and `trainyard fetch` use: files in pieces, over HTTP on the loopback.
 
 The client sends this file along as the container's program, so both ends are always of one version, whatever image the
 stack has; it needs no more than Python (and, for buckets, the fsspec of the trainer's image). It listens on 127.0.0.1

@@ -96,7 +96,7 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
             stack,
             [
                 f"image.registry: '{registry}' is this machine's, which a builder in a container does not reach; "
-                f"`make use CONTEXT={context} REGISTRY={registry}` makes one that does, or name yours in "
+                f"`trainyard local use {context} --registry {registry}` makes one that does, or name yours in "
                 "image.buildx"
             ],
         )
@@ -143,7 +143,7 @@ def _find(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer
         stack,
         [
             f"cluster.context: '{context}' is not in {searched}; {allowed}; "
-            "`make node` starts a cluster on this machine as trainyard-local"
+            "`trainyard local up` starts a cluster on this machine as trainyard-local"
         ],
     )
 

@@ -36,7 +36,7 @@ class Machine:
     """Local SSDs that the machine always has."""
     boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
     zones: frozenset[str] | None = None
-    """Where it is offered, as of DATE; None: nearly everywhere, `python -m infra.doctor` asks."""
+    """Where it is offered, as of DATE; None: nearly everywhere, `trainyard doctor` asks."""
     capability: str | None = None
     """Processor flag that the training is fast with, checked when it starts."""
     compact: bool = True

@@ -170,7 +170,7 @@ class ImageConfig(Section):
     """The registry speaks plain HTTP, as those of this machine (localhost:5001) and the local node's do anyway."""
     buildx: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][-_.a-zA-Z0-9]*$")] | None = None
     """With `buildkit`: the builder, by its name in `docker buildx ls`. A registry of this machine needs one on the
-    host's network, which `make use` makes. Default: the builder in use, else any that answers, else a new one."""
+    host's network (`trainyard local use`). Default: the builder in use, else any that answers, else a new one."""
     base: str | None = None
     """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
     ref: str | None = None

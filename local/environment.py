@@ -15,7 +15,7 @@ USER_PULUMI = Path.home() / ".pulumi"
 
 LAUNCHER = """\
 #!/bin/sh
-# Written by `python -m local up`: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
+# Written by `trainyard local up`: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
 PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} -m local.plugin "$@"
 """
 
@@ -87,7 +87,7 @@ def choose_plugin(download: bool) -> str:
         launcher.unlink(missing_ok=True)
         launcher.write_text(text)
     launcher.chmod(0o755)
-    return "Kubernetes plugin: the stand-in local/plugin (the real one: python -m local toolchain --download)"
+    return "Kubernetes plugin: the stand-in local/plugin (the real one: trainyard local toolchain --download)"
 
 
 def path() -> str:

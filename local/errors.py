@@ -1,4 +1,4 @@
-"""The one exception a user of `python -m local` sees: one line that says what is wrong and what to do instead."""
+"""The one exception a user of `trainyard local` sees: one line that says what is wrong and what to do instead."""
 
 
 class LocalError(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from local import cgroups, golang, network, paths, processes, toolchain
 
-ALTERNATIVE = "or use a cluster you have: make use CONTEXT=kind-kind REGISTRY=localhost:5001"
+ALTERNATIVE = "or use a cluster you have: trainyard local use kind-kind --registry localhost:5001"
 
 # What each Debian package is looked up by: a program on PATH, or a file.
 PACKAGES = {
@@ -159,6 +159,6 @@ def node_problems(facts: Facts) -> list[str]:
     if facts.other_checkout:
         found.append(
             f"the local node of another checkout runs on this machine; stop it first: "
-            f"cd {facts.other_checkout} && .venv/bin/python -m local down, {ALTERNATIVE}"
+            f"cd {facts.other_checkout} && .venv/bin/trainyard local down, {ALTERNATIVE}"
         )
     return found + toolchain_problems(facts)

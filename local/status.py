@@ -20,7 +20,7 @@ def show() -> int:
     if not certs.MANIFEST.exists() or not network.exists() or network.owner() != str(paths.ROOT):
         other = preflight.other_checkout()
         where = f"; that of {other} does" if other else ""
-        console.print(f"the node does not run{where}; python -m local up starts it", markup=False, soft_wrap=True)
+        console.print(f"the node does not run{where}; trainyard local up starts it", markup=False, soft_wrap=True)
         if unbuilt:
             console.print(f"to be built: {', '.join(unbuilt)}", markup=False)
         return 3

@@ -1,1 +1,1 @@
-"""The acceptance run of a stack: `python -m prove --stack NAME` brings one up, tries every claim on it, destroys it."""
+"""The acceptance run of a stack: `trainyard prove --stack NAME` brings one up, tries every claim on it, destroys it."""

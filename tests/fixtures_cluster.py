@@ -15,9 +15,13 @@ from local import environment, images, paths
 
 
 def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
-    """`python -m local ARGUMENTS`, as a user calls it."""
+    """`trainyard local ARGUMENTS`, as a user calls it."""
     return subprocess.run(
-        [sys.executable, "-m", "local", *arguments], cwd=paths.ROOT, capture_output=True, text=True, timeout=timeout
+        [sys.executable, "-m", "cli", "local", *arguments],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
 
 
@@ -35,7 +39,7 @@ def node() -> Path:
 
 @pytest.fixture(scope="session")
 def node_environment(node: Path) -> dict[str, str]:
-    """The environment that `python -m local run` gives a command."""
+    """The environment that `trainyard local run` gives a command."""
     return environment.variables()
 
 

@@ -50,7 +50,7 @@ def targets() -> set[str]:
 def test_actionlint_finds_nothing() -> None:
     program = Path(toolchain.program("actionlint"))
     if not program.exists():
-        pytest.fail("actionlint is not built; run `python -m local toolchain actionlint`")
+        pytest.fail("actionlint is not built; run `trainyard local toolchain actionlint`")
     found = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stdout + found.stderr
 

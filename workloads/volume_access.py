@@ -1,4 +1,4 @@
-"""The pod by which people's machines reach the shared volume, as a template for `make upload` and `make fetch`.
+"""The pod by which `trainyard upload` and `trainyard fetch` reach the shared volume, as a template.
 
 A template costs nothing and runs nothing. Declared here, it has what every pod of the stack has: the image by digest,
 the restricted security context, the claim; and it shows in the preview and in the snapshots. Its pods may do what the

@@ -1,4 +1,4 @@
-"""Our Job with a thousand workers on a real control plane: `python -m local run -- python -m bench.elastic.jobs`.
+"""Our Job with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
 
 KWOK stands in for kubelets: its pods say that they run. Scheduler, Job controller and API server are the real ones, so
 that what is measured and asserted is what Kubernetes does with the Job that the stack declares: preemption, back-off,
@@ -41,7 +41,7 @@ def find_kwok() -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
     found = shutil.which("kwok") or next((str(path) for path in sorted(cache.glob("kwok-*/bin/kwok"))), None)
     if found is None:
-        raise FileNotFoundError("no kwok on PATH or in the cache; make it with `python -m local toolchain kwok`")
+        raise FileNotFoundError("no kwok on PATH or in the cache; make it with `trainyard local toolchain kwok`")
     return found
 
 
@@ -243,7 +243,7 @@ def main() -> int:
         print(*page.figures([result]), sep="\n", flush=True)
     if options.write:
         made = (
-            f"`python -m local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
+            f"`trainyard local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
             f"{platform.machine()}, {os.cpu_count()} processors for the whole control plane and KWOK. Seconds. An "
             "index that was evicted comes back after the Job controller's back-off of 10 s, the second time after "
             "20 s. What changes hundreds of pods waits for the controller manager's own limit of 20 requests a second, "

@@ -1,4 +1,4 @@
-"""How long a training on real pods stands still when some of them go: `python -m local run -- python -m
+"""How long a training on real pods stands still when some of them go: `trainyard local run -- python -m
 bench.elastic.pods`, for some six minutes, to bench/results/chaos-pods.md.
 
 The real node, the real engine and the trainer's image; chaos/pod_rows.py says what happens, tests/e2e/

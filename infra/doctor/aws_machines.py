@@ -77,7 +77,7 @@ def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[F
         yield unchecked("spot price", f"AWS names none for {name} in the stack's zones")
         return
     listed = prices.machine(eks.region, name, spot=True)
-    counted = f"; `make cost` counts {listed:.3f}" if listed is not None else ""
+    counted = f"; `trainyard cost` counts {listed:.3f}" if listed is not None else ""
     zones = ", ".join(f"{price:.3f} in {zone}" for price, zone in here)
     yield ok("spot price", f"{name} costs {zones} now, USD an hour{counted}")
 

@@ -109,7 +109,7 @@ def push_credentials(host: str, login: str) -> Iterator[Finding]:
 def context(config: StackConfig) -> Iterator[Finding]:
     """The cluster that an existing stack names."""
     name = config.cluster.context or ""
-    start = "make node   # starts trainyard-local on this machine"
+    start = "trainyard local up   # starts trainyard-local on this machine"
     if not shutil.which("kubectl"):
         yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
         return

@@ -1,7 +1,7 @@
 """Whether the zones have the machine types: asked of Google where there are credentials, else read from zones.yaml.
 
 One request of compute.machineTypes a zone, while the program runs. Without credentials, without an answer within
-PATIENCE, and where no engine runs (tests, `make plan`) the dated table says.
+PATIENCE, and where no engine runs (tests, `trainyard plan`) the dated table says.
 """
 
 from __future__ import annotations

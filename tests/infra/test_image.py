@@ -142,7 +142,8 @@ def test_a_registry_of_plain_http_is_pushed_to_and_cached_in_as_such(image: dict
 @pytest.mark.usefixtures("kind")
 def test_a_builder_that_cannot_reach_this_machines_registry_is_refused_at_preview() -> None:
     expected = (
-        r"image\.registry: 'localhost:5001' is this machine's.*`make use CONTEXT=kind-kind REGISTRY=localhost:5001`"
+        r"image\.registry: 'localhost:5001' is this machine's"
+        r".*`trainyard local use kind-kind --registry localhost:5001`"
     )
     with pytest.raises(pulumi.RunError, match=expected):
         on_kind(registry="localhost:5001")
@@ -191,7 +192,7 @@ def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> N
 def test_using_another_cluster_sets_its_context_registry_and_builder(
     docker: Path, registry: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     assert main(["local", "use", "kind-kind", *(["--registry", registry] if registry else [])]) == 0
     told = [line for line in docker.read_text().splitlines() if line.startswith("pulumi ")]
@@ -204,7 +205,7 @@ def test_using_another_cluster_sets_its_context_registry_and_builder(
 def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
     docker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     program = docker.parent / "bin" / "docker"
     program.write_text('#!/bin/sh\necho "ERROR: failed to pull: i/o timeout" >&2\nexit 1\n')
@@ -217,7 +218,7 @@ def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
 def test_going_back_to_this_machines_node_forgets_registry_and_builder(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local.__main__.up", lambda context: 0)
+    monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     assert main(["local", "use", "trainyard-local"]) == 0
     assert docker.read_text().splitlines()[2:] == [

@@ -105,7 +105,7 @@ def test_our_kubeconfig_comes_before_the_user_s(machine: Path, monkeypatch: pyte
 
 
 def test_env_prints_what_a_shell_can_read() -> None:
-    command = [sys.executable, "-m", "local", "env"]
+    command = [sys.executable, "-m", "cli", "local", "env"]
     text = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True).stdout
     shown = 'printf "%s\\n" "$PULUMI_BACKEND_URL" "${PULUMI_CONFIG_PASSPHRASE-unset}" "$PULUMI_SKIP_UPDATE_CHECK"'
     lines = subprocess.run(["sh", "-c", f"{text}\n{shown}"], capture_output=True, text=True, check=True).stdout
@@ -119,7 +119,7 @@ def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeyp
 
 
 def test_run_of_an_unknown_program_is_one_line() -> None:
-    command = [sys.executable, "-m", "local", "run", "--", "no-such-program"]
+    command = [sys.executable, "-m", "cli", "local", "run", "--", "no-such-program"]
     result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1

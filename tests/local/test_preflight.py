@@ -46,7 +46,7 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"memory": 2.0}, "2.0 GB of memory, 5 GB are needed"),
         ({"apt": False}, "no apt-get to install them: buildah"),
         ({"address_taken": "198.18.0.1 on eth1"}, "(198.18.0.1 on eth1)"),
-        ({"other_checkout": "/srv/another"}, "cd /srv/another && .venv/bin/python -m local down"),
+        ({"other_checkout": "/srv/another"}, "cd /srv/another && .venv/bin/trainyard local down"),
     ],
 )
 def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object], said: str) -> None:
@@ -54,7 +54,7 @@ def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object],
     assert len(problems) == 1
     assert said in problems[0]
     assert "\n" not in problems[0]
-    assert "make use CONTEXT=kind-kind" in problems[0]
+    assert "trainyard local use kind-kind" in problems[0]
 
 
 def test_no_go_and_no_way_to_get_one() -> None:
@@ -95,7 +95,7 @@ def test_a_refused_up_exits_2_with_the_line_and_changes_nothing() -> None:
 
 def test_an_unknown_tool_is_refused_with_the_ones_there_are() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "local", "toolchain", "kubernets"], cwd=paths.ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "cli", "local", "toolchain", "kubernets"], cwd=paths.ROOT, capture_output=True, text=True
     )
     assert result.returncode == 2
     assert "'kubernets' is no tool; allowed: etcd, kubernetes" in result.stderr

@@ -13,8 +13,7 @@ import pytest
 
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
-from prove import __main__ as command
-from prove import report
+from prove import command, report
 from prove.engine import Result, State
 from prove.rows import STEPS, steps
 from prove.subject import LONG, Proved, hourly, overridden

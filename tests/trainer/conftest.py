@@ -242,7 +242,7 @@ def etcd_binary() -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
     found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
     if found is None:
-        pytest.fail("no etcd on PATH or in the cache; make it with `.venv/bin/python -m local toolchain etcd`")
+        pytest.fail("no etcd on PATH or in the cache; make it with `.venv/bin/trainyard local toolchain etcd`")
     return found
 
 

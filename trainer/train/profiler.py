@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 from trainer import log
 
 FOLDER = "profile"
-"""In the run directory; `make fetch` brings it."""
+"""In the run directory; `trainyard fetch` brings it."""
 ROWS = 40
 """Of the table of operators beside the trace."""
 

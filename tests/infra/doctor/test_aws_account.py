@@ -150,7 +150,7 @@ def test_todays_spot_price_is_said_beside_the_estimates(cloud: Cloud, here: Amaz
     cloud.spot = {"use1-az1": "0.301000", "use1-az2": "0.200000", "use1-az6": "0.100000"}
     finding = only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes)))
     assert finding.text == (
-        "g4dn.xlarge costs 0.200 in use1-az2, 0.301 in use1-az1 now, USD an hour; `make cost` counts 0.205"
+        "g4dn.xlarge costs 0.200 in use1-az2, 0.301 in use1-az1 now, USD an hour; `trainyard cost` counts 0.205"
     )
     cloud.spot = {}
     assert only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes))).level == "unchecked"

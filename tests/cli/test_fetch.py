@@ -11,7 +11,7 @@ import pytest
 from cli import CommandError, fetch
 from cli.transfer import Pair, TransferError, get
 from cli.volume_server import PIECE, hashes, partial
-from tests.workloads.volume import Seen, Wire, server
+from tests.cli.volume import Seen, Wire, server
 
 RUN = "/data/runs/small"
 

@@ -212,9 +212,3 @@ def run(
     code = subprocess.run([program, *command[1:]], env=variables).returncode
     add(paths.TIMINGS, Timing(phase, began, round(time.time() - began, 2)))
     return code if code >= 0 else 128 - code
-
-
-if __name__ == "__main__":
-    from cli.__main__ import main
-
-    sys.exit(main(["local", *sys.argv[1:]]))

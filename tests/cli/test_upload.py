@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from cli import upload
-from cli.__main__ import main
+from cli import __main__, upload
 from cli.reach import SERVER
 from cli.transfer import Pair, TransferError, copy, put
 from cli.volume_server import PIECE, Server, partial
-from tests.workloads.volume import Seen, Wire, server
+from tests.cli.volume import Seen, Wire, server
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ import socket, sys
 from pathlib import Path
 from cli.transfer import Volume, put
 from cli.upload import local_files
-from tests.workloads.volume import Seen
+from tests.cli.volume import Seen
 class Slow(Seen):
     def advance(self, size):
         super().advance(size)
@@ -344,7 +343,7 @@ def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "target_of", lambda stack: pytest.fail("asked the stack"))
-    assert main(["upload", *arguments]) == 1
+    assert __main__.main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert problem in shown

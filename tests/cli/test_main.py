@@ -1,0 +1,67 @@
+"""`trainyard` itself: the list of commands, their help, and errors in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import COMMANDS, GROUPS, main
+from infra.stackfiles import ROOT
+
+#: Packages that take a second to import, or a large part of it.
+SLOW = ("pulumi", "kubernetes", "boto3", "botocore", "google", "pydantic")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"trainyard {name}" in capsys.readouterr().out
+
+
+def test_the_list_has_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    titles = [line.split()[1] for line in lines if line.startswith("╭")]
+    assert titles == ["Options", *GROUPS]
+    for name in COMMANDS:
+        (line,) = [line for line in lines if line.startswith(f"│ {name} ")]
+        assert len(line.split()) > 4, "and what it does"
+
+
+def test_the_list_needs_no_slow_package() -> None:
+    script = "import sys; from cli.__main__ import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stderr.split()} & set(SLOW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["foltow"], "No such command 'foltow'. Did you mean 'follow'?"),
+        (["cost"], "Missing argument 'STACK'."),
+        (["cost", "nowhere"], "no stack 'nowhere'; there are: aws-g4dn, "),
+        (["status", "--nothing"], "No such option: --nothing"),
+        (["local", "nothing"], "No such command 'nothing'."),
+        (["deploy"], "Missing command."),
+    ],
+)
+def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"error: {said}")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    script = tmp_path / ".venv" / "bin" / "trainyard"
+    script.write_text((ROOT / "cli" / "trainyard").read_text())
+    script.chmod(0o755)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "__main__.py").write_text("import sys\ndef main():\n    print(sys.argv[1:])\n    return 7\n")
+    done = subprocess.run([script, "a b", "--c"], cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
