@@ -17,7 +17,14 @@ class Retry(RuntimeError):
 
 
 class Stopped(Exception):
-    """All workers agreed to stop after a step, and the checkpoint of that step is written."""
+    """All workers agreed to stop after a step, and the checkpoint of that step is written.
+
+    `asked`: whether this worker was asked to end; else it stops for the sake of another one.
+    """
+
+    def __init__(self, asked: bool) -> None:
+        super().__init__()
+        self.asked = asked
 
 
 class Stop(BaseException):

@@ -24,7 +24,8 @@ from trainer.data.batches import Tokens, gather, open_dataset, windows
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.models import memory
 from trainer.models import source as sources
-from trainer.parallel.world import World, any_of, join, precision, summed
+from trainer.parallel.world import World, join
+from trainer.train.precision import TYPES, choose, hardware
 
 if TYPE_CHECKING:
     from trainer.tasks.work import Validation as Losses
@@ -60,7 +61,7 @@ class Validation:
         batches = math.ceil(len(self._windows) / self._micro_batch)
         model.eval()
         for turn in range(math.ceil(batches / world.size)):
-            if any_of(world, stopping())[0]:
+            if world.any(stopping()):
                 model.train()
                 raise Interrupted
             first = (turn * world.size + world.rank) * self._micro_batch
@@ -74,7 +75,7 @@ class Validation:
                 total += model(inputs, targets).double()
             count += targets.numel()
         model.train()
-        loss_sum, tokens = summed(world, total, count).tolist()
+        loss_sum, tokens = world.sum(total, count).tolist()
         return loss_sum / tokens
 
 
@@ -140,7 +141,8 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     else:
         module, validation, settings, figures = _of_model(source, options)
     module.to(world.device)
-    loss = validation.loss(module, world, precision(options.precision or settings.precision, world.device))
+    dtype = TYPES[choose(options.precision or settings.precision, hardware(world.device))[0]]
+    loss = validation.loss(module, world, dtype)
     tokens = validation.tokens if isinstance(validation, Validation) else None
     perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
     return Evaluation(

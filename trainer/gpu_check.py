@@ -140,7 +140,7 @@ def _process(
     import torch
     import torch.distributed as dist
 
-    from trainer.parallel import world as distributed
+    from trainer.parallel.world import World
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
@@ -158,8 +158,8 @@ def _process(
     )
     try:
         seconds, correct = _all_reduce(options.megabytes, rank, size, device)
-        place = distributed.World(rank, size, local_rank, 1, device)
-        nodes = distributed.gathered(place, own if local_rank == 0 else None)
+        place = World(rank, size, local_rank, 1, device)
+        nodes = place.gather(own if local_rank == 0 else None)
         if rank == 0:
             volume = options.megabytes * 1e6
             results.put(

@@ -18,7 +18,7 @@ from types import FrameType
 from trainer import log
 from trainer.config import schema as config
 from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
-from trainer.elastic import capability, cores, network
+from trainer.elastic import network, processor
 from trainer.errors import Stop, UserError
 from trainer.files import read_json
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     try:
         options, rest = parse(arguments)
         settings = config.load(rest)
-        capability.require(settings.require_capability)
+        processor.require_capability(settings.require_capability)
         run = config.run_directory(settings)
         launch(options, rest, run)
         stop = Stop(EXIT_RESTART, "the workers ended without a finished run")
@@ -116,7 +116,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     from trainer.elastic import rendezvous, rendezvous_c10d, rendezvous_etcd
     from trainer.elastic.agent import Agent
 
-    cores.bind_workers(options.nproc_per_node)
+    processor.bind_workers(options.nproc_per_node)
     scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
 
     parameters = RendezvousParameters(

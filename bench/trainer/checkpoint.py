@@ -21,7 +21,7 @@ from trainer.checkpoint.saver import Saver
 from trainer.config import schema as config
 from trainer.models import weights as model
 from trainer.models.gpt2 import LanguageModel
-from trainer.train import optimizer
+from trainer.parallel import optimizer
 
 TOKENS = 64
 STEPS = 5

@@ -20,10 +20,10 @@ from trainer.config.presets import PRESETS
 from trainer.models import weights as model
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.memory import estimate
-from trainer.parallel import engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train.stopwatch import memory
+from trainer.train.loop import build_engine
+from trainer.train.metrics import peak_memory
 
 LENGTH, VOCABULARY = 1024, 50257
 SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large", 16), ("xl", 8), ("small", 128))
@@ -70,7 +70,7 @@ def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[obj
         steps(preset, windows, length, device)
     except torch.OutOfMemoryError:
         return "does not fit", None, f"{expected / 1e9:.1f}", None
-    most = memory(device)
+    most = peak_memory(device)
     reserved = f"{torch.cuda.max_memory_reserved() / 1e9:.1f}" if device.type == "cuda" else None
     return f"{most / 1e9:.1f}", reserved, f"{expected / 1e9:.1f}", f"{most / expected:.2f}"
 
@@ -96,7 +96,7 @@ def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
         load_model=lambda folder: None,
     )
     world = World(rank=0, size=1, local_rank=0, round=1, device=device)
-    built = engine.build(work, config.load(["data.directory=/none", "run.directory=/none"]), world, torch.bfloat16)
+    built = build_engine(work, config.load(["data.directory=/none", "run.directory=/none"]), world, torch.bfloat16)
     ids = torch.randint(0, VOCABULARY, (windows, length + 1), device=device)
     for number in range(2):
         for last in (False, True):

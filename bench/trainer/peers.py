@@ -21,10 +21,10 @@ def main(arguments: list[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
-    from trainer.train.stopwatch import memory
+    from trainer.train.metrics import peak_memory
 
     clock, losses = {"loop": loop, "nanoGPT": nano, "Trainer": trainer}[mode["program"]](mode)
-    most = memory(torch.device(mode["device"]))
+    most = peak_memory(torch.device(mode["device"]))
     figures = {"seconds": clock.seconds, "cpu": clock.cpu, "losses": losses, "waits": clock.waits, "memory": most}
     print(json.dumps(figures))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bench import page
 from trainer.config.presets import PRESETS
-from trainer.train.peaks import named
+from trainer.train.metrics import peak_of
 
 GOAL_PEER, GOAL_LIMIT = 1.15, 1.25
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
@@ -129,7 +129,7 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
 def _peak(figures: dict[str, Any], machine: str, kind: str) -> float | None:
     """FLOP/s of the device: by its data sheet, or the best product that was measured."""
     if kind == "sheet":
-        return named(_device(machine))
+        return peak_of(_device(machine))
     return max((f["peak"] for f in figures.values() if f["machine"] == machine and "peak" in f), default=None)
 
 

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from trainer.config import schema as config
 from trainer.models import weights as model
 from trainer.models.gpt2 import LanguageModel
-from trainer.parallel import engine
+from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
+from trainer.train.loop import build_engine
 
 VOCABULARY, LENGTH, WINDOWS, PER_STEP = 300, 64, 2, 4
 PRESET = "micro" if torch.cuda.is_available() else "tiny"
@@ -65,7 +66,7 @@ def alone(device: torch.device) -> World:
     return World(rank=0, size=1, local_rank=0, round=1, device=device)
 
 
-def steps(built: engine.Engine, device: torch.device, first: int, last: int, mine: range = range(PER_STEP)) -> None:
+def steps(built: Engine, device: torch.device, first: int, last: int, mine: range = range(PER_STEP)) -> None:
     """Steps first+1 .. last with the micro-batches `mine` of each."""
     for step in range(first, last):
         for number in mine:
@@ -73,13 +74,13 @@ def steps(built: engine.Engine, device: torch.device, first: int, last: int, min
         built.step(1e-3, step + 1)
 
 
-def weights(built: engine.Engine) -> dict[str, torch.Tensor]:
+def weights(built: Engine) -> dict[str, torch.Tensor]:
     return {name: value.detach().cpu().clone() for name, value in built.state().weights.items()}
 
 
 def straight(device: torch.device, kind: str = "fp32") -> dict[str, torch.Tensor]:
     """After two steps of one process under no data parallelism."""
-    built = engine.build(work(device), settings(), alone(device), TYPES[kind])
+    built = build_engine(work(device), settings(), alone(device), TYPES[kind])
     steps(built, device, 0, 2)
     return weights(built)
 

@@ -19,13 +19,12 @@ from trainer.models import gpt2 as language_model
 from trainer.models import weights as model
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, token_loss
-from trainer.parallel import engine
-from trainer.parallel import world as distributed
 from trainer.parallel.communication import Clock
-from trainer.parallel.world import World
+from trainer.parallel.world import Vote, World
 from trainer.tasks.work import Work
 from trainer.train import loop, metrics, precision
-from trainer.train.stopwatch import memory
+from trainer.train.loop import build_engine
+from trainer.train.metrics import peak_memory
 
 VOCABULARY, LENGTH, PER_STEP = 300, 32, 2
 TYPES = pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
@@ -92,12 +91,6 @@ def world(device: torch.device) -> World:
     return World(rank=0, size=1, local_rank=0, round=1, device=device)
 
 
-class Silence:
-    given = False
-
-    def listen(self) -> None: ...
-
-
 def batch(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.zeros((2, LENGTH + 1), dtype=torch.int64, device=device)
     return ids[:, :-1], ids[:, 1:]
@@ -140,9 +133,9 @@ def test_a_step_of_the_loop_knows_its_calls_on_cuda(
     """Feed, autocast, loss scaling, clipping, the fused update and the notice of its outcome, twice."""
     work = build(cuda)
     chosen = settings(communication__sync=sync, communication__inner_steps=1, optimizer__name=optimizer)
-    reporter = metrics.Reporter(tmp_path, 9, 1, 1, chosen.metrics, first=False)
-    monkeypatch.setattr(distributed.Vote, "result", lambda own: [False, False])  # read on the host, which is fake, too
-    made = loop.Loop(work, chosen, tmp_path, world(cuda), Silence(), reporter, precision.TYPES[name])
+    reporter = metrics.Reporter(tmp_path, chosen, world(cuda))
+    monkeypatch.setattr(Vote, "result", lambda own: [False, False])  # read on the host, which is fake, too
+    made = loop.Loop(work, chosen, tmp_path, world(cuda), precision.TYPES[name], reporter)
     batches = feed.Feed(work.batches, world(cuda), 0, made.engine.equal_turns)
     try:
         if optimizer == "muon":  # asks the device whether to skip: nothing behind that can run on a device of air
@@ -174,11 +167,11 @@ def test_the_feed_hands_out_batches_on_cuda(cuda: torch.device, monkeypatch: pyt
 
 
 def test_what_the_run_reads_of_the_device_can_be_asked(cuda: torch.device) -> None:
-    from trainer.train.peaks import peak
+    from trainer.train.metrics import device_peak
 
     assert precision.choose("auto", precision.hardware(cuda))[0] == "bf16"
-    assert peak(cuda) == 989e12
-    assert memory(cuda) == 0
+    assert device_peak(cuda) == 989e12
+    assert peak_memory(cuda) == 0
     clock = Clock(cuda)
     clock.begin()
     clock.end()
@@ -200,7 +193,7 @@ def test_evaluation_and_statistics_know_their_calls_on_cuda(cuda: torch.device) 
 def test_a_checkpoint_is_taken_up_on_cuda(cuda: torch.device, name: str) -> None:
     """Optimizer state that was read to the host, as resume does."""
     work = build(cuda)
-    built = engine.build(work, settings(), world(cuda), precision.TYPES[name])
+    built = build_engine(work, settings(), world(cuda), precision.TYPES[name])
     state = {
         key: {part: torch.zeros(value.shape, device="cpu") for part in ("exp_avg", "exp_avg_sq")}
         | {"step": torch.tensor(3.0, device="cpu")}

@@ -108,7 +108,7 @@ def test_a_micro_batch_that_does_not_fit_ends_at_once_and_says_which_to_try(
 def test_memory_that_runs_out_later_is_tried_once_more(on_cuda: torch.device, dataset: str, tmp_path: Path) -> None:
     """After a step, another program takes the device's memory: the worker leaves for a new round, not for good."""
     program = (
-        "import sys, torch; from trainer import loop, train; made = loop.Loop.one_step; count = [0]\n"
+        "import sys, torch; from trainer.train import loop, __main__ as train; made = loop.Loop.one_step; count = [0]\n"
         "def one_step(own, batches):\n"
         "    count[0] += 1\n"
         "    if count[0] == 3: own.hog = torch.empty(10 * torch.cuda.mem_get_info()[1], dtype=torch.uint8,"

@@ -19,8 +19,8 @@ from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, ne
 from trainer.config.presets import PRESETS
 from trainer.data import feed
 from trainer.models.memory import estimate
-from trainer.parallel import engine
 from trainer.parallel.world import World
+from trainer.train.loop import build_engine
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +40,7 @@ def test_ddp_over_nccl_makes_the_step_of_one_process(
 ) -> None:
     """A world of two by name, so that buckets, hook and streams are there, and of one by its process group."""
     world = World(rank=0, size=2, local_rank=0, round=1, device=device)
-    built = engine.build(
+    built = build_engine(
         small.work(device), small.settings(communication__compression=compression), world, torch.float32
     )
     small.steps(built, device, 0, 2)
@@ -54,7 +54,7 @@ def half_of_two(rank: int, count: int, device: torch.device) -> dict[str, torch.
     if device.type == "cuda":
         torch.cuda.set_device(device)
     world = World(rank, count, local_rank=0, round=1, device=device, control=dist.new_group(backend="gloo"))
-    built = engine.build(small.work(device), small.settings(), world, torch.float32)
+    built = build_engine(small.work(device), small.settings(), world, torch.float32)
     small.steps(built, device, 0, 2, range(rank, small.PER_STEP, count))
     return small.weights(built)
 
@@ -68,7 +68,7 @@ def test_two_processes_on_one_device_make_the_step_of_one(device: torch.device, 
 
 def deepspeed_alone(rank: int, count: int, device: torch.device, kind: str) -> dict[str, torch.Tensor]:
     changes: dict[str, Any] = {"engine__name": "deepspeed", "engine__zero_stage": 1}
-    built = engine.build(small.work(device), small.settings(**changes), small.alone(device), small.TYPES[kind])
+    built = build_engine(small.work(device), small.settings(**changes), small.alone(device), small.TYPES[kind])
     small.steps(built, device, 0, 2)
     return small.weights(built)
 
@@ -83,7 +83,7 @@ def test_deepspeed_makes_the_step_of_one_process(
 
 
 def test_fp16_skips_a_step_that_overflows_and_recovers(device: torch.device) -> None:
-    built = engine.build(small.work(device), small.settings(), small.alone(device), torch.float16)
+    built = build_engine(small.work(device), small.settings(), small.alone(device), torch.float16)
     scale = {"scale": 2.0**40, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
     built.load({}, {"scaler": scale | {"_growth_tracker": 0}})
     before, skipped = small.weights(built), 0
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
 ) -> None:
     """Four steps, against two, a checkpoint on disk, a fresh engine, and two more."""
     work = small.work(device)
-    first = engine.build(work, small.settings(), small.alone(device), small.TYPES[kind])
+    first = build_engine(work, small.settings(), small.alone(device), small.TYPES[kind])
     small.steps(first, device, 0, 2)
     state = first.state()
     held = {
@@ -132,7 +132,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
     load_weights(found.path, again.net)
     assert all(torch.equal(value, held[name]) for name, value in again.net.state_dict().items())
     again.module.to(device)
-    second = engine.build(again, small.settings(), small.alone(device), small.TYPES[kind])
+    second = build_engine(again, small.settings(), small.alone(device), small.TYPES[kind])
     second.load(load_optimizer(found.path), found.state)
     small.steps(second, device, 2, 4)
     assert small.difference(small.weights(second), small.weights(first)) == 0.0

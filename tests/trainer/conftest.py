@@ -114,9 +114,9 @@ def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> N
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    from trainer.train import __main__ as train
+    from trainer.train.__main__ import main
 
-    sys.exit(train.main(arguments))
+    sys.exit(main(arguments))
 
 
 class Workers:

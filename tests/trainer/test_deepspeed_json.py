@@ -13,8 +13,8 @@ from tests.trainer import toy
 from trainer.config import deepspeed_json
 from trainer.config import schema as config
 from trainer.errors import UserError
-from trainer.parallel import engine
 from trainer.parallel.world import World
+from trainer.train.loop import build_engine
 
 Z1: dict[str, Any] = {
     "optimizer": {"type": "AdamW", "params": {"lr": 0.0006, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
@@ -122,7 +122,7 @@ def test_batch_sizes_that_contradict_the_run_are_told(tmp_path: Path, document: 
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
     world = World(rank=1, size=2, local_rank=1, round=1, device=torch.device("cpu"))
     with pytest.raises(UserError, match=said):
-        engine.build(toy.work(), settings, world, torch.float32)
+        build_engine(toy.work(), settings, world, torch.float32)
 
 
 def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:

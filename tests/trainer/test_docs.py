@@ -80,7 +80,9 @@ def test_the_commands_work_as_they_are_written(
                 arguments[arguments.index("gpt2")] = str(tmp_path / "runs/first/checkpoints/step-00000002/model")
             if module == "trainer.report":
                 shutil.copytree(tmp_path / "runs/first", tmp_path / "runs/second")
-            assert importlib.import_module(module).main(arguments) in (0, None), line + capsys.readouterr().err
+            found = importlib.import_module(module)
+            entrance = found if hasattr(found, "main") else importlib.import_module(f"{module}.__main__")
+            assert entrance.main(arguments) in (0, None), line + capsys.readouterr().err
             done.append(module)
     modules = {f"trainer.{name}" for name in ("prepare", "train", "sample", "evaluate", "export", "report")}
     assert set(done) == modules

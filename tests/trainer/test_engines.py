@@ -75,10 +75,10 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_and_engines(
 
 
 def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
-    from trainer.parallel import engine
+    from trainer.train.loop import build_engine
 
     config = toy.configuration(**engine_settings)
-    return toy.steps(engine.build(toy.work(), config, world, torch.float16), world, 0, 4)
+    return toy.steps(build_engine(toy.work(), config, world, torch.float16), world, 0, 4)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tm
 
 
 def fp32_steps(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
-    from trainer.parallel import engine
+    from trainer.train.loop import build_engine
 
     config = toy.configuration(**engine_settings)
-    return toy.steps(engine.build(toy.work(), config, world, torch.float32), world, 0, 2)
+    return toy.steps(build_engine(toy.work(), config, world, torch.float32), world, 0, 2)
 
 
 def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, t
 
 
 def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
-    from trainer.parallel import engine
+    from trainer.train.loop import build_engine
 
     config = toy.configuration(communication__compression=compression)
-    built = engine.build(toy.work(), config, world, torch.float32)
+    built = build_engine(toy.work(), config, world, torch.float32)
     weights = toy.steps(built, world, 0, 2)[-1]["weights"]
     return {"bytes": built.take_communication()[1], "weights": weights}
 
@@ -197,8 +197,8 @@ def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
     """What a model cannot do with one batch, it can never do: wrong gradients, masks or targets show here."""
     from trainer.models import weights as model
     from trainer.models.gpt2 import LanguageModel
-    from trainer.parallel import engine
     from trainer.parallel.world import World
+    from trainer.train.loop import build_engine
 
     net = model.build("tiny", 100, 0, seed=1)
     module = LanguageModel(net)
@@ -206,7 +206,7 @@ def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
     batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
     work = dataclasses.replace(toy.work(), net=net, module=module, items_per_step=64)
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    built = engine.build(work, toy.configuration(optimizer__weight_decay=0.0), world, torch.float32)
+    built = build_engine(work, toy.configuration(optimizer__weight_decay=0.0), world, torch.float32)
     found = []
     for number in range(1, 151):
         found.append(float(built.accumulate(batch, 1.0, last=True)) / 64)
@@ -215,23 +215,14 @@ def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
     assert found[-1] < 0.05
 
 
-class Given:
-    """A notice that came to the first worker only, before the step began."""
-
-    def __init__(self, rank: int) -> None:
-        self.given = rank == 0
-
-    def listen(self) -> None: ...
-
-
 def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
     from trainer.data import feed
     from trainer.train.loop import Loop
     from trainer.train.metrics import Reporter
 
     config = toy.configuration()
-    reporter = Reporter(folder, 1, world.size, 1, config.metrics, first=False)
-    loop = Loop(toy.work(), config, folder, world, Given(world.rank), reporter, torch.float32)
+    loop = Loop(toy.work(), config, folder, world, torch.float32, Reporter(folder, config, world))
+    loop.notice.given = world.first  # before the step began
     batches = feed.Feed(toy.Batches(), world, 0, equal=False)
     found = loop.one_step(batches)
     batches.close()

@@ -15,21 +15,20 @@ from tests.trainer import toy
 
 def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Four steps; the same with a new engine after two, from what a checkpoint would hold."""
-    from trainer.parallel import engine
-    from trainer.parallel import world as distributed
+    from trainer.train.loop import build_engine
 
     config = toy.configuration(**changes)
-    whole = toy.steps(engine.build(toy.work(), config, world, torch.bfloat16), world, 0, 4)
-    built = engine.build(toy.work(), config, world, torch.bfloat16)
+    whole = toy.steps(build_engine(toy.work(), config, world, torch.bfloat16), world, 0, 4)
+    built = build_engine(toy.work(), config, world, torch.bfloat16)
     toy.steps(built, world, 0, 2)
     sent = built.take_communication()[1]
     state = built.state()
     if world.first:
         torch.save(state.optimizer, folder / "optimizer.pt")
-    distributed.barrier(world)
+    world.barrier()
     work = toy.work()
     work.net.load_state_dict(state.weights)
-    again = engine.build(work, config, world, torch.bfloat16)
+    again = build_engine(work, config, world, torch.bfloat16)
     again.load(torch.load(folder / "optimizer.pt"), state.small)
     return {"whole": whole, "resumed": toy.steps(again, world, 2, 4), "bytes": sent, "state": state}
 
@@ -56,13 +55,12 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
 def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
     """Of a step that the second worker begins half a second late, after two that both begin together."""
     from trainer.data.feed import Feed
-    from trainer.parallel import engine
-    from trainer.parallel import world as distributed
+    from trainer.train.loop import build_engine
 
-    built = engine.build(toy.work(), toy.configuration(**changes), world, torch.float32)
+    built = build_engine(toy.work(), toy.configuration(**changes), world, torch.float32)
     feed = Feed(toy.Batches(), world, 0, built.equal_turns)
     for number in (1, 2, 3):  # in the second, DDP lets its buckets be rebuilt
-        distributed.barrier(world)
+        world.barrier()
         built.take_communication()
         if number == 3 and not world.first:
             time.sleep(0.5)

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -16,10 +15,10 @@ from torch._dynamo.exc import TorchDynamoException
 from tests.trainer.conftest import Workers, run_worker
 from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
+from trainer.contract import DEVICE
 from trainer.errors import Retry, UserError
-from trainer.parallel import world as distributed
-from trainer.train import __main__ as train
 from trainer.train import failures
+from trainer.train.__main__ import train
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
@@ -129,11 +128,11 @@ def test_a_node_with_accelerators_that_torch_does_not_find_is_not_trained_on(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its hours would be paid, and its processor used. With a checkpoint the run has trained, so the node is broken."""
-    monkeypatch.setenv(distributed.DEVICE, "cuda")
+    monkeypatch.setenv(DEVICE, "cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if begun:
         (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
     told: type[Exception] = Retry if begun else UserError
     with pytest.raises(told, match=r"^no CUDA device: torch .* on a node with accelerators") as error:
-        train.train(Config(), tmp_path, cast(train.Notice, None))
+        train(Config(), tmp_path)
     assert "\n" not in str(error.value)

@@ -102,8 +102,7 @@ def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(t
 
 
 def differ(world: Any) -> str:
-    batches = SimpleNamespace(per_step=4 if world.first else 2)
-    work = SimpleNamespace(samples_per_step=8, batches=batches)
+    work = SimpleNamespace(windows=2 if world.first else 4)
     try:
         loop.agree_on_micro_batch(work, world)  # pyright: ignore[reportArgumentType]
     except UserError as error:

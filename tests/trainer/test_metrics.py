@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.trainer import toy
 from tests.trainer.conftest import free_port
-from trainer.config.schema import Metrics
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
@@ -36,7 +36,8 @@ def figures(step: int, **changes: Any) -> StepFigures:
 
 
 def reporter(run: Path, step: int = 0, **settings: Any) -> Reporter:
-    made = Reporter(run, 100, 2, 1, Metrics(**{"tensorboard": False, **settings}), True, {"train": {"steps": 100}})
+    changes = {f"metrics.{name}": str(value).lower() for name, value in {"tensorboard": False, **settings}.items()}
+    made = Reporter(run, toy.configuration(steps=100, **changes), toy.place(size=2))
     made.start(step, {})
     return made
 
@@ -84,7 +85,7 @@ def test_the_figures_of_a_step_are_in_the_file_the_status_and_the_log(
 
 
 def test_a_worker_that_is_not_the_first_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = Reporter(tmp_path, 100, 2, 1, Metrics(prometheus_port=free_port()), first=False)
+    other = Reporter(tmp_path, toy.configuration(metrics__prometheus_port=free_port()), toy.place(rank=1, size=2))
     other.start(0, {})
     other.training(figures(10))
     other.close()

@@ -15,7 +15,7 @@ import pytest
 
 from trainer import fetch, gpu_check, launch
 from trainer.contract import EXIT_FATAL
-from trainer.elastic import capability
+from trainer.elastic import processor
 from trainer.errors import UserError
 
 PRESENT = """processor\t: 0
@@ -34,16 +34,16 @@ def cpuinfo(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_processor_with_the_flag_is_let_through(tmp_path: Path) -> None:
-    capability.require("amx_bf16", cpuinfo(tmp_path, PRESENT))
-    capability.require("", cpuinfo(tmp_path, ""))
+    processor.require_capability("amx_bf16", cpuinfo(tmp_path, PRESENT))
+    processor.require_capability("", cpuinfo(tmp_path, ""))
 
 
 def test_a_processor_without_it_says_what_it_has_instead(tmp_path: Path) -> None:
     path = cpuinfo(tmp_path, PRESENT.replace("amx_bf16", "").replace("8481C", "8373C"))
     with pytest.raises(UserError, match=r"8373C.* has no amx_bf16, only avx512_bf16, avx512f, avx2; use a machine"):
-        capability.require("amx_bf16", path)
+        processor.require_capability("amx_bf16", path)
     with pytest.raises(UserError, match="has no amx_bf16, only less"):
-        capability.require("amx_bf16", tmp_path / "absent")
+        processor.require_capability("amx_bf16", tmp_path / "absent")
 
 
 def test_the_launcher_ends_the_job_on_such_a_node(
@@ -60,10 +60,10 @@ def test_the_launcher_ends_the_job_on_such_a_node(
 
 PROGRAM = """
 import os, sys
-from trainer import cores
+from trainer.elastic import processor
 {launcher}
 import torch
-cores.bind_workers(int(sys.argv[1])) if sys.argv[2:] else cores.free_main_thread()
+processor.bind_workers(int(sys.argv[1])) if sys.argv[2:] else processor.free_main_thread()
 if sys.argv[2:]:
     sys.exit(os.spawnv(os.P_WAIT, sys.executable, [sys.executable, sys.argv[2]]))
 torch.ones(400, 400) @ torch.ones(400, 400)

@@ -19,7 +19,6 @@ from tests.trainer.conftest import ROOT
 from trainer.errors import UserError
 from trainer.models import source as model_source
 from trainer.models import weights as model
-from trainer.parallel import world as distributed
 from trainer.parallel.world import World
 
 UNPICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
@@ -125,7 +124,7 @@ def test_an_architecture_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def exchanged(world: World) -> Any:
     own = {"rank": world.rank, "text": "é" * 1000 * world.rank, "score": -math.inf, "nothing": None}
-    return distributed.from_first(world, own), distributed.gathered(world, own)
+    return world.from_first(own), world.gather(own)
 
 
 def test_workers_exchange_values_of_any_length_in_order_of_rank(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def deceived(world: World, hostile: bytes, length: int) -> str:
             dist.broadcast(torch.frombuffer(bytearray(hostile), dtype=torch.uint8), src=0, group=world.control)
         return ""
     with pytest.raises(ValueError, match=r"announces|utf|Expecting") as error:
-        distributed.from_first(world, None)
+        world.from_first(None)
     return str(error.value)
 
 

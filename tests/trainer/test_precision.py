@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer.errors import UserError
-from trainer.train.peaks import named, peaks
+from trainer.train.metrics import device_peaks, peak_of
 from trainer.train.precision import Hardware, choose, hardware
 
 T4 = Hardware("Tesla T4", (7, 5))
@@ -89,10 +89,10 @@ def test_this_machine_is_described_as_torch_sees_it() -> None:
 
 def test_a_device_name_finds_its_own_peak_first() -> None:
     """The names are searched in order: a general one must not hide a special one after it."""
-    names = list(peaks())
+    names = list(device_peaks())
     for number, name in enumerate(names):
         assert not any(earlier in name for earlier in names[:number]), name
-    assert named("NVIDIA H200") == 989e12
-    assert named("AMD Instinct MI300X") is None
-    assert named("NVIDIA A100-SXM4-40GB") == 312e12
-    assert named("NVIDIA L40") is None, "it is no L4"
+    assert peak_of("NVIDIA H200") == 989e12
+    assert peak_of("AMD Instinct MI300X") is None
+    assert peak_of("NVIDIA A100-SXM4-40GB") == 312e12
+    assert peak_of("NVIDIA L40") is None, "it is no L4"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.checkpoint import resume
 from trainer.config import schema as config
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
+from trainer.train import resume
 from trainer.train.progress import Progress, check_first_loss, check_weights
 
 

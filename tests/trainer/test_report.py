@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import re
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer import toy
 from trainer import report
 from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
@@ -21,8 +21,8 @@ from trainer.train.metrics import Reporter, StepFigures
 def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes: Any) -> Path:
     """A run directory as training leaves it after `steps`, written by what writes it in training."""
     run.mkdir(parents=True)
-    settings = config.Config()
-    reporter = Reporter(run, total, 4, 1, dataclasses.replace(settings.metrics, tensorboard=False), first=True)
+    settings = toy.configuration(steps=total, metrics__tensorboard="false")
+    reporter = Reporter(run, settings, toy.place(size=4))
     reporter.start(0, {})
     reporter.validation(0, 10.8)
     for step in range(10, steps + 1, 10):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer.config.schema import Optimizer
-from trainer.train.schedule import learning_rate
+from trainer.parallel.optimizer import learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:

@@ -32,6 +32,7 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
     """Both read a checkpoint as slowly as XL's; the second takes longer to load it and to compile as well."""
     from trainer.checkpoint import format
     from trainer.models.gpt2 import LanguageModel
+    from trainer.train import resume
 
     sha256, load_optimizer, second = format.sha256, format.load_optimizer, environment["RANK"] == "1"
 
@@ -49,7 +50,7 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
     def compiles(*_: Any) -> None:
         time.sleep(1.5 * TIMEOUT * second)
 
-    format.sha256, format.load_optimizer, compiled.prepare = reads, loads, compiles
+    format.sha256, resume.load_optimizer, compiled.prepare = reads, loads, compiles
     LanguageModel.compile = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
     run_worker(environment, arguments, log)
 

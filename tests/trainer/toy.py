@@ -54,6 +54,13 @@ class Batches:
         return 0.0
 
 
+def place(rank: int = 0, size: int = 1) -> Any:
+    """A worker's place, without the others."""
+    from trainer.parallel.world import World
+
+    return World(rank, size, local_rank=rank, round=1, device=torch.device("cpu"))
+
+
 def work() -> Any:
     from trainer.tasks.work import Work
 
@@ -126,13 +133,13 @@ def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -
 def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    from trainer.parallel import world as distributed
+    from trainer.parallel.world import join, leave_group
 
     torch.set_num_threads(1)
-    joined = distributed.join(30)
+    joined = join(30)
     torch.save(task(joined, *arguments), path)
-    distributed.barrier(joined)
-    distributed.leave()
+    joined.barrier()
+    leave_group()
 
 
 def configuration(**changes: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
-from trainer.parallel import world as distributed
+from trainer.contract import DEVICE
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 
@@ -114,7 +114,7 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
     environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
     assert environment["OMP_NUM_THREADS"] == "2"
-    assert environment[distributed.DEVICE] == "cuda"
+    assert environment[DEVICE] == "cuda"
     assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
 
 

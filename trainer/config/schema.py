@@ -210,7 +210,7 @@ class Config:
     """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
     of a run; later workers find the compiled code in the run directory."""
     require_capability: str = ""
-    """Processor flag that every node must have, such as amx_bf16: see capability.py. Empty: any processor will do."""
+    """Processor flag that every node must have, such as amx_bf16: see processor.py. Empty: any processor will do."""
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     run: Run = field(default_factory=Run)

@@ -4,15 +4,11 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainer.config.schema import Config
-from trainer.parallel.world import World
 
 TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """communication.compression. bf16 keeps fp32's range; fp16 keeps 3 more bits, but loses what is below 6e-8."""
-
-
 NOTABLE = 0.1
 """The part of a step from which on the log says what would lower it."""
 
@@ -76,35 +72,3 @@ class Clock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-class Exchange:
-    """DDP's communication hook: sums gradients over the workers, in the type of communication.compression.
-
-    Bucket after bucket is sent while the backward pass goes on; the last one is sent when that has ended, so what lies
-    between its start and the end of backward() is the time that computing does not hide.
-    """
-
-    def __init__(self, world: World, compression: str) -> None:
-        self._world, self._type = world, TYPES[compression]
-        self.exposed = Clock(world.device)
-        self.bytes_sent = 0
-
-    def hook(
-        self,
-        _: object,
-        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
-    ) -> torch.futures.Future[torch.Tensor]:
-        gradients = bucket.buffer()
-        sent = gradients if self._type is None else gradients.to(self._type)
-        self.bytes_sent += ring_bytes(sent.numel() * sent.element_size(), self._world.size)
-        if bucket.is_last():
-            self.exposed.begin()
-        work = dist.all_reduce(sent, async_op=True)
-        assert work is not None
-
-        def received(future: torch.futures.Future[Any]) -> torch.Tensor:
-            # Written into the bucket and not handed on in the small type: gradients stay fp32.
-            return gradients if sent is gradients else gradients.copy_(future.value()[0])
-
-        return work.get_future().then(received)

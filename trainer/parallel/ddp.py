@@ -4,16 +4,49 @@ import contextlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.schema import Config
-from trainer.parallel.communication import Exchange, wire
+from trainer.parallel import optimizer
+from trainer.parallel.communication import TYPES, Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
+from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import optimizer
-from trainer.train.optimizer import Tensors
+
+
+class Exchange:
+    """DDP's communication hook: sums gradients over the workers, in the type of communication.compression.
+
+    Bucket after bucket is sent while the backward pass goes on; the last one is sent when that has ended, so what lies
+    between its start and the end of backward() is the time that computing does not hide.
+    """
+
+    def __init__(self, world: World, compression: str) -> None:
+        self._world, self._type = world, TYPES[compression]
+        self.exposed = Clock(world.device)
+        self.bytes_sent = 0
+
+    def hook(
+        self,
+        _: object,
+        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+    ) -> torch.futures.Future[torch.Tensor]:
+        gradients = bucket.buffer()
+        sent = gradients if self._type is None else gradients.to(self._type)
+        self.bytes_sent += ring_bytes(sent.numel() * sent.element_size(), self._world.size)
+        if bucket.is_last():
+            self.exposed.begin()
+        work = dist.all_reduce(sent, async_op=True)
+        assert work is not None
+
+        def received(future: torch.futures.Future[Any]) -> torch.Tensor:
+            # Written into the bucket and not handed on in the small type: gradients stay fp32.
+            return gradients if sent is gradients else gradients.copy_(future.value()[0])
+
+        return work.get_future().then(received)
 
 
 class DdpEngine:

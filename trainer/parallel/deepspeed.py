@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO-1 and ZeRO-2: the optimizer's state (and the gradients) divided among the workers.
 
 DeepSpeed divides and exchanges; the rest is ours, so that both engines make the same update: the loss is scaled here
-for fp16, learning rates come from schedule.py. With bf16 it is DeepSpeed's own mode: each worker has the weights in
+for fp16, learning rates come from optimizer.py. With bf16 it is DeepSpeed's own mode: each worker has the weights in
 bf16 and its part of them in fp32, so that no exchange moves more than 2 bytes a value; gradients of several
 micro-batches add up in fp32. With fp32 and fp16 the weights are fp32 under autocast. It is started in the process group
 that is there: no hostfile, no launcher of its own. Checkpoints hold whole fp32 tensors by parameter name, gathered and
@@ -23,12 +23,12 @@ from trainer import log
 from trainer.config import deepspeed_json
 from trainer.config.schema import Config
 from trainer.errors import UserError
+from trainer.parallel import optimizer
 from trainer.parallel.communication import Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
+from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import optimizer
-from trainer.train.optimizer import Tensors
 
 KEYS = ("exp_avg", "exp_avg_sq")
 TYPES = {"none": "fp32", "bf16": "bf16", "fp16": "fp16"}

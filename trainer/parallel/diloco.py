@@ -18,13 +18,13 @@ import torch.distributed as dist
 from trainer.config.schema import Config
 from trainer.data.batches import share
 from trainer.errors import UserError
+from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, ring_bytes, wire
 from trainer.parallel.ddp import DdpEngine
 from trainer.parallel.engine import Outcome, State
+from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import optimizer
-from trainer.train.optimizer import Tensors
 
 MOMENTUM = "outer_momentum"
 """Beside exp_avg and the others in the saved optimizer state."""

@@ -9,10 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from trainer.config.schema import Config
-from trainer.parallel.world import World
-from trainer.tasks.work import Weights, Work
-from trainer.train.optimizer import Tensors
+from trainer.parallel.optimizer import Tensors
+from trainer.tasks.work import Weights
 
 
 @dataclass(frozen=True)
@@ -70,18 +68,3 @@ class Engine(Protocol):
     def loss_scale(self) -> float | None:
         """The fp16 loss scale; None without one. Waits for the device."""
         ...
-
-
-def build(work: Work, config: Config, world: World, dtype: torch.dtype) -> Engine:
-    """Raises UserError when the settings do not fit the engine or the number of workers."""
-    if config.engine.name == "deepspeed":
-        from trainer.parallel.deepspeed import DeepSpeedEngine
-
-        return DeepSpeedEngine(work, config, world, dtype)
-    if config.communication.sync == "diloco":
-        from trainer.parallel.diloco import DilocoEngine
-
-        return DilocoEngine(work, config, world, dtype)
-    from trainer.parallel.ddp import DdpEngine
-
-    return DdpEngine(work, config, world, dtype)

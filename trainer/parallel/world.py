@@ -11,23 +11,41 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from trainer.contract import DEVICE
 from trainer.elastic.network import interface_towards
 from trainer.errors import Retry, UserError
-from trainer.train.precision import TYPES, choose, hardware
 
-DEVICE = "TRAINYARD_DEVICE"
-"""`cuda`: the node has accelerators, and is paid for them; workloads/pod.py sets it."""
 LARGEST_BYTES = 1 << 28
 """Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
-
-
-T = TypeVar("T")
 TOUCH_SECONDS = 0.2
 """Between two votes of workers that wait for each other's long tasks."""
+T = TypeVar("T")
+
+
+class Vote:
+    """Flags, each true everywhere when it is true on any worker. On the CPU, so that no accelerator is waited for.
+
+    Counted while the worker goes on: casting it and reading its result are apart. That takes 0.5 ms of the host's time,
+    where an answer at once takes 0.9 ms (two processes on loopback, 2 busy cores); and it waits for nobody who is less
+    than one micro-batch behind.
+    """
+
+    def __init__(self, world: "World", *flags: bool) -> None:
+        self._votes = torch.tensor(flags, dtype=torch.uint8)
+        self._work = None
+        if world.size > 1:
+            self._work = dist.all_reduce(self._votes, op=dist.ReduceOp.MAX, group=world.control, async_op=True)
+
+    def result(self) -> list[bool]:
+        if self._work is not None:
+            self._work.wait()
+        return [bool(vote) for vote in self._votes.tolist()]
 
 
 @dataclass(frozen=True)
 class World:
+    """This worker's place among the others, and what they exchange beside gradients."""
+
     rank: int
     size: int
     local_rank: int
@@ -41,6 +59,78 @@ class World:
     @property
     def first(self) -> bool:
         return self.rank == 0
+
+    def sum(self, *values: torch.Tensor) -> torch.Tensor:
+        """The sums of scalar tensors over all workers."""
+        stacked = torch.stack([value.double() for value in values])
+        if self.size > 1:
+            dist.all_reduce(stacked)
+        return stacked
+
+    def vote(self, *flags: bool) -> Vote:
+        return Vote(self, *flags)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is true on any worker."""
+        return self.vote(flag).result()[0]
+
+    def barrier(self) -> None:
+        self.any(False)
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's `value`, of what JSON can hold, on every worker.
+
+        Not torch's collectives of objects: they unpickle what another pod sent. Raises ValueError for what is no JSON.
+        """
+        if self.size == 1:
+            return value
+        content = _packed(value) if self.first else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([content.numel()])
+        dist.broadcast(length, src=0, group=self.control)
+        if not self.first:
+            content = torch.empty(_bounded(int(length)), dtype=torch.uint8)
+        dist.broadcast(content, src=0, group=self.control)
+        return _unpacked(content)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every worker's `value`, of what JSON can hold, in order of rank, on each worker. Raises as `from_first`."""
+        if self.size == 1:
+            return [value]
+        content = _packed(value)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([content.numel()]), group=self.control)
+        longest = max(_bounded(int(length)) for length in lengths)
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(parts, torch.nn.functional.pad(content, (0, longest - content.numel())), group=self.control)
+        return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+
+    def together(self, task: Callable[[], T]) -> T:
+        """task() on every worker; returns when it has returned on all of them, however unequal their times are.
+
+        For what takes minutes on one worker and seconds on another: reading a checkpoint from a slow storage,
+        compiling. Meanwhile a thread votes, so no exchange meets its time-out. The task must not vote itself.
+        """
+        if self.size == 1:
+            return task()
+        done, problems = threading.Event(), list[RuntimeError]()
+
+        def keep_in_touch() -> None:
+            try:
+                while self.any(not done.is_set()):
+                    done.wait(TOUCH_SECONDS)
+            except RuntimeError as error:
+                problems.append(error)
+
+        thread = threading.Thread(target=keep_in_touch, name="together", daemon=True)
+        thread.start()
+        try:
+            result = task()
+        finally:
+            done.set()
+        thread.join()
+        for problem in problems:
+            raise problem
+        return result
 
 
 def require_device(begun: bool) -> None:
@@ -87,71 +177,9 @@ def join(timeout_seconds: int) -> World:
     )
 
 
-def leave() -> None:
+def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def summed(world: World, *values: torch.Tensor) -> torch.Tensor:
-    """The sums of scalar tensors over all workers."""
-    stacked = torch.stack([value.double() for value in values])
-    if world.size > 1:
-        dist.all_reduce(stacked)
-    return stacked
-
-
-class Vote:
-    """Flags, each true everywhere when it is true on any worker. On the CPU, so that no accelerator is waited for.
-
-    Counted while the worker goes on: making one and asking for its result are apart. That takes 0.5 ms of the host's
-    time, where an answer at once takes 0.9 ms (two processes on loopback, 2 busy cores); and it waits for nobody who is
-    less than one micro-batch behind.
-    """
-
-    def __init__(self, world: World, *flags: bool) -> None:
-        self._votes = torch.tensor(flags, dtype=torch.uint8)
-        self._work = None
-        if world.size > 1:
-            self._work = dist.all_reduce(self._votes, op=dist.ReduceOp.MAX, group=world.control, async_op=True)
-
-    def result(self) -> list[bool]:
-        if self._work is not None:
-            self._work.wait()
-        return [bool(vote) for vote in self._votes.tolist()]
-
-
-def any_of(world: World, *flags: bool) -> list[bool]:
-    """Each flag, true everywhere when it is true on any worker."""
-    return Vote(world, *flags).result()
-
-
-def from_first(world: World, value: Any) -> Any:
-    """Rank 0's `value`, of what JSON can hold, on every worker.
-
-    Not torch's collectives of objects: they unpickle what another pod sent. Raises ValueError for what is no JSON.
-    """
-    if world.size == 1:
-        return value
-    content = _packed(value) if world.first else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([content.numel()])
-    dist.broadcast(length, src=0, group=world.control)
-    if not world.first:
-        content = torch.empty(_bounded(int(length)), dtype=torch.uint8)
-    dist.broadcast(content, src=0, group=world.control)
-    return _unpacked(content)
-
-
-def gathered(world: World, value: Any) -> list[Any]:
-    """Every worker's `value`, of what JSON can hold, in order of rank, on each worker. Raises as `from_first`."""
-    if world.size == 1:
-        return [value]
-    content = _packed(value)
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
-    dist.all_gather(lengths, torch.tensor([content.numel()]), group=world.control)
-    longest = max(_bounded(int(length)) for length in lengths)
-    parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
-    dist.all_gather(parts, torch.nn.functional.pad(content, (0, longest - content.numel())), group=world.control)
-    return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
 
 
 def _packed(value: Any) -> torch.Tensor:
@@ -166,41 +194,3 @@ def _bounded(length: int) -> int:
     if not 0 < length <= LARGEST_BYTES:
         raise ValueError(f"a worker announces {length} bytes; at most {LARGEST_BYTES} are exchanged")
     return length
-
-
-def together(world: World, task: Callable[[], T]) -> T:
-    """task() on every worker, which returns when it has returned on all of them, however unequal their times are.
-
-    For what takes minutes on one worker and seconds on another: reading a checkpoint from a slow storage, compiling.
-    Meanwhile a thread keeps the workers in touch, so no exchange meets its time-out. The task must not vote itself.
-    """
-    if world.size == 1:
-        return task()
-    done, problems = threading.Event(), list[RuntimeError]()
-
-    def keep_in_touch() -> None:
-        try:
-            while any_of(world, not done.is_set())[0]:
-                done.wait(TOUCH_SECONDS)
-        except RuntimeError as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=keep_in_touch, name="together", daemon=True)
-    thread.start()
-    try:
-        result = task()
-    finally:
-        done.set()
-    thread.join()
-    for problem in problems:
-        raise problem
-    return result
-
-
-def barrier(world: World) -> None:
-    any_of(world, False)
-
-
-def precision(name: str, device: torch.device) -> torch.dtype:
-    """The type of the matrix products for precision on this device; see precision.py."""
-    return TYPES[choose(name, hardware(device))[0]]

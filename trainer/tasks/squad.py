@@ -21,7 +21,7 @@ from trainer.errors import UserError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
 from trainer.models import memory
-from trainer.parallel.world import World, any_of, gathered, summed
+from trainer.parallel.world import World
 from trainer.tasks.squad_cache import kept_features
 from trainer.tasks.squad_data import Question, read
 from trainer.tasks.squad_features import Batches, Feature, collate
@@ -220,7 +220,7 @@ class Validation:
         model.eval()
         try:
             for turn in range(math.ceil(groups / world.size)):
-                if any_of(world, stopping())[0]:
+                if world.any(stopping()):
                     raise Interrupted
                 first = (turn * world.size + world.rank) * self._micro_batch
                 chosen = self._features[first : first + self._micro_batch]
@@ -235,8 +235,8 @@ class Validation:
                 candidates += [self._candidate(feature, *scores) for feature, *scores in pairs]
         finally:
             model.train()
-        self._judge([each for part in gathered(world, candidates) for each in part])
-        return float(summed(world, total)[0]) / len(self._features)
+        self._judge([each for part in world.gather(candidates) for each in part])
+        return float(world.sum(total)[0]) / len(self._features)
 
     def _candidate(self, feature: Feature, begin: np.ndarray, end: np.ndarray) -> tuple[int, float, int, int, float]:
         """Question, score and characters of a window's best answer, and the score of none."""

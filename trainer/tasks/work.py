@@ -93,3 +93,8 @@ class Work:
     activations: Callable[[tuple[torch.Tensor, ...]], dict[str, torch.Tensor]] | None = None
     """Statistics such as layer0_attention_weight_max of one micro-batch, as scalars on the device. Called under
     no_grad on the first worker at log steps only."""
+
+    @property
+    def windows(self) -> int:
+        """Windows or examples in one micro-batch."""
+        return self.samples_per_step // self.batches.per_step

@@ -1,19 +1,16 @@
 """One worker of a training run: `python -m trainer.train [--config FILE.yaml] [section.key=value ...]`.
 
-From the configuration to the work (work.py), into the loop (loop.py), and out with an exit code (errors.py).
+From the configuration to the work (work.py), into the loop (loop.py), and out with an exit code (contract.py).
 """
 
 import importlib
 import os
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from trainer import log
-from trainer.config import schema as configuration
-from trainer.config.schema import Config
+from trainer.config.schema import Config, load, run_directory
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.errors import Retry, Stopped, TrainingError, UserError
 from trainer.files import write_json
@@ -26,29 +23,13 @@ TASKS = {
 """The module whose build(config) makes the Work of a task; each loads libraries that the others do not need."""
 
 
-class Notice:
-    """Whether this worker was asked to end (SIGTERM: a spot machine's notice, a scale-in, a new member)."""
-
-    def __init__(self) -> None:
-        self.given = False
-
-    def listen(self) -> None:
-        """From here on SIGTERM only sets a flag; before, it ends the process at once, as there is nothing to save."""
-        signal.signal(signal.SIGTERM, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.given = True
-
-
 def main(arguments: list[str]) -> int:
-    """The exit code of this worker; see errors.py."""
-    notice = Notice()
+    """The exit code of this worker; see contract.py."""
     try:
-        config = configuration.load(arguments)
-        run = configuration.run_directory(config)
-        train(config, run, notice)
-    except Stopped:
-        return EXIT_TERMINATED if notice.given else EXIT_RESTART
+        config = load(arguments)
+        train(config, run_directory(config))
+    except Stopped as end:
+        return EXIT_TERMINATED if end.asked else EXIT_RESTART
     except (UserError, TrainingError) as error:
         report_failure(str(error), EXIT_FATAL)
         return EXIT_FATAL
@@ -58,22 +39,22 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def train(config: Config, run: Path, notice: Notice) -> None:
+def train(config: Config, run: Path) -> None:
     """Train to config.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
     from trainer.checkpoint.format import list_checkpoints
-    from trainer.elastic import ahead, cores
-    from trainer.parallel import world as distributed
+    from trainer.elastic import ahead, processor
+    from trainer.parallel.world import join, leave_group, require_device
     from trainer.train import loop
 
-    distributed.require_device(begun=bool(list_checkpoints(run)))
-    cores.free_main_thread()
+    require_device(begun=bool(list_checkpoints(run)))
+    processor.free_main_thread()
     task = importlib.import_module(TASKS[config.task])
     ahead.wait_for_place()
     work = task.build(config)
-    world = distributed.join(config.run.collective_timeout_seconds)
+    world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
-    loop.train(work, config, run, world, notice)
-    distributed.leave()
+    loop.train(work, config, run, world)
+    leave_group()
 
 
 def report_failure(message: str, code: int) -> None:

@@ -1,11 +1,12 @@
 """Where figures go beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None of them can end a training."""
 
+import dataclasses
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.config.schema import Metrics
+from trainer.config.schema import Config
 
 WANDB_ID = "wandb-id.txt"
 """In the run directory: a resumed run goes on in the same W&B run."""
@@ -20,15 +21,14 @@ class Exporter(Protocol):
     def close(self) -> None: ...
 
 
-def start(
-    settings: Metrics, run: Path, step: int, configuration: dict[str, Any], failed: Callable[[str, str], None]
-) -> list[Exporter]:
+def start(config: Config, run: Path, step: int, failed: Callable[[str, str], None]) -> list[Exporter]:
     """The exporters that are asked for and work; `failed(name, reason)` is told of each other one."""
+    settings = config.metrics
     wanted: list[tuple[str, Callable[[], Exporter]]] = []
     if settings.tensorboard:
         wanted.append(("tensorboard", lambda: TensorBoard(run, step)))
     if settings.wandb_project:
-        wanted.append(("wandb", lambda: WeightsAndBiases(settings.wandb_project, run, configuration)))
+        wanted.append(("wandb", lambda: WeightsAndBiases(run, config)))
     if settings.prometheus_port:
         wanted.append(("prometheus", lambda: Prometheus(settings.prometheus_port, run)))
     started: list[Exporter] = []
@@ -59,18 +59,18 @@ class TensorBoard:
 class WeightsAndBiases:
     name = "wandb"
 
-    def __init__(self, project: str, run: Path, configuration: dict[str, Any]) -> None:
+    def __init__(self, run: Path, config: Config) -> None:
         import wandb
 
         identity = run / WANDB_ID
         if not identity.exists():
             identity.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
         self._run = wandb.init(
-            project=project,
+            project=config.metrics.wandb_project,
             id=identity.read_text("utf-8").strip(),
             name=run.name,
             dir=str(run),
-            config=configuration,
+            config=dataclasses.asdict(config),
             resume="allow",
             # Its lines would stand between the log's, and the training must not wait long for a server.
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),

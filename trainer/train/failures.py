@@ -39,7 +39,7 @@ def lost_peers(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or PEERS.search(str(error)) is not None
 
 
-def judged(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
+def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
     """What to raise instead of an error that is not of lost peers, when `step` steps were made."""
     if out_of_memory(error):
         message = too_large(work, config, world.device)
@@ -61,7 +61,7 @@ def judged(error: RuntimeError, work: Work, config: Config, run: Path, world: Wo
 
 def too_large(work: Work, config: Config, device: torch.device) -> str:
     """One line that says which micro-batch to try."""
-    windows, length = work.samples_per_step // work.batches.per_step, config.sequence_length
+    windows, length = work.windows, config.sequence_length
     what = f"{windows} windows of {length} tokens do not fit the memory of {_name(device)}"
     smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
     if not smaller:

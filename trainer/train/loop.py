@@ -8,52 +8,57 @@ The host waits for the device at log steps and checkpoints only.
 """
 
 import contextlib
-import dataclasses
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 
 from trainer import log
-from trainer.checkpoint import resume
 from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, scheduled
-from trainer.config import schema as configuration
-from trainer.config.schema import Config
+from trainer.config.schema import Config, resolved
 from trainer.contract import DONE, EXIT_RESTART
-from trainer.data import feed
+from trainer.data.feed import Batch, Feed, rounds
 from trainer.errors import Stopped, TrainingError, UserError
 from trainer.evaluate import Interrupted
 from trainer.files import write_json
 from trainer.models import compiled
-from trainer.parallel import communication, engine
-from trainer.parallel import world as distributed
+from trainer.parallel import communication
+from trainer.parallel.engine import Engine, Outcome
+from trainer.parallel.optimizer import learning_rate
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
-from trainer.train import failures, metrics, precision
+from trainer.train import failures, precision, resume
+from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, check_first_loss, check_weights
-from trainer.train.schedule import learning_rate
-from trainer.train.stopwatch import Stopwatch
 
 ACTIVATIONS_EVERY = 10
 """Log steps between two statistics of the activations: the other workers wait for the first one meanwhile."""
 
 
-class Notice(Protocol):
-    """Whether this worker was asked to end."""
+class Notice:
+    """Whether this worker was asked to end (SIGTERM: a spot machine's notice, a scale-in, a new member)."""
 
-    given: bool
+    def __init__(self) -> None:
+        self.given = False
 
-    def listen(self) -> None: ...
+    def listen(self) -> None:
+        """From here on SIGTERM only sets a flag; before, it ends the process at once, as there is nothing to save."""
+        signal.signal(signal.SIGTERM, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.given = True
 
 
-def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -> None:
+def train(work: Work, config: Config, run: Path, world: World) -> None:
     """Train from the newest checkpoint, or from scratch, to config.steps.
 
     Raises Stopped after an agreed early end, UserError and TrainingError when trying again cannot help.
@@ -63,33 +68,31 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
     if world.first:
         log.event("precision", precision=name, reason=repr(reason))
         log.event("compile", compile=str(compiling).lower(), reason=repr(why))
-        windows, sent = windows_at_once(work), communication.wire(config, world.device, precision.TYPES[name])
-        log.event("batch", micro_batch=windows, per_step=work.batches.per_step, compression=sent)
+        sent = communication.wire(config, world.device, precision.TYPES[name])
+        log.event("batch", micro_batch=work.windows, per_step=work.batches.per_step, compression=sent)
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     agree_on_micro_batch(work, world)
-    reporter = metrics.Reporter(
-        run, config.steps, world.size, world.round, config.metrics, world.first, dataclasses.asdict(config)
-    )
+    reporter = Reporter(run, config, world)
     found: Checkpoint | None = None
     loop: Loop | None = None
     try:
         found = resume.find(run, world)
         if found is not None:
-            distributed.together(world, lambda: resume.load_weights(found, work, config))
+            world.together(lambda: resume.load_weights(found, work, config))
         work.module.to(world.device)
         if compiling:
             work.module.compile()
-        loop = Loop(work, config, run, world, notice, reporter, precision.TYPES[name])
+        loop = Loop(work, config, run, world, precision.TYPES[name], reporter)
         if found is not None:
-            distributed.together(world, lambda: resume.load(found, loop.engine, loop.progress, config, world.first))
+            world.together(lambda: resume.load(found, loop.engine, loop.progress, config, world.first))
             loop.step, loop.figures = found.step, dict(found.figures)
         reporter.start(loop.step, loop.figures)
         if compiling:
             reporter.status(state="compiling")
-            distributed.together(world, lambda: compiled.prepare(work, run, world, loop.dtype, loop.step))
-        notice.listen()
-        with contextlib.closing(feed.Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
+            world.together(lambda: compiled.prepare(work, run, world, loop.dtype, loop.step))
+        loop.notice.listen()
+        with contextlib.closing(Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
             try:
                 loop.run(batches)
             except Interrupted:
@@ -103,7 +106,7 @@ def train(work: Work, config: Config, run: Path, world: World, notice: Notice) -
         if world.size > 1 and failures.lost_peers(error):
             leave_lost_peers(world.rank, error)
         step = loop.step if loop is not None else found.step if found is not None else 0
-        failure = failures.judged(error, work, config, run, world, step)
+        failure = failures.judge(error, work, config, run, world, step)
         reporter.status(state="failed" if isinstance(failure, TrainingError) else "restarting", message=str(failure))
         raise failure from None
     finally:
@@ -116,27 +119,20 @@ class Loop:
     """The state of a run between two steps, and what is done with it."""
 
     def __init__(
-        self,
-        work: Work,
-        config: Config,
-        run: Path,
-        world: World,
-        notice: Notice,
-        reporter: metrics.Reporter,
-        dtype: torch.dtype,
+        self, work: Work, config: Config, run: Path, world: World, dtype: torch.dtype, reporter: Reporter
     ) -> None:
-        self.work, self.config, self.folder, self.world, self.notice = work, config, run, world, notice
-        self.reporter, self.dtype = reporter, dtype
-        self.engine = engine.build(work, config, world, dtype)
+        self.work, self.config, self.folder, self.world = work, config, run, world
+        self.dtype, self.reporter, self.notice = dtype, reporter, Notice()
+        self.engine = build_engine(work, config, world, dtype)
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
-        self.saver = Saver(run, config.checkpoint, work.save_model, configuration.resolved(config))
+        self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
         self.watch = Stopwatch(work, world)
         self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
         self.advice = communication.advice(config, communication.wire(config, world.device, dtype))
         self.step = 0
         self.figures: dict[str, Any] = {}
 
-    def run(self, batches: feed.Feed) -> None:
+    def run(self, batches: Feed) -> None:
         settings = self.config
         if "initial_validation_loss" not in self.figures:
             self.evaluate()
@@ -166,7 +162,7 @@ class Loop:
                     due = False
         self.finish()
 
-    def one_step(self, batches: feed.Feed) -> tuple[bool, bool]:
+    def one_step(self, batches: Feed) -> tuple[bool, bool]:
         """Make one step, or stop in the middle of it; whether all workers are to stop, and to save.
 
         A worker with a notice of its end is heard after each micro-batch: a step can take longer than the notice is
@@ -174,14 +170,14 @@ class Loop:
         """
         work, world, plan = self.work, self.world, batches.plan
         loss = torch.zeros((), device=world.device)
-        batch: feed.Batch = ()
+        batch: Batch = ()
         stopping = overdue = False
-        turns = max(len(plan), feed.rounds(work.batches.per_step, world))
+        turns = max(len(plan), rounds(work.batches.per_step, world))
         # A worker with fewer micro-batches than others sits out the first turn, not the last: so all exchange gradients
         # in the last one, and a step that is given up before it leaves nobody waiting in an exchange.
         idle = turns - len(plan)
         for turn in range(turns):
-            vote = distributed.Vote(world, self.notice.given, world.first and self.saver.overdue())
+            vote = world.vote(self.notice.given, world.first and self.saver.overdue())
             if turn >= idle:
                 number, weight = plan[turn - idle]
                 began = time.perf_counter()
@@ -199,14 +195,14 @@ class Loop:
         outcome = self.engine.step(rate, self.step + 1)
         self.step += 1
         self.progress.note(self.step, outcome)
-        self.watch.stepped()
+        self.watch.steps += 1
         if self.step % self.config.metrics.every == 0 or self.step == self.config.steps:
             self.report(loss / work.items_per_step, rate, outcome, batch)
         stopping, overdue = vote.result()
         return stopping, overdue
 
-    def report(self, loss: torch.Tensor, rate: float, outcome: engine.Outcome, batch: feed.Batch) -> None:
-        mean = float(distributed.summed(self.world, loss)[0])
+    def report(self, loss: torch.Tensor, rate: float, outcome: Outcome, batch: Batch) -> None:
+        mean = float(self.world.sum(loss)[0])
         self.progress.settle()
         norm = float(outcome.gradient_norm)
         activations: dict[str, float] = {}
@@ -214,24 +210,25 @@ class Loop:
         if self.work.activations is not None and self.world.first and told % ACTIVATIONS_EVERY == 0:
             with torch.no_grad():
                 activations = {name: float(value) for name, value in self.work.activations(batch).items()}
-        figures = self.watch.figures(
-            self.step,
-            self.config.steps,
-            mean,
-            rate,
-            norm,
-            self.engine,
-            self.progress.skipped,
-            activations,
+        figures = StepFigures(
+            step=self.step,
+            loss=mean,
+            learning_rate=rate,
+            gradient_norm=norm,
+            skipped_steps=self.progress.skipped,
+            loss_scale=self.engine.loss_scale,
+            activations=activations,
+            **self.watch.read(self.engine, self.step, self.config.steps - self.step),
         )
-        if self.progress.in_a_row == 0:  # a skipped step has no figures; the event says so
-            self.reporter.training(figures)
-            share = figures.communication_seconds / figures.step_seconds
-            if share >= communication.NOTABLE and self.advice:
-                if self.world.first:
-                    log.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
-                self.reporter.status(advice=self.advice)
-                self.advice = ""  # told once
+        if self.progress.in_a_row > 0:
+            return  # a skipped step has no figures; the event says so
+        self.reporter.training(figures)
+        share = figures.communication_seconds / figures.step_seconds
+        if share >= communication.NOTABLE and self.advice:
+            if self.world.first:
+                log.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
+            self.reporter.status(advice=self.advice)
+            self.advice = ""  # told once
 
     def evaluate(self) -> None:
         with self.paused():
@@ -263,7 +260,7 @@ class Loop:
         self.save()
         with contextlib.suppress(OSError):  # told already; nothing more can be done for this attempt
             self.written()
-        raise Stopped
+        raise Stopped(self.notice.given)
 
     def finish(self) -> None:
         self.engine.synchronise()
@@ -276,7 +273,7 @@ class Loop:
                 f"the last checkpoint cannot be written to {path} ({error.strerror}); free some space and start the "
                 "training again: it resumes from the checkpoint before"
             ) from None
-        distributed.together(self.world, lambda: self.conclude(path) if self.world.first else None)
+        self.world.together(lambda: self.conclude(path) if self.world.first else None)
 
     def conclude(self, path: Path) -> None:
         done = {"step": self.step, **self.figures, "checkpoint": str(path)}
@@ -291,11 +288,11 @@ class Loop:
             if self.world.first:
                 self.saver.wait()
         finally:
-            distributed.barrier(self.world)
+            self.world.barrier()
 
     def idle(self) -> None:
         """Return on every worker when no checkpoint is being written."""
-        while distributed.any_of(self.world, self.world.first and self.saver.busy)[0]:
+        while self.world.any(self.world.first and self.saver.busy):
             time.sleep(0.05)  # not one long exchange: a slow storage must not look like a lost worker
 
     @contextlib.contextmanager
@@ -304,16 +301,12 @@ class Loop:
         began = time.perf_counter()
         gc.collect()
         yield began
-        self.watch.pause(time.perf_counter() - began)
-
-
-def windows_at_once(work: Work) -> int:
-    return work.samples_per_step // work.batches.per_step
+        self.watch.paused += time.perf_counter() - began
 
 
 def agree_on_micro_batch(work: Work, world: World) -> None:
     """Raise UserError on all workers where their memories differ so much that each would cut the step otherwise."""
-    sizes = distributed.gathered(world, windows_at_once(work))
+    sizes = world.gather(work.windows)
     if len(set(sizes)) > 1:
         raise UserError(
             f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
@@ -335,3 +328,18 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
     log.say(log.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
     sys.stdout.flush()
     os._exit(EXIT_RESTART)
+
+
+def build_engine(work: Work, config: Config, world: World, dtype: torch.dtype) -> Engine:
+    """Raises UserError when the settings do not fit the engine or the number of workers."""
+    if config.engine.name == "deepspeed":
+        from trainer.parallel.deepspeed import DeepSpeedEngine
+
+        return DeepSpeedEngine(work, config, world, dtype)
+    if config.communication.sync == "diloco":
+        from trainer.parallel.diloco import DilocoEngine
+
+        return DilocoEngine(work, config, world, dtype)
+    from trainer.parallel.ddp import DdpEngine
+
+    return DdpEngine(work, config, world, dtype)

@@ -4,16 +4,26 @@ docs/metrics.md defines each figure. A storage that is full or gone costs figure
 could not be written wait in memory, and training goes on.
 """
 
+import dataclasses
+import functools
 import json
+import re
+import resource
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import Metrics
+import torch
+import yaml
+
+from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
 from trainer.files import write_atomic, write_json
 from trainer.log import event, line, say
+from trainer.parallel.engine import Engine
+from trainer.parallel.world import World
+from trainer.tasks.work import Work
 from trainer.train import exporters
 
 ACTIVATIONS = "activations/"
@@ -71,31 +81,97 @@ class StepFigures:
 
     def values(self) -> dict[str, float | int | None]:
         """By the names that metrics.jsonl and the exporters use; without `step`."""
-        named = asdict(self)
+        named = dataclasses.asdict(self)
         del named["step"]
         activations = named.pop("activations")
         return named | {ACTIVATIONS + name: value for name, value in activations.items()}
 
 
+@functools.cache
+def device_peaks() -> dict[str, float]:
+    """The most that each device computes, FLOP/s, by words of its name; sources are in peaks.yaml."""
+    rows = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text("utf-8"))
+    return {row["name"]: float(row["flops"]) for row in rows}
+
+
+def peak_of(name: str) -> float | None:
+    """The peak of the device that torch calls so; the first whole word that matches counts."""
+    return next((value for key, value in device_peaks().items() if re.search(rf"\b{key}\b", name.lower())), None)
+
+
+def device_peak(device: torch.device) -> float | None:
+    """None for CPUs (theirs depends on clock, cores and what else runs) and for unknown accelerators."""
+    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes so far: of the device, or of this process (ru_maxrss counts in KiB)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Stopwatch:
+    """Where the time between two log lines went.
+
+    Measured on the host, with two readings of its clock a micro-batch; what only the device knows is read at log steps,
+    when the host waits for it anyway.
+    """
+
+    def __init__(self, work: Work, world: World) -> None:
+        self._work, self._world, self._peak = work, world, device_peak(world.device)
+        self.start()
+
+    def start(self) -> None:
+        """Begin to count."""
+        self.data = 0.0
+        """Seconds that the loop has waited for micro-batches."""
+        self.checkpoint = 0.0
+        """Seconds that checkpoints have held the loop up."""
+        self.paused = 0.0
+        """Seconds that are no training: evaluations, checkpoints."""
+        self.steps = 0
+        self._since = time.perf_counter()
+
+    def read(self, engine: Engine, step: int, left: int) -> dict[str, Any]:
+        """The figures of time, bytes and memory since the last call, and begin anew; `left`: steps to the last one.
+
+        The device must have finished the step.
+        """
+        work, count = self._work, max(1, self.steps)
+        seconds = (time.perf_counter() - self._since - self.paused) / count
+        waited, sent = engine.take_communication()
+        data, communication = self.data / count, waited / count
+        tokens = work.tokens_per_step / seconds
+        per_device = tokens / self._world.size
+        found = {
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_device": per_device,
+            "samples_per_second": work.samples_per_step / seconds,
+            "eta_seconds": seconds * left,
+            "epoch": work.batches.epoch(step),
+            "step_seconds": seconds,
+            "data_seconds": data,
+            "compute_seconds": max(0.0, seconds - data - communication),
+            "communication_seconds": communication,
+            "checkpoint_seconds": self.checkpoint / count,
+            "memory_bytes": peak_memory(self._world.device),
+            "bytes_sent_per_step": round(sent / count),
+            "mfu": work.flops_per_token * per_device / self._peak if self._peak and work.flops_per_token else None,
+        }
+        self.start()
+        return found
+
+
 class Reporter:
     """Writes the figures of a run as it goes; on a worker that is not the first it writes nothing."""
 
-    def __init__(
-        self,
-        run: Path,
-        steps: int,
-        world_size: int,
-        round: int,
-        settings: Metrics,
-        first: bool,
-        configuration: dict[str, Any] | None = None,
-    ) -> None:
-        self._run, self._first, self._settings = run, first, settings
-        self._configuration = configuration or {}
+    def __init__(self, run: Path, config: Config, world: World) -> None:
+        self._run, self._config, self._first = run, config, world.first
         self._exporters: list[exporters.Exporter] = []
         self._pending: list[str] = []
-        self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": steps}
-        self._status |= {"world_size": world_size, "round": round, "message": ""}
+        self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
+        self._status |= {"world_size": world.size, "round": world.round, "message": ""}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
 
@@ -108,7 +184,7 @@ class Reporter:
         if path.exists():
             kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
             write_atomic(path, "".join(text + "\n" for text in kept))
-        self._exporters = exporters.start(self._settings, self._run, step, self._configuration, _failed)
+        self._exporters = exporters.start(self._config, self._run, step, _failed)
         self.status(state="starting")
 
     def status(self, **changes: Any) -> None:

@@ -9,7 +9,6 @@ from trainer import log
 from trainer.checkpoint.format import Checkpoint, list_checkpoints, load_optimizer, verify_checkpoint
 from trainer.config.schema import Config, resolved, stored
 from trainer.errors import UserError
-from trainer.parallel import world as distributed
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -56,11 +55,11 @@ def find(run: Path, world: World) -> Checkpoint | None:
     Each worker reads a part of its files, and none is waited for in one exchange: GPT-2 XL's 18.7 GB take longer than
     run.collective_timeout_seconds from a storage of 150 MB/s.
     """
-    for name in distributed.from_first(world, [path.name for path in reversed(list_checkpoints(run))]):
+    for name in world.from_first([path.name for path in reversed(list_checkpoints(run))]):
         path = run / "checkpoints" / name
         wait_for(path)
-        found = distributed.together(world, lambda path=path: verify_checkpoint(path, (world.rank, world.size)))
-        if not distributed.any_of(world, found is None)[0]:
+        found = world.together(lambda path=path: verify_checkpoint(path, (world.rank, world.size)))
+        if not world.any(found is None):
             return found
         if world.first:
             log.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)

@@ -1,0 +1,59 @@
+"""This node's processor: whether it can do what the training was planned for, and which core each thread runs on."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from trainer.contract import BIND_CORES
+from trainer.errors import UserError
+
+CPUINFO = Path("/proc/cpuinfo")
+KNOWN = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+"""Flags that a training may ask for: the matrix units and vector registers that oneDNN's kernels differ by."""
+OPENMP = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "close"}
+
+
+def require_capability(flag: str, cpuinfo: Path = CPUINFO) -> None:
+    """Raise UserError when the processor lacks `flag`; "" asks for nothing.
+
+    A training in bf16 on a processor without AMX runs, at a tenth of the speed, until somebody looks at the bill.
+    """
+    if not flag:
+        return
+    model, flags = read_processor(cpuinfo)
+    if flag not in flags:
+        present = [name for name in KNOWN if name in flags]
+        raise UserError(
+            f"require_capability: this node ({model}) has no {flag}, only {', '.join(present) or 'less'}; "
+            "use a machine type that has it (amx_bf16: Sapphire Rapids, such as c3-highmem-8), or remove the setting"
+        )
+
+
+def read_processor(cpuinfo: Path = CPUINFO) -> tuple[str, set[str]]:
+    """Name and usable flags of the first processor: one that the hypervisor or an old kernel hides is missing there."""
+    try:
+        first = cpuinfo.read_text().split("\n\n")[0]
+    except OSError:
+        first = ""
+    lines = (line.partition(":") for line in first.splitlines())
+    fields = {key.strip(): value.strip() for key, _, value in lines}
+    return fields.get("model name", "unknown processor"), set(fields.get("flags", fields.get("Features", "")).split())
+
+
+def bind_workers(workers: int) -> None:
+    """Let this process's children tie OpenMP's threads to cores, where those belong to the training (BIND_CORES=1).
+
+    Two threads that share a core share its matrix unit. Several workers on a node would all begin with the first core;
+    they are left to the scheduler. To be called after torch was imported: OpenMP ties the main thread when the library
+    is loaded, and whatever that thread starts later (gloo's, a checkpoint's writer) would stay on its one core.
+    """
+    if os.environ.get(BIND_CORES) == "1" and workers == 1:
+        for name, value in OPENMP.items():
+            os.environ.setdefault(name, value)
+
+
+def free_main_thread() -> None:
+    """Let this process's main thread run anywhere that its parent may; OpenMP's other threads stay where they are."""
+    if os.environ.get(BIND_CORES) == "1" and "OMP_PROC_BIND" in os.environ:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
