@@ -1,7 +1,7 @@
-"""What a cloud adds to a resource once it exists: ids, addresses, e-mails, in the provider's own form.
+"""What a cloud adds to a resource once it exists: ids, addresses, e-mails, by review/computed.yaml.
 
 Used where no cloud is: by the recording (review/recording.py) and by the stand-in provider plugin of the tests, so that
-both see the same values. Only outputs that the program reads are here; the others a program cannot have used.
+both see the same values.
 """
 
 from __future__ import annotations
@@ -9,19 +9,28 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from review import computed_aws, replaces
+from infra.eks.machines import REGIONS
+from infra.needs import load
+from review import replaces
 
 Inputs = Mapping[str, Any]
-#: (outputs beside the inputs, id)
-Made = tuple[dict[str, Any], str]
 
 DIGEST = "sha256:" + "0" * 64
 #: Ends what the cloud will only know when it has made a resource anew.
 ANEW = "-anew"
-#: Looks like a certificate authority, and is none.
-CERTIFICATE = base64.b64encode(b"certificate of a recorded cluster").decode()
+#: The account of AWS in every recording.
+ACCOUNT = "123456789012"
+#: Stands for a token of ECR.
+PASSWORD = "password-of-a-recorded-registry"
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return load(Path(__file__).with_name("computed.yaml"))
 
 
 def outputs(type_: str, name: str, inputs: Inputs, project: str) -> tuple[str, dict[str, Any]]:
@@ -33,15 +42,75 @@ def outputs(type_: str, name: str, inputs: Inputs, project: str) -> tuple[str, d
         project: what the provider is configured for: a project of Google Cloud, or a region of AWS.
     """
     if type_.startswith("kubernetes:"):
-        find = _kubernetes_service if type_ == "kubernetes:core/v1:Service" else _kubernetes
+        added = _kubernetes(type_, name, inputs)
+    elif type_ == "docker-build:index:Image":
+        tag = (inputs.get("tags") or ["image:latest"])[0]
+        added = {"id": tag, "ref": f"{tag.rsplit(':', 1)[0]}@{DIGEST}", "digest": DIGEST}
     elif type_.endswith(":BuildahImage"):
-        find = _buildah_image
-    elif found := _TABLE.get(type_) or computed_aws.TABLE.get(type_):
-        find = found
+        reference = f"{inputs['target'].rsplit(':', 1)[0]}@{DIGEST}"
+        added = {"id": reference, "reference": reference}
     else:
-        return name, dict(inputs)
-    added, id_ = find(inputs.get("name") or name, inputs, inputs.get("project") or project)
+        added = _by_table(type_, inputs.get("name") or name, inputs, project)
+    id_ = added.pop("id", name)
     return id_, _merged(dict(inputs), added)
+
+
+def _by_table(type_: str, name: str, inputs: Inputs, where: str) -> dict[str, Any]:
+    place = {"region": where, "place": f"{where}/{name}", "account": ACCOUNT}
+    given = {**place, **inputs, "name": name, "project": inputs.get("project") or where}
+    known = _Known({key: _Text(value) for key, value in given.items()})
+    added: dict[str, Any] = {}
+    entry = _table().get(type_, {})
+    # A merge key of YAML puts what it brings first.
+    for key, template in sorted(entry.items(), key=lambda item: item[0] != "id"):
+        name_ = key.removesuffix("?")
+        if name_ == key or inputs.get(name_):
+            added[name_] = _filled(template, known)
+            known[name_] = _Text(added[name_])
+    return added
+
+
+class _Known(dict[str, "_Text"]):
+    """What is known while an entry of the table is filled; an input that is not given stands for itself."""
+
+    def __missing__(self, key: str) -> _Text:
+        return _Text(key)
+
+
+class _Text(str):
+    """A text with the forms that the table asks for."""
+
+    def __format__(self, form: str) -> str:
+        digits = hashlib.sha256(self.encode()).hexdigest()
+        if form.startswith(("hex", "HEX")):
+            found = digits[: int(form[3:])]
+            return found if form.startswith("hex") else found.upper()
+        if form == "uuid":
+            return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]))
+        if form in ("number", "number10"):
+            return str(_number(self) % 10**10 if form == "number10" else _number(self))
+        if form == "host":
+            return self.removeprefix("https://")
+        return address(self, form) if form else str(self)
+
+
+def _filled(template: Any, known: _Known) -> Any:
+    if isinstance(template, dict):
+        return {key: _filled(value, known) for key, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(value, known) for value in template]
+    return template.format_map(known) if isinstance(template, str) else template
+
+
+def _kubernetes(type_: str, name: str, inputs: Inputs) -> dict[str, Any]:
+    metadata = inputs.get("metadata") or {}
+    given, namespace = metadata.get("name") or name, metadata.get("namespace")
+    id_ = f"{namespace}/{given}" if namespace else given
+    added: dict[str, Any] = {"id": id_, "metadata": {"name": given}}
+    # A headless Service says "None" itself; any other gets an address that stays for its life.
+    if type_ == "kubernetes:core/v1:Service" and not (inputs.get("spec") or {}).get("clusterIP"):
+        added["spec"] = {"clusterIP": address(id_, "10.100")}
+    return added
 
 
 def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,121 +155,42 @@ def address(text: str, network: str = "10.0") -> str:
     return f"{network}.{number // 250 % 250}.{number % 250 + 1}"
 
 
-def _compute(kind: str, scope: str) -> Callable[[str, Inputs, str], Made]:
-    """A Compute Engine resource in a scope: global, region or zone."""
-
-    def made(name: str, inputs: Inputs, project: str) -> Made:
-        place = "global" if scope == "global" else f"{scope}s/{inputs.get(scope, scope)}"
-        id_ = f"projects/{project}/{place}/{kind}/{name}"
-        link = f"https://www.googleapis.com/compute/v1/{id_}"
-        return {"name": name, "project": project, "selfLink": link}, id_
-
-    return made
+def _project(given: Inputs, where: str) -> dict[str, Any]:
+    id_ = given["projectId"]
+    return {"id": f"projects/{id_}", "projectId": id_, "number": str(_number(id_))}
 
 
-def _router_nat(name: str, inputs: Inputs, project: str) -> Made:
-    return {"name": name}, f"{project}/{inputs.get('region')}/{inputs.get('router')}/{name}"
-
-
-def _service(_: str, inputs: Inputs, project: str) -> Made:
-    return {"project": project}, f"{project}/{inputs.get('service')}"
-
-
-def _account(_: str, inputs: Inputs, project: str) -> Made:
-    email = f"{inputs.get('accountId')}@{project}.iam.gserviceaccount.com"
-    id_ = f"projects/{project}/serviceAccounts/{email}"
-    unique = str(_number(email))
-    return {"email": email, "member": f"serviceAccount:{email}", "name": id_, "uniqueId": unique}, id_
-
-
-def _member(name: str, inputs: Inputs, project: str) -> Made:
-    return {"etag": "BwX"}, f"{project}/{inputs.get('role')}/{inputs.get('member')}"
-
-
-def _cluster(name: str, inputs: Inputs, project: str) -> Made:
-    location = inputs.get("location", "zone")
-    id_ = f"projects/{project}/locations/{location}/clusters/{name}"
-    dns = {"endpoint": f"gke-{_number(id_) % 10**10}.{location}.gke.goog"}
-    added = {
-        "name": name,
-        "endpoint": address(id_, "192.0"),
-        "masterAuth": {"clusterCaCertificate": CERTIFICATE},
-        "masterVersion": "1.34.1-gke.1000000",
-        "selfLink": f"https://container.googleapis.com/v1/{id_}",
-        "project": project,
+def _token(given: Inputs, region: str) -> dict[str, Any]:
+    account = given.get("registryId", ACCOUNT)
+    return {
+        "id": account,
+        "registryId": account,
+        "userName": "AWS",
+        "password": PASSWORD,
+        "authorizationToken": base64.b64encode(f"AWS:{PASSWORD}".encode()).decode(),
+        "expiresAt": "2026-11-22T12:00:00Z",
+        "proxyEndpoint": "",
     }
-    if inputs.get("controlPlaneEndpointsConfig"):
-        added["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": dns}
-    return added, id_
 
 
-def _node_pool(name: str, inputs: Inputs, project: str) -> Made:
-    id_ = f"projects/{project}/locations/{inputs.get('location')}/clusters/{inputs.get('cluster')}/nodePools/{name}"
-    return {"name": name, "project": project, "instanceGroupUrls": []}, id_
+def _offerings(given: Inputs, region: str) -> dict[str, Any]:
+    """By the table of zones."""
+    types = [name for filter_ in given["filters"] for name in filter_["values"]]
+    known = REGIONS[region]
+    pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
+    return {"id": region, "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
 
 
-def _filestore(name: str, inputs: Inputs, project: str) -> Made:
-    id_ = f"projects/{project}/locations/{inputs.get('location')}/instances/{name}"
-    return {"name": name, "networks": [{"ipAddresses": [address(id_, "10.200")]}]}, id_
+def _parameter(given: Inputs, region: str) -> dict[str, Any]:
+    """The release of an image for nodes, of a day that never was: no recording depends on the date."""
+    version = given["name"].removeprefix("/aws/service/eks/optimized-ami/").partition("/")[0]
+    return {"id": given["name"], "name": given["name"], "insecureValue": f"{version}.0-20261101", "type": "String"}
 
 
-def _repository(_: str, inputs: Inputs, project: str) -> Made:
-    location, name = inputs.get("location"), inputs.get("repositoryId")
-    id_ = f"projects/{project}/locations/{location}/repositories/{name}"
-    return {"name": name, "project": project, "registryUri": f"{location}-docker.pkg.dev/{project}/{name}"}, id_
-
-
-def _docker_image(_: str, inputs: Inputs, project: str) -> Made:
-    tag = (inputs.get("tags") or ["image:latest"])[0]
-    return {"ref": f"{tag.rsplit(':', 1)[0]}@{DIGEST}", "digest": DIGEST}, tag
-
-
-def _buildah_image(_: str, inputs: Inputs, project: str) -> Made:
-    reference = f"{inputs['target'].rsplit(':', 1)[0]}@{DIGEST}"
-    return {"reference": reference}, reference
-
-
-def _kubernetes(name: str, inputs: Inputs, project: str) -> Made:
-    metadata = inputs.get("metadata") or {}
-    given, namespace = metadata.get("name") or name, metadata.get("namespace")
-    added: dict[str, Any] = {"metadata": {"name": given}}
-    return added, f"{namespace}/{given}" if namespace else given
-
-
-def _kubernetes_service(name: str, inputs: Inputs, project: str) -> Made:
-    added, id_ = _kubernetes(name, inputs, project)
-    # A headless Service says "None" itself; any other gets an address that stays for its life.
-    if not (inputs.get("spec") or {}).get("clusterIP"):
-        added["spec"] = {"clusterIP": address(id_, "10.100")}
-    return added, id_
-
-
-_TABLE: dict[str, Callable[[str, Inputs, str], Made]] = {
-    "gcp:projects/service:Service": _service,
-    "gcp:compute/network:Network": _compute("networks", "global"),
-    "gcp:compute/subnetwork:Subnetwork": _compute("subnetworks", "region"),
-    "gcp:compute/router:Router": _compute("routers", "region"),
-    "gcp:compute/routerNat:RouterNat": _router_nat,
-    "gcp:compute/firewall:Firewall": _compute("firewalls", "global"),
-    "gcp:compute/disk:Disk": _compute("disks", "zone"),
-    "gcp:compute/resourcePolicy:ResourcePolicy": _compute("resourcePolicies", "region"),
-    "gcp:serviceaccount/account:Account": _account,
-    "gcp:projects/iAMMember:IAMMember": _member,
-    "gcp:serviceaccount/iAMMember:IAMMember": _member,
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": _member,
-    "gcp:container/cluster:Cluster": _cluster,
-    "gcp:container/nodePool:NodePool": _node_pool,
-    "gcp:filestore/instance:Instance": _filestore,
-    "gcp:artifactregistry/repository:Repository": _repository,
-    "docker-build:index:Image": _docker_image,
-}
-
-#: Functions that the program calls, and what they answer; AWS's are in computed_aws.py.
+#: Functions that the program calls, and what they answer for a project or a region.
 ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
-    "gcp:organizations/getProject:getProject": lambda given, _: {
-        "id": f"projects/{given['projectId']}",
-        "projectId": given["projectId"],
-        "number": str(_number(given["projectId"])),
-    },
-    **computed_aws.ANSWERS,
+    "gcp:organizations/getProject:getProject": _project,
+    "aws:ecr/getAuthorizationToken:getAuthorizationToken": _token,
+    "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": _offerings,
+    "aws:ssm/getParameter:getParameter": _parameter,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from local.plugin.errors import PluginError
-from review import computed, computed_aws
+from review import computed
 
 from .account import Account, Inputs
 
@@ -222,7 +222,7 @@ def create(account: Account, type_: str, name: str, inputs: Inputs) -> tuple[str
     given = _arguments(account, how, how.create, inputs) if how.create else {}
     answer = account.call(how.service, how.create, **given) if how.create and how.emulated else {}
     real = jmespath.search(how.id, answer) if how.id and answer else ""
-    return real or id_, _in_account(outputs, {computed_aws.ACCOUNT: account.number, **({id_: real} if real else {})})
+    return real or id_, _in_account(outputs, {computed.ACCOUNT: account.number, **({id_: real} if real else {})})
 
 
 def update(account: Account, type_: str, inputs: Inputs) -> None:

@@ -32,7 +32,8 @@ class AwsResources(Resources):
         if account is None:
             if VARIABLE not in os.environ:
                 raise PluginError(f"no AWS is emulated: set {VARIABLE}")
-            account = Account(*os.environ[VARIABLE].split(), region)
+            endpoint, number = os.environ[VARIABLE].split()
+            account = Account(endpoint, number, region)
         self.account = account
 
     def _named(self, token: str) -> str:
