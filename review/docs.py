@@ -1,6 +1,6 @@
 """Write the parts of the documentation that come from the code.
 
-Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/infra/test_docs.py fails when one is stale.
+Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test_docs.py fails when one is stale.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import grimp
+
 from cli import CommandError
 from infra.cost import comparison
 from infra.stackfiles import ROOT
-from review import layers
 from review.graph import draw
 from review.reference import table
+from trainer import reference
 
 Parts = dict[str, Callable[[], str]]
 
@@ -24,13 +26,43 @@ def _picture(mermaid: str) -> str:
     return f"```mermaid\n{mermaid}\n```"
 
 
+#: What a reader has to know of the house; tests, benches, commands and the policy pack look at all of it.
+LAYERS = {
+    "infra": "infra/: what a cloud bills",
+    "workloads": "workloads/: what runs on any cluster",
+    "trainer": "trainer/: what runs in the container",
+    "local": "local/: one machine as a cloud",
+}
+
+
+def imports() -> list[tuple[str, str]]:
+    """Pairs (part of the program, what it imports)."""
+    graph = grimp.build_graph(*LAYERS, cache_dir=None)
+    program = re.findall(r"^(?:from|import) (\w+)", (ROOT / "__main__.py").read_text(), re.MULTILINE)
+    pairs = {("__main__", used) for used in program if used in LAYERS}
+    for user in LAYERS:
+        for used in LAYERS.keys() - {user}:
+            if graph.direct_import_exists(importer=user, imported=used, as_packages=True):
+                pairs.add((user, used))
+    return sorted(pairs)
+
+
+def layers() -> str:
+    """The flowchart of `imports`."""
+    says = {"__main__": "__main__.py: the whole program", **LAYERS}
+    boxes = [f'  {part}["{text}"]' for part, text in says.items()]
+    return "\n".join(["flowchart TD", *boxes, *(f"  {user} --> {used}" for user, used in imports())])
+
+
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ARCHITECTURE: {
-        "layers": lambda: _picture(layers.draw()),
+        "layers": lambda: _picture(layers()),
         "diagram local": lambda: _picture(draw("local")),
     },
     ROOT / "docs" / "configuration.md": {"configuration": table},
+    ROOT / "docs" / "training.md": {"settings": reference.settings},
+    ROOT / "docs" / "metrics.md": {"figures": reference.figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
     ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
     ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},

@@ -1,22 +1,14 @@
-"""Writes the tables of docs/training.md and docs/metrics.md from docstrings: `python -m trainer.reference`.
-
-Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/trainer/test_docs.py fails when one is stale.
-"""
+"""The tables of docs/training.md and docs/metrics.md, from docstrings; `make docs` writes them."""
 
 import ast
 import inspect
 import json
-import re
-import sys
 import textwrap
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from trainer.config import schema as config
 from trainer.train import metrics
-
-DOCS = Path(__file__).parents[1] / "docs"
 
 
 def docstrings(cls: type) -> dict[str, str]:
@@ -60,30 +52,6 @@ def figures() -> str:
     return "\n".join(["| figure | meaning |", "|---|---|", *rows])
 
 
-PARTS = {"training.md": {"settings": settings}, "metrics.md": {"figures": figures}}
-
-
-def refreshed(name: str, text: str) -> str:
-    """`text` of docs/`name` with its generated parts written anew. Raises LookupError when their marks are missing."""
-    for part, content in PARTS[name].items():
-        marks = re.compile(f"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
-        if not marks.search(text):
-            raise LookupError(f"no '<!-- {part} --> ... <!-- /{part} -->' in docs/{name} to write that part into")
-        text = marks.sub(lambda match, content=content: f"{match[1]}{content()}\n{match[2]}", text)
-    return text
-
-
-def main() -> int:
-    try:
-        for name in PARTS:
-            path = DOCS / name
-            path.write_text(refreshed(name, path.read_text("utf-8")), encoding="utf-8")
-    except (OSError, LookupError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _shown(default: Any) -> str:
     if default == "":
         return "empty"
@@ -92,7 +60,3 @@ def _shown(default: Any) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,12 +19,6 @@ from trainer.config import values as config_values
 from trainer.train import metrics
 
 
-@pytest.mark.parametrize("name", sorted(reference.PARTS))
-def test_generated_parts_are_current(name: str) -> None:
-    text = (ROOT / "docs" / name).read_text("utf-8")
-    assert text == reference.refreshed(name, text), "run `python -m trainer.reference`"
-
-
 def test_every_setting_and_every_figure_has_a_sentence() -> None:
     missing = [
         f"{section.name}.{item.name}"

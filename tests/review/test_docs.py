@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.clouds import keys
-from review import layers
-from review.docs import ARCHITECTURE, DOCUMENTS, refreshed
+from review.docs import ARCHITECTURE, DOCUMENTS, imports, refreshed
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -25,7 +24,7 @@ def test_a_document_without_marks_is_refused() -> None:
 
 def test_the_layers_are_those_of_the_design() -> None:
     """Infrastructure knows no workload, the trainer knows neither, and nothing needs the local node."""
-    drawn = set(layers.arrows())
+    drawn = set(imports())
     assert {("__main__", "infra"), ("__main__", "workloads"), ("workloads", "infra")} <= drawn
     assert not [user for user, used in drawn if used in ("__main__", "local")]
     assert not [user for user, used in drawn if user == "trainer" or (user, used) == ("infra", "workloads")]
