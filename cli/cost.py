@@ -44,4 +44,4 @@ def show(stack: str, bill: Estimate, hours: float | None) -> None:
     for note in bill.notes:
         console.print(note, style="dim")
     if bill.unknown:
-        console.print(f"No list price is known for: {'; '.join(bill.unknown)} (prices.py).", style="yellow")
+        console.print(f"No list price is known for: {'; '.join(bill.unknown)} (prices.yaml).", style="yellow")

@@ -1,7 +1,7 @@
 """What a stack costs per hour by list prices, at rest and at full size.
 
 At rest is the time between trainings: the control plane, one small node, storage. At full size every pool has its most
-nodes. Each cloud has its items in cost.py and its prices, with their date, in prices.py of its folder; discounts,
+nodes. Each cloud has its items in cost.py and its prices, with their date, in prices.yaml of its folder; discounts,
 taxes, traffic and logs are not in the figures.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 #: What the cluster's own pods on a worker node ask for, (CPU, GiB), on top of what the kubelet reserves. GKE: node
 #: agent, fluent-bit, metrics and Prometheus collectors, CSI drivers, metadata server, device plugin, DCGM exporter;
@@ -36,7 +36,7 @@ class Machine:
     """Local SSDs that the machine always has."""
     boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
     zones: frozenset[str] | None = None
-    """Where it is offered, as of DATE; None: nearly everywhere, `trainyard doctor` asks."""
+    """Where it is offered, as of the date in zones.yaml; None: nearly everywhere, `trainyard doctor` asks."""
     capability: str | None = None
     """Processor flag that the training is fast with, checked when it starts."""
     compact: bool = True
@@ -45,12 +45,19 @@ class Machine:
     """Whether hyperthreads can be switched off (threads per core 1)."""
     max_pods: int = 110
     """What the node's network addresses allow; the kubelet of EKS reserves memory by it."""
+    system: bool = False
+    """For the system pool, and not for training."""
     efa: bool = False
     """Whether an Elastic Fabric Adapter can be attached: the network between nodes without the kernel's TCP."""
 
     def threads(self, per_core: int | None) -> int:
         """Logical processors with `per_core` threads on each core; None: as the machine comes, two."""
         return self.vcpus // 2 * (per_core or 2)
+
+
+def machine_type(**fields: Any) -> Machine:
+    """A machine type as a data file has it: lists for tuples."""
+    return Machine(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
 
 
 def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:

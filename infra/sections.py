@@ -57,7 +57,8 @@ class ClusterConfig(Section):
 class NodesConfig(Section):
     machine_type: str
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
-    infra/catalog.py and infra/eks/machines.py list them."""
+    infra/gke/machines.yaml
+    and infra/eks/machines.yaml list them."""
     alternatives: tuple[str, ...] = Field(default=(), max_length=10)
     """With kind eks: larger instance types with the same accelerators, any of which AWS may take, whatever their order.
     Pods ask for what fits the first."""

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.eks.machines import REGIONS
+from infra.eks.machines import regions
 from infra.needs import load
 from review import replaces
 
@@ -176,7 +176,7 @@ def _token(given: Inputs, region: str) -> dict[str, Any]:
 def _offerings(given: Inputs, region: str) -> dict[str, Any]:
     """By the table of zones."""
     types = [name for filter_ in given["filters"] for name in filter_["values"]]
-    known = REGIONS[region]
+    known = regions()[region]
     pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
     return {"id": region, "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
 

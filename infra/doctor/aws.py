@@ -17,7 +17,7 @@ from infra.config import StackConfig
 from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere, images
 from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.eks.machines import REGIONS
+from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
@@ -111,7 +111,7 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
         yield unchecked("zones", str(reason))
         return
     known = {zone["ZoneId"]: zone["ZoneName"] for zone in answer["AvailabilityZones"]}
-    home = REGIONS[eks.region].home
+    home = regions()[eks.region].home
     for zone in home:
         if zone not in known:
             why = (

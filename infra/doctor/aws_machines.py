@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks import prices
-from infra.eks.machines import REGIONS
+from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
@@ -28,7 +28,7 @@ def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Find
     """Machine types in the zones that shall have them: EKS refuses a group of nodes where one is missing."""
     for name, zones in (
         *((name, eks.zones) for name in worker_types(nodes)),
-        (eks.system_machine_type, REGIONS[eks.region].home),
+        (eks.system_machine_type, regions()[eks.region].home),
     ):
         try:
             answer = amazon.ask(

@@ -13,7 +13,7 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
-from infra.eks.machines import REGIONS, machines
+from infra.eks.machines import machines, regions
 from infra.eks.section import EksConfig
 from infra.needs import shown
 from infra.owner import is_marked
@@ -127,7 +127,7 @@ def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
             return
         yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
         # The zone that infra/eks/network.py takes.
-        here = [{"Name": "availability-zone-id", "Values": [REGIONS[config.section(EksConfig).region].home[0]]}]
+        here = [{"Name": "availability-zone-id", "Values": [regions()[config.section(EksConfig).region].home[0]]}]
         subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
         alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
         gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)

@@ -13,7 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
-from infra.eks.machines import REGIONS, ZONES_DATE
+from infra.eks.machines import regions, zones_date
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
@@ -39,12 +39,12 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
     types = (nodes.machine_type, *nodes.alternatives)
     by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
     answer = _ask(
-        f"which zones offer {', '.join(types)}; what it said on {ZONES_DATE} is taken",
+        f"which zones offer {', '.join(types)}; what it said on {zones_date()} is taken",
         lambda: aws.ec2.get_instance_type_offerings(
             location_type="availability-zone-id", filters=[by_type], opts=pulumi.InvokeOptions(provider=provider)
         ),
     )
-    region = REGIONS[eks.region]
+    region = regions()[eks.region]
     if answer is None:
         pairs = {(zone, name) for zone in {*region.zones, *eks.zones} for name in types if region.offers(name, zone)}
     else:

@@ -1,4 +1,4 @@
-"""The bill of a stack on AWS; prices are in prices.py."""
+"""The bill of a stack on AWS; prices are in prices.yaml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     workers = prices.machine(region, nodes.machine_type, spot=spot)
     title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
     lines = [
-        always("EKS control plane", prices.EKS_CLUSTER),
+        always("EKS control plane", prices.FEES["cluster"]),
         counted(f"{eks.system_machine_type}, system", 1, eks.system_nodes, system),
         _disks("system boot disks", region, SYSTEM_DISK_GIB, 1, eks.system_nodes),
         counted(title, 0, nodes.max, workers),
@@ -30,9 +30,9 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
         _storage(config, region),
     ]
     if eks.secrets_encryption:
-        lines.append(always("KMS key", monthly(1, prices.KMS_KEY)))
+        lines.append(always("KMS key", monthly(1, prices.FEES["key"])))
     if images_gib:
-        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
+        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.FEES["registry_gib"])))
     return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
 
 
@@ -44,9 +44,9 @@ def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
 def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
     """The way out: one gateway with its address, or an address for each node."""
     if eks.public_nodes:
-        return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.PUBLIC_ADDRESS)]
+        return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.FEES["public_address"])]
     found = prices.REGIONS.get(eks.region)
-    return [always("NAT gateway and its address", found.nat + prices.PUBLIC_ADDRESS if found else None)]
+    return [always("NAT gateway and its address", found.nat + prices.FEES["public_address"] if found else None)]
 
 
 def _storage(config: StackConfig, region: str) -> Line:
@@ -58,10 +58,14 @@ def _notes(config: StackConfig) -> list[str]:
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
     if nodes.consumption == "spot":
-        notes.append("Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.py).")
+        notes.append(
+            "Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.yaml)."
+        )
     if eks.logs:
         kinds = ", ".join(eks.logs)
-        notes.append(f"CloudWatch bills {prices.LOGS_GB:.2f} USD for each GB of the control plane's logs ({kinds}).")
+        notes.append(
+            f"CloudWatch bills {prices.FEES['logs_gb']:.2f} USD for each GB of the control plane's logs ({kinds})."
+        )
     if nodes.fallback == "on_demand":
         each = prices.machine(eks.region, nodes.machine_type)
         full = "at no known price" if each is None else f"for {nodes.max * each:.2f} USD an hour"

@@ -22,7 +22,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
-from infra.eks.machines import REGIONS
+from infra.eks.machines import regions
 from infra.eks.scope import ADDRESS, PART, Scope
 from infra.eks.section import EksConfig
 from infra.scope import NETWORK
@@ -69,7 +69,7 @@ def build(config: StackConfig, scope: Scope) -> Network:
         table = _table("private", scope, vpc)
         way_out = [outside, _route("private", scope, table, nat_gateway_id=nat.id)]
     blocks = list(ipaddress.IPv4Network(eks.vpc_cidr).subnets(prefixlen_diff=NODE_BITS))
-    home = REGIONS[eks.region].home
+    home = regions()[eks.region].home
     # By the zone's number: another order of the zones, or one more, changes no subnet.
     subnets = {
         zone: _subnet(f"nodes-{zone}", scope, vpc, zone, blocks[int(zone[-1]) - 1], public=eks.public_nodes)
@@ -100,7 +100,7 @@ def _nat(
     out: aws.ec2.Route,
 ) -> tuple[aws.ec2.NatGateway, aws.ec2.RouteTableAssociation]:
     """The gateway, in a public subnet of its own."""
-    subnet = _subnet("nat", scope, vpc, REGIONS[scope.region].home[0], block)
+    subnet = _subnet("nat", scope, vpc, regions()[scope.region].home[0], block)
     # An internet gateway cannot be detached while an address of its network is in use.
     address = aws.ec2.Eip(
         "nat", domain="vpc", tags=scope.named("nat"), opts=scope.options(depends_on=[gateway], timeouts=ADDRESS)

@@ -26,7 +26,7 @@ from infra.eks import templates
 from infra.eks.asked import GPU_IMAGE, IMAGE
 from infra.eks.cluster import security_group
 from infra.eks.identity import OWNER, Identity
-from infra.eks.machines import REGIONS
+from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
 from infra.eks.section import EksConfig
@@ -129,7 +129,7 @@ def system_group(groups: Groups) -> aws.eks.NodeGroup:
     eks = groups.config.section(EksConfig)
     return groups.group(
         "system",
-        REGIONS[eks.region].home,
+        regions()[eks.region].home,
         templates.launch_template("system", groups.scope, SYSTEM_DISK_GIB),
         IMAGE,
         range(1, eks.system_nodes + 1),

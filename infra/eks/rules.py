@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from infra.config import Rule, StackConfig
-from infra.eks.machines import REGIONS, default_zones, system, workers
+from infra.eks.machines import default_zones, regions, system, workers
 from infra.eks.section import EksConfig
 from infra.machine import DAEMONS, allocatable, nearest
 from infra.sections import NodesConfig, StorageConfig
@@ -31,13 +31,13 @@ NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 def _place(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     if eks.region.startswith(ELSEWHERE):
-        yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(REGIONS)}"
-    elif eks.region not in REGIONS:
-        close = difflib.get_close_matches(eks.region, REGIONS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(REGIONS)}"
+        yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(regions())}"
+    elif eks.region not in regions():
+        close = difflib.get_close_matches(eks.region, regions(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(regions())}"
         yield f"eks.region: the zones of '{eks.region}' are not known (infra/eks/zones.yaml); {hint}"
     else:
-        known = REGIONS[eks.region].zones
+        known = regions()[eks.region].zones
         prefix = known[0].partition("-")[0]
         if foreign := [zone for zone in eks.zones if zone.partition("-")[0] != prefix]:
             yield f"eks.zones: {', '.join(foreign)} is not in region {eks.region}; allowed: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The bill of a stack on Google Cloud; prices are in prices.py."""
+"""The bill of a stack on Google Cloud; prices are in prices.yaml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     region = gke.region
     lines = [
-        always("GKE control plane", prices.GKE_CLUSTER),
+        always("GKE control plane", prices.FEES["cluster"]),
         _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
         _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
         _nodes(_workers_title(nodes), region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
@@ -29,7 +29,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
         _storage(config, region),
     ]
     if images_gib:
-        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.REGISTRY_GIB)))
+        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.FEES["registry_gib"])))
     return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
 
 
@@ -63,7 +63,8 @@ def _local_ssds(region: str, config: StackConfig) -> list[Line]:
 
 def _nat(gke: GkeConfig, nodes: NodesConfig) -> Line:
     def price(vms: int) -> float:
-        return min(vms * prices.NAT_VM, prices.NAT_MOST) + prices.NAT_ADDRESS
+        fees = prices.FEES
+        return min(vms * fees["nat_machine"], fees["nat_most"]) + fees["nat_address"]
 
     return Line("Cloud NAT and its address", price(1), price(gke.system_nodes + nodes.max))
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.config import StackConfig
-from infra.gke.machines import DATE
+from infra.gke.machines import zones_date
 from infra.gke.pools import zones
 from infra.gke.section import GkeConfig
 from infra.sections import NodesConfig
@@ -38,7 +38,8 @@ def by_table(config: StackConfig) -> Iterator[str]:
             continue
         region = zone.rsplit("-", 1)[0]
         near = sorted(each for each in machine.zones if each.startswith(f"{region}-")) or sorted(machine.zones)
-        yield f"{_key(config)}: {machine.name} is not offered in {zone} (as of {DATE}); allowed: {', '.join(near)}"
+        said = f"{machine.name} is not offered in {zone} (as of {zones_date()})"
+        yield f"{_key(config)}: {said}; allowed: {', '.join(near)}"
 
 
 def problems(config: StackConfig) -> list[str]:

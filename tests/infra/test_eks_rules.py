@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.config import ConfigError
-from infra.eks.machines import REGIONS, default_zones, machines, system, workers
+from infra.eks.machines import default_zones, machines, regions, system, workers
 from infra.eks.nodes import AUTOSCALER_IMAGES
 from infra.eks.section import EksConfig
 from infra.machine import allocatable
@@ -36,7 +36,7 @@ def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
 def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named() -> None:
     config = parse(changed(STACK, eks={"region": "us-west-2", "zones": []}), STACK)
     assert config.section(EksConfig).zones == ("usw2-az1", "usw2-az2", "usw2-az3"), "usw2-az4 has no g4dn"
-    for region in REGIONS:
+    for region in regions():
         assert 1 <= len(default_zones(region, "g4dn.xlarge")) <= 4
 
 

@@ -12,7 +12,9 @@ import moto
 import pulumi
 import pytest
 
-from infra.eks.machines import NO_CONTROL_PLANE, REGIONS, machines, system
+from infra.eks.machines import machines, regions, system
+from infra.needs import load
+from infra.stackfiles import ROOT
 from review import computed
 from review.recording import Recording, record
 from tests.infra.recorded import changed
@@ -98,19 +100,19 @@ def test_nodes_get_the_newest_image_or_the_one_that_is_pinned(monkeypatch: pytes
     assert pinned.one("NodeGroup", "system").inputs["releaseVersion"] == "1.36.0-20260901"
 
 
-@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("region", regions())
 def test_the_table_is_what_aws_answered(region: str) -> None:
     """moto ships AWS's answers, from which its own are given."""
     path = Path(moto.__file__).parent / f"ec2/resources/instance_type_offerings/availability-zone-id/{region}.json.gz"
     offered = {(item["Location"], item["InstanceType"]) for item in json.loads(gzip.decompress(path.read_bytes()))}
-    table = REGIONS[region]
+    table = regions()[region]
     for zone in table.zones:
         for name in machines():
             assert table.offers(name, zone) == ((zone, name) in offered), f"{name} in {zone}"
 
 
 def test_the_home_zones_of_every_region_take_a_control_plane_and_every_system_machine() -> None:
-    for region, table in REGIONS.items():
+    for region, table in regions().items():
         assert len(table.home) == 2, region
-        assert not set(table.home) & set(NO_CONTROL_PLANE)
+        assert not set(table.home) & set(load(ROOT / "infra/eks/zones.yaml")["no_control_plane"])
         assert all(table.offers(name, zone) for name in system() for zone in table.home)
