@@ -9,17 +9,15 @@ from infra.living import hold, remember
 from infra.parse import parse
 from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
-from workloads.gpu_check import checked
-from workloads.namespace import Namespace
-from workloads.node_software import install
+from workloads.gpu_check import check_nodes
+from workloads.node_software import install_node_software
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import tokens
-from workloads.storage import claim, served, volume
+from workloads.secrets import store_tokens
+from workloads.storage import claim_volume, declare_volume_access, make_volume, serve_storage
 from workloads.tensorboard import TensorBoard
 from workloads.training import Training
-from workloads.volume_access import volume_access
-from workloads.workspace import Workspace
+from workloads.workspace import Namespace, Workspace
 
 stack = pulumi.get_stack()
 try:
@@ -33,21 +31,21 @@ except ConfigError as error:
     raise pulumi.RunError(str(error)) from None
 
 image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
-cluster = served(cluster, config.cluster.namespace, image)
-shared = volume(f"trainyard-{config.cluster.namespace}", cluster)
+cluster = serve_storage(cluster, config.cluster.namespace, image)
+shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config.cluster.namespace, cluster, config.training, depends_on=[shared] if shared else [])
-workspace = Workspace(cluster, namespace, image, claim(cluster, namespace, bound_to=shared))
+workspace = Workspace(cluster, namespace, image, claim_volume(cluster, namespace, bound_to=shared))
 remember(config, cluster, workspace.claim)
-secret = tokens(config.secrets, cluster, namespace)
+secret = store_tokens(config.secrets, cluster, namespace)
 
-software = install(cluster)
+software = install_node_software(cluster)
 rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
 dataset = Dataset("dataset", config, workspace, secret)
-check = checked(config, workspace, after=software)
+check = check_nodes(config, workspace, after=software)
 first = [*software, check] if check else software
 training = Training("training", config, workspace, dataset, rendezvous, secret, after=first)
-volume_access(workspace)
+declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)
 
-export(config, cluster, image, namespace, training, check)
+export(config, workspace, training, check)

@@ -13,16 +13,16 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import AUTOSCALER as NAME
 from infra.cluster import Autoscaler, Cluster
-from workloads.node_daemon import NAMESPACE
-from workloads.pod import component, container_security, environment, labels, pod_security, resources
+from workloads.pod import container_security, environment, metadata, pod_security, pod_template, resources, select
 
+#: The one namespace in which pods may be critical for their node.
+NAMESPACE = "kube-system"
 #: Names that cluster-autoscaler chooses itself: its lease, what it says of itself, and where it reads priorities.
 STATUS, PRIORITIES = "cluster-autoscaler-status", "cluster-autoscaler-priority-expander"
 #: `nobody`; the image has no user of its own.
 USER = 65534
 PORT = 8085
-#: After which a node that nothing needs goes, and for which nothing goes after one has come. Ten minutes, the default,
-#: of machines with accelerators cost more than the odd node that is wanted again.
+#: Remove a node after this idle time, and none so soon after one was added. The default of ten minutes costs GPU money.
 IDLE = "3m"
 
 
@@ -39,20 +39,16 @@ class ClusterAutoscaler(pulumi.ComponentResource):
         ranks = "\n".join(f"{rank + 1}: {json.dumps(names)}" for rank, names in wanted.items()) + '\n1: [".*"]\n'
         priorities = k8s.core.v1.ConfigMap(
             f"{NAME}-priorities",
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=PRIORITIES, namespace=NAMESPACE, labels=labels(NAME)),
+            metadata=metadata(NAME, NAMESPACE, PRIORITIES),
             data={"priorities": ranks},
             opts=opts,
         )
         granted = _rights(opts)
         k8s.apps.v1.Deployment(
             NAME,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=NAMESPACE, labels=labels(NAME)),
+            metadata=metadata(NAME, NAMESPACE, NAME),
             spec=k8s.apps.v1.DeploymentSpecArgs(
-                replicas=1,
-                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)), spec=_pod(settings)
-                ),
+                replicas=1, selector=select(NAME), template=pod_template(NAME, _pod(settings))
             ),
             opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted])),
         )
@@ -97,8 +93,8 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
 
 def _rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     """It reads what a scheduler reads, drains nodes, and writes its lease and its status."""
-    meta, rbac = k8s.meta.v1.ObjectMetaArgs, k8s.rbac.v1
-    here = meta(name=NAME, namespace=NAMESPACE, labels=labels(NAME))
+    rbac = k8s.rbac.v1
+    here, anywhere = metadata(NAME, NAMESPACE, NAME), metadata(NAME, name=f"trainyard-{NAME}")
     account = k8s.core.v1.ServiceAccount(NAME, metadata=here, opts=opts)
     subjects = [rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=NAMESPACE)]
 
@@ -119,7 +115,7 @@ def _rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     ]
     role = rbac.ClusterRole(
         NAME,
-        metadata=meta(name=f"trainyard-{NAME}", labels=labels(NAME)),
+        metadata=anywhere,
         rules=[
             rule("", seen, look),
             rule("apps", ["daemonsets", "replicasets", "statefulsets"], look),
@@ -152,7 +148,7 @@ def _rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     return [
         rbac.ClusterRoleBinding(
             NAME,
-            metadata=meta(name=f"trainyard-{NAME}", labels=labels(NAME)),
+            metadata=anywhere,
             role_ref=rbac.RoleRefArgs(api_group=api, kind="ClusterRole", name=role.metadata.name),
             subjects=subjects,
             opts=opts,

@@ -12,9 +12,11 @@ from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from workloads.layout import DATA, dataset_folder, weights_folder
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
+    await_annotations,
     container_security,
     environment,
-    labels,
+    metadata,
+    pod_template,
     resources,
     trainer_mounts,
     trainer_pod,
@@ -46,23 +48,17 @@ class Dataset(pulumi.ComponentResource):
         account = self._account(workspace)
         self.job = k8s.batch.v1.Job(
             name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=f"dataset-{text.name}-{identity}",
-                namespace=workspace.namespace.name,
-                labels=labels("dataset"),
-                annotations={
-                    "pulumi.com/timeoutSeconds": str(text.timeout_minutes * 60),
-                    # A failed Job is made again by the next `pulumi up`.
-                    "pulumi.com/replaceUnready": "true",
-                },
+            metadata=metadata(
+                "dataset",
+                workspace.namespace.name,
+                f"dataset-{text.name}-{identity}",
+                # A failed Job is made again by the next `pulumi up`.
+                await_annotations(text.timeout_minutes),
             ),
             spec=k8s.batch.v1.JobSpecArgs(
                 # A second try helps with a node that went away, not with bad input.
                 backoff_limit=2,
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("dataset")),
-                    spec=_pod(text, command, fetch, workspace, tokens, account),
-                ),
+                template=pod_template("dataset", _pod(text, command, fetch, workspace, tokens, account)),
             ),
             # Never two that write the same shards.
             opts=pulumi.ResourceOptions.merge(
@@ -78,12 +74,7 @@ class Dataset(pulumi.ComponentResource):
             return None
         return k8s.core.v1.ServiceAccount(
             READER,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=READER,
-                namespace=workspace.namespace.name,
-                labels=labels("dataset"),
-                annotations=dict(annotations) or None,
-            ),
+            metadata=metadata("dataset", workspace.namespace.name, READER, annotations),
             automount_service_account_token=False,
             opts=workspace.owned(self),
         )

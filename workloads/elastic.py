@@ -13,8 +13,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
-from workloads.namespace import Namespace
 from workloads.pod import labels
+from workloads.workspace import Namespace
 
 #: The most pods that a Job may be scaled to: the limit of workers.count. A limit that is never reached costs the first
 #: round, and one with newcomers, a last call of 5 s.
@@ -51,7 +51,7 @@ def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[st
     return {**workers.model_dump(exclude={"count"} if elastic else set()), "nodes": nodes}
 
 
-def size(workers: WorkersConfig) -> dict[str, Any]:
+def job_size(workers: WorkersConfig) -> dict[str, Any]:
     """FIELDS and their values."""
     pods = workers.count + workers.spares
     # An index that failed too often stays empty; with fewer than `min` left nothing could train.
@@ -70,7 +70,7 @@ def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: 
             labels=labels("trainer"),
             annotations={"pulumi.com/patchForce": "true", "pulumi.com/skipAwait": "true"},
         ),
-        spec=k8s.batch.v1.JobSpecPatchArgs(**size(workers)),
+        spec=k8s.batch.v1.JobSpecPatchArgs(**job_size(workers)),
         opts=pulumi.ResourceOptions(
             parent=job,
             depends_on=[job],

@@ -14,22 +14,25 @@ import pulumi_kubernetes as k8s
 
 from infra.config import StackConfig
 from workloads.layout import DATA
-from workloads.namespace import Namespace
 from workloads.pod import (
+    CHECK_PRIORITY,
     STAYS,
     TRAINER_ENVIRONMENT,
+    await_annotations,
     component,
     container_security,
     environment,
     from_field,
-    labels,
+    make_priority_class,
+    metadata,
     node_environment,
+    pod_template,
     resources,
+    select,
     trainer_mounts,
     trainer_pod,
 )
-from workloads.priority import CHECK, priority_class
-from workloads.workspace import Workspace
+from workloads.workspace import Namespace, Workspace
 
 NAME = "gpu-check"
 #: Where the first pod listens for the others.
@@ -46,13 +49,7 @@ class GpuCheck(pulumi.ComponentResource):
     job: k8s.batch.v1.Job
     result: pulumi.Output[str]
 
-    def __init__(
-        self,
-        name: str,
-        config: StackConfig,
-        workspace: Workspace,
-        after: list[pulumi.Resource],
-    ):
+    def __init__(self, name: str, config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]):
         super().__init__("trainyard:workloads:GpuCheck", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
         workers, check, gbit = config.workers, config.check, workspace.cluster.workers.network_gbit
@@ -73,7 +70,7 @@ class GpuCheck(pulumi.ComponentResource):
         core = k8s.core.v1
         service = core.Service(
             name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels(NAME)),
+            metadata=metadata(NAME, namespace.name, NAME),
             spec=core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=component(NAME)),
             opts=opts,
         )
@@ -106,7 +103,7 @@ class GpuCheck(pulumi.ComponentResource):
             token=True,
             subdomain=NAME,
             restart_policy="Never",
-            priority_class_name=priority_class(NAME, CHECK, True, workspace.cluster, namespace.name, self),
+            priority_class_name=make_priority_class(NAME, CHECK_PRIORITY, workspace.cluster, namespace.name, self),
             node_selector=pool.node_selector or None,
             tolerations=list(pool.tolerations) or None,
         )
@@ -114,27 +111,13 @@ class GpuCheck(pulumi.ComponentResource):
         self.job = batch.Job(
             # Another measurement is another resource: a replaced one would keep the size that is ignored below.
             job_name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=job_name,
-                namespace=namespace.name,
-                labels=labels(NAME),
-                annotations={
-                    "pulumi.com/timeoutSeconds": str(check.timeout_minutes * 60),
-                    "pulumi.com/replaceUnready": "true",
-                },
-            ),
+            metadata=metadata(NAME, namespace.name, job_name, await_annotations(check.timeout_minutes)),
             spec=batch.JobSpecArgs(
                 completion_mode="Indexed",
                 completions=workers.count,
                 parallelism=workers.count,
                 backoff_limit=workers.count,
-                template=core.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(
-                        labels=labels(NAME),
-                        annotations=STAYS,
-                    ),
-                    spec=pod,
-                ),
+                template=pod_template(NAME, pod, STAYS),
             ),
             opts=pulumi.ResourceOptions.merge(
                 opts,
@@ -158,8 +141,7 @@ class GpuCheck(pulumi.ComponentResource):
         self, namespace: Namespace, config_map: str, opts: pulumi.ResourceOptions
     ) -> k8s.core.v1.ServiceAccount:
         """An account that may make ConfigMaps, and change the one of this name."""
-        meta = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels(NAME))
-        rbac = k8s.rbac.v1
+        meta, rbac = metadata(NAME, namespace.name, NAME), k8s.rbac.v1
         account = k8s.core.v1.ServiceAccount(NAME, metadata=meta, automount_service_account_token=False, opts=opts)
         role = rbac.Role(
             NAME,
@@ -185,12 +167,12 @@ class GpuCheck(pulumi.ComponentResource):
     def _policy(self, namespace: Namespace, opts: pulumi.ResourceOptions) -> None:
         """Among themselves, and to the API server, whose address no policy can name."""
         net = k8s.networking.v1
-        own = k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME))
+        own = select(NAME)
         peers = [net.NetworkPolicyPeerArgs(pod_selector=own)]
         api = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in API_PORTS]
         net.NetworkPolicy(
             NAME,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=namespace.name, labels=labels("network-policy")),
+            metadata=metadata("network-policy", namespace.name, NAME),
             spec=net.NetworkPolicySpecArgs(
                 pod_selector=own,
                 policy_types=["Ingress", "Egress"],
@@ -201,7 +183,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
 
 
-def checked(config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]) -> GpuCheck | None:
+def check_nodes(config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]) -> GpuCheck | None:
     """The check, when the configuration asks for it."""
     if not config.check.enabled:
         return None

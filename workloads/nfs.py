@@ -11,8 +11,19 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
 from infra.image import ContainerImage
-from workloads.pod import STAYS, TRAINER_ID, component, environment, labels, resources
-from workloads.priority import STORAGE, priority_class
+from workloads.pod import (
+    STAYS,
+    STORAGE_PRIORITY,
+    TRAINER_ID,
+    component,
+    environment,
+    labels,
+    make_priority_class,
+    metadata,
+    pod_template,
+    resources,
+    select,
+)
 
 NAME = "nfs-server"
 PORT = 2049
@@ -50,47 +61,40 @@ class NfsServer(pulumi.ComponentResource):
         text = configuration(disk.clients)
         settings = k8s.core.v1.ConfigMap(
             name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(namespace=space.metadata.name, labels=labels(NAME)),
+            metadata=metadata(NAME, space.metadata.name),
             data={"ganesha.conf": text},
             opts=opts,
         )
-        metadata = k8s.meta.v1.ObjectMetaArgs(name=NAME, namespace=space.metadata.name, labels=labels(NAME))
-        priority = priority_class(NAME, STORAGE, True, cluster, namespace, self)
+        described = metadata(NAME, space.metadata.name, NAME)
+        priority = make_priority_class(NAME, STORAGE_PRIORITY, cluster, namespace, self)
         k8s.policy.v1.PodDisruptionBudget(
             name,
-            metadata=metadata,
+            metadata=described,
             # No drain takes it: while it moves, which takes its disk a minute or two, every worker stands still. An
             # upgrade of GKE's nodes waits an hour for it at most, the deletion of a node pool not at all.
-            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(
-                max_unavailable=0, selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME))
-            ),
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=select(NAME)),
             opts=opts,
         )
         server = k8s.apps.v1.Deployment(
             name,
-            metadata=metadata,
+            metadata=described,
             spec=k8s.apps.v1.DeploymentSpecArgs(
                 replicas=1,
                 # The disk is attached to one node at a time.
                 strategy=k8s.apps.v1.DeploymentStrategyArgs(type="Recreate"),
-                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(
-                        labels=labels(NAME),
-                        annotations={
-                            # A disk that has grown is mounted anew, which makes its file system grow.
-                            "trainyard/disk-gib": str(size_gib),
-                            **STAYS,
-                        },
-                    ),
-                    spec=_pod(image.reference, claim.metadata.name, settings.metadata.name, priority),
+                selector=select(NAME),
+                template=pod_template(
+                    NAME,
+                    _pod(image.reference, claim.metadata.name, settings.metadata.name, priority),
+                    # A disk that has grown is mounted anew, which makes its file system grow.
+                    {"trainyard/disk-gib": str(size_gib), **STAYS},
                 ),
             ),
             opts=opts,
         )
         service = k8s.core.v1.Service(
             name,
-            metadata=metadata,
+            metadata=described,
             spec=k8s.core.v1.ServiceSpecArgs(
                 selector=component(NAME),
                 ports=[k8s.core.v1.ServicePortArgs(name="nfs", port=PORT, target_port=PORT)],
@@ -118,7 +122,7 @@ def _disk_claim(
     """The disk as a volume of the cluster: made here, never by a provisioner, so that Pulumi owns what is billed."""
     volume = k8s.core.v1.PersistentVolume(
         name,
-        metadata=k8s.meta.v1.ObjectMetaArgs(name=f"{namespace}-disk", labels=labels("storage")),
+        metadata=metadata("storage", name=f"{namespace}-disk"),
         spec=k8s.core.v1.PersistentVolumeSpecArgs(
             capacity={"storage": f"{size_gib}Gi"},
             access_modes=["ReadWriteOnce"],
@@ -130,12 +134,7 @@ def _disk_claim(
     )
     return k8s.core.v1.PersistentVolumeClaim(
         name,
-        metadata=k8s.meta.v1.ObjectMetaArgs(
-            name="disk",
-            namespace=space.metadata.name,
-            labels=labels("storage"),
-            annotations={"pulumi.com/skipAwait": "true"},
-        ),
+        metadata=metadata("storage", space.metadata.name, "disk", {"pulumi.com/skipAwait": "true"}),
         spec=k8s.core.v1.PersistentVolumeClaimSpecArgs(
             access_modes=["ReadWriteOnce"],
             storage_class_name="",

@@ -1,28 +1,217 @@
-"""What the cluster's nodes need beyond what their cloud puts onto them, and what adds and removes them."""
+"""What nodes need beyond what their cloud puts onto them: drivers, device plugins, metrics, an autoscaler.
+
+Each is a DaemonSet in kube-system, on the nodes that train and nowhere else.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pulumi
+import pulumi_kubernetes as k8s
 
-from infra.cluster import EFA, Cluster
-from workloads.autoscaler import ClusterAutoscaler
-from workloads.dcgm import DcgmExporter
-from workloads.device_plugin import ELASTIC_FABRIC, NVIDIA, DevicePlugin
-from workloads.gpu_driver import GpuDriver
+from infra.cluster import EFA, Cluster, DriverInstaller, WorkerPool
+from workloads.autoscaler import NAMESPACE, ClusterAutoscaler
+from workloads.pod import environment, metadata, pod_template, resources, root_security, select
+
+#: Where kubelets expect the sockets of device plugins.
+SOCKETS = "/var/lib/kubelet/device-plugins"
+NVIDIA_PLUGIN_IMAGE = (
+    "nvcr.io/nvidia/k8s-device-plugin:v0.19.3@sha256:d6c456ffe537914357240e6641a40dfb5540822f9d3bee52788da5ec0646c551"
+)
+EFA_PLUGIN_IMAGE = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
+
+EXPORTER_IMAGE = (
+    "nvcr.io/nvidia/k8s/dcgm-exporter:4.5.3-4.8.2-distroless"
+    "@sha256:e9030b4fca0c8f110032f3b151b030e7e9db56604b407cf79631e1a3218b35e0"
+)
+EXPORTER_PORT = 9400
+#: Where the kubelet says which pod has which accelerator.
+POD_RESOURCES = "/var/lib/kubelet/pod-resources"
+
+#: Where the driver's installer has the host's directories.
+INSTALL, TOOLS, ROOT = "/usr/local/nvidia", "/build/cos-tools", "/root"
+HOST_TOOLS = "/var/lib/cos-tools"
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 
 
-def install(cluster: Cluster) -> list[pulumi.Resource]:
-    """What pods with accelerators come after; often nothing."""
+def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
+    """Returns what pods with accelerators come after; often nothing."""
     workers = cluster.workers
     if workers.metrics_exporter:
-        DcgmExporter("dcgm-exporter", cluster)
+        scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
+        NodeDaemon("DcgmExporter", "dcgm-exporter", cluster, _exporter_pod(workers), scraped)
     first: list[pulumi.Resource] = [*workers.after]
     if workers.driver_installer:
-        first.append(GpuDriver("gpu-driver", cluster, workers.driver_installer))
+        first.append(NodeDaemon("GpuDriver", "gpu-driver", cluster, _driver_pod(workers.driver_installer)))
     if workers.device_plugin:
-        first.append(DevicePlugin(NVIDIA, cluster))
+        pod = _device_plugin_pod(
+            workers,
+            NVIDIA_PLUGIN_IMAGE,
+            {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
+        )
+        first.append(NodeDaemon("DevicePlugin", "nvidia-device-plugin", cluster, pod))
     if EFA in workers.devices:
-        first.append(DevicePlugin(ELASTIC_FABRIC, cluster))
+        # It asks the machine which adapters it has, and one hop is all that the machine answers over.
+        pod = _device_plugin_pod(workers, EFA_PLUGIN_IMAGE, {}, {"adapters": "/dev/infiniband"}, host_network=True)
+        first.append(NodeDaemon("DevicePlugin", "efa-device-plugin", cluster, pod))
     if cluster.autoscaler:
         first.append(ClusterAutoscaler("autoscaler", cluster, cluster.autoscaler))
     return first
+
+
+class NodeDaemon(pulumi.ComponentResource):
+    """One DaemonSet. `annotations` are its pods'."""
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        cluster: Cluster,
+        pod: k8s.core.v1.PodSpecArgs,
+        annotations: Mapping[str, str] | None = None,
+    ):
+        super().__init__(f"trainyard:workloads:{kind}", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+        k8s.apps.v1.DaemonSet(
+            name,
+            # Not waited for: while there is no node for it, none of its pods exists.
+            metadata=metadata(name, NAMESPACE, name, {"pulumi.com/skipAwait": "true"}),
+            spec=k8s.apps.v1.DaemonSetSpecArgs(selector=select(name), template=pod_template(name, pod, annotations)),
+            opts=pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource),
+        )
+        self.register_outputs({})
+
+
+def _worker_pod(
+    pool: WorkerPool, container: k8s.core.v1.ContainerArgs, folders: Mapping[str, str], **options: Any
+) -> k8s.core.v1.PodSpecArgs:
+    """A pod for every node of the pool and for no other. `folders` are the node's: volume -> path."""
+    return k8s.core.v1.PodSpecArgs(
+        containers=[container],
+        node_selector=pool.node_selector or None,
+        tolerations=list(pool.tolerations),
+        automount_service_account_token=False,
+        enable_service_links=False,
+        volumes=_host_volumes(folders),
+        **options,
+    )
+
+
+def _host_volumes(folders: Mapping[str, str]) -> list[k8s.core.v1.VolumeArgs]:
+    core = k8s.core.v1
+    return [
+        core.VolumeArgs(name=name, host_path=core.HostPathVolumeSourceArgs(path=path)) for name, path in folders.items()
+    ]
+
+
+def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
+    """Metrics of the accelerators for Prometheus, where the cloud gathers none: NVIDIA's DCGM exporter.
+
+    Port 9400 of each node's pod: utilisation, memory, power, temperature, errors, with the pod that uses each
+    accelerator.
+    """
+    core = k8s.core.v1
+    variables = {
+        "DCGM_EXPORTER_LISTEN": f":{EXPORTER_PORT}",
+        "DCGM_EXPORTER_KUBERNETES": "true",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+    health = core.HTTPGetActionArgs(path="/health", port=EXPORTER_PORT)
+    exporter = core.ContainerArgs(
+        name="exporter",
+        image=EXPORTER_IMAGE,
+        env=environment(variables),
+        ports=[core.ContainerPortArgs(name="metrics", container_port=EXPORTER_PORT)],
+        readiness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=30, period_seconds=10),
+        resources=resources(cpu=0.1, memory_gib=0.5),
+        # Counters of the accelerators' units are the administrator's alone.
+        security_context=root_security("SYS_ADMIN", read_only=None),
+        volume_mounts=[core.VolumeMountArgs(name="pods", mount_path=POD_RESOURCES, read_only=True)],
+    )
+    return _worker_pod(pool, exporter, {"pods": POD_RESOURCES})
+
+
+def _device_plugin_pod(
+    pool: WorkerPool,
+    image: str,
+    variables: Mapping[str, str],
+    folders: Mapping[str, str] | None = None,
+    host_network: bool | None = None,
+) -> k8s.core.v1.PodSpecArgs:
+    """Announces devices of a node to its kubelet, where the cloud leaves that to us.
+
+    The nodes' image has the drivers and makes NVIDIA's container runtime the default, so a plugin needs no privileges:
+    it finds its devices through the driver, and speaks to the kubelet through a socket.
+    """
+    core, mounted = k8s.core.v1, {"sockets": SOCKETS, **(folders or {})}
+    container = core.ContainerArgs(
+        name="plugin",
+        image=image,
+        env=environment(variables) or None,
+        resources=resources(cpu=0.05, memory_gib=0.125),
+        # The kubelet's folder is root's.
+        security_context=root_security(),
+        volume_mounts=[core.VolumeMountArgs(name=name, mount_path=path) for name, path in mounted.items()],
+    )
+    # Without it the node is of no use to anybody.
+    return _worker_pod(pool, container, mounted, priority_class_name="system-node-critical", host_network=host_network)
+
+
+def _driver_pod(installer: DriverInstaller) -> k8s.core.v1.PodSpecArgs:
+    """Installs the accelerators' driver on nodes whose cloud leaves that to us.
+
+    The installer is an image that the node has already, with drivers built for its kernel; it runs once a node, before
+    the device plugin finds anything. Nodes whose driver the cloud installs carry a label, and are left alone.
+    """
+    core = k8s.core.v1
+    vulkan = f"{installer.host_directory}/vulkan/icd.d"
+    directories = {
+        "dev": ("/dev", "/dev"),
+        "driver": (installer.host_directory, INSTALL),
+        "vulkan": (vulkan, "/etc/vulkan/icd.d"),
+        "root": ("/", ROOT),
+        "tools": (HOST_TOOLS, TOOLS),
+    }
+    variables = {
+        "NVIDIA_INSTALL_DIR_HOST": installer.host_directory,
+        "NVIDIA_INSTALL_DIR_CONTAINER": INSTALL,
+        "VULKAN_ICD_DIR_HOST": vulkan,
+        "VULKAN_ICD_DIR_CONTAINER": "/etc/vulkan/icd.d",
+        "ROOT_MOUNT_DIR": ROOT,
+        "COS_TOOLS_DIR_HOST": HOST_TOOLS,
+        "COS_TOOLS_DIR_CONTAINER": TOOLS,
+    }
+    install = core.ContainerArgs(
+        name="install",
+        image=installer.image,
+        # It is on the node, in the version that fits its kernel; no registry has it.
+        image_pull_policy="Never",
+        env=environment(variables),
+        resources=core.ResourceRequirementsArgs(requests={"cpu": "150m"}),
+        # It loads a kernel module.
+        security_context=core.SecurityContextArgs(privileged=True),
+        volume_mounts=[core.VolumeMountArgs(name=key, mount_path=inside) for key, (_, inside) in directories.items()],
+    )
+    pause = core.ContainerArgs(
+        name="pause", image=PAUSE_IMAGE, resources=core.ResourceRequirementsArgs(requests={"cpu": "1m"})
+    )
+    needed = [
+        core.NodeSelectorRequirementArgs(key=installer.node_label, operator="Exists"),
+        core.NodeSelectorRequirementArgs(key=installer.managed_label, operator="DoesNotExist"),
+    ]
+    nodes = core.NodeSelectorArgs(node_selector_terms=[core.NodeSelectorTermArgs(match_expressions=needed)])
+    return core.PodSpecArgs(
+        init_containers=[install],
+        containers=[pause],
+        priority_class_name="system-node-critical",
+        host_network=True,
+        host_pid=True,
+        automount_service_account_token=False,
+        affinity=core.AffinityArgs(
+            node_affinity=core.NodeAffinityArgs(required_during_scheduling_ignored_during_execution=nodes)
+        ),
+        tolerations=[core.TolerationArgs(operator="Exists")],
+        volumes=_host_volumes({key: outside for key, (outside, _) in directories.items()}),
+    )

@@ -7,32 +7,29 @@ import shlex
 import pulumi
 
 from infra import cost
-from infra.cluster import Cluster
 from infra.config import StackConfig
-from infra.image import ContainerImage
 from workloads.gpu_check import GpuCheck
-from workloads.namespace import Namespace
 from workloads.tensorboard import NAME as TENSORBOARD
 from workloads.tensorboard import PORT
 from workloads.training import Training
+from workloads.workspace import Workspace
 
 
 def export(
     config: StackConfig,
-    cluster: Cluster,
-    image: ContainerImage,
-    namespace: Namespace,
+    workspace: Workspace,
     training: Training,
     check: GpuCheck | None = None,
 ) -> None:
     """The stack's outputs; cli/follow.py reads them."""
+    cluster = workspace.cluster
     name = config.cluster.namespace
     kubectl = f"kubectl --context {shlex.quote(cluster.context)} --namespace {name}"
     pulumi.export("context", cluster.context)
-    pulumi.export("namespace", namespace.name)
+    pulumi.export("namespace", workspace.namespace.name)
     pulumi.export("jobName", training.job_name)
     pulumi.export("runDirectory", training.run_directory)
-    pulumi.export("image", image.reference)
+    pulumi.export("image", workspace.image.reference)
     if cluster.resource is not None:
         pulumi.export("cluster", cluster.name)
     if cluster.credentials_command:

@@ -13,19 +13,21 @@ import pulumi_kubernetes as k8s
 from infra.config import RendezvousConfig
 from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.certificates import RendezvousCertificates
-from workloads.namespace import Namespace
 from workloads.pod import (
+    RENDEZVOUS_PRIORITY,
     STAYS,
     TRAINER_ENVIRONMENT,
     component,
     container_security,
     environment,
-    labels,
+    make_priority_class,
+    metadata,
     pod_security,
+    pod_template,
     resources,
+    select,
 )
-from workloads.priority import RENDEZVOUS, priority_class
-from workloads.workspace import Workspace
+from workloads.workspace import Namespace, Workspace
 
 #: Health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
@@ -70,7 +72,7 @@ class Rendezvous(pulumi.ComponentResource):
     def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
         super().__init__("trainyard:workloads:Rendezvous", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
-        priority = priority_class("rendezvous", RENDEZVOUS, True, workspace.cluster, namespace.name, self)
+        priority = make_priority_class("rendezvous", RENDEZVOUS_PRIORITY, workspace.cluster, namespace.name, self)
         server: pulumi.Output[str] | None = None
         if config.backend == "c10d":
             self.backend, port, pod = "c10d", STORE_PORT, _store_pod(workspace.image.reference, priority)
@@ -80,32 +82,24 @@ class Rendezvous(pulumi.ComponentResource):
                 self.client = ClientCertificate(client)
             etcd = workspace.cluster.etcd_image
             self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, etcd, priority, server)
-        metadata = k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace.name, labels=labels("rendezvous"))
         stateful_set = k8s.apps.v1.StatefulSet(
             name,
-            metadata=metadata,
+            metadata=metadata("rendezvous", namespace.name, name),
             spec=k8s.apps.v1.StatefulSetSpecArgs(
                 replicas=1,
                 service_name=name,
                 # With the default (OrderedReady) a pod that never got ready, such as one with a wrong image, would not
                 # be updated either: somebody would have to delete it by hand.
                 pod_management_policy="Parallel",
-                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("rendezvous")),
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels("rendezvous"), annotations=STAYS), spec=pod
-                ),
+                selector=select("rendezvous"),
+                template=pod_template("rendezvous", pod, STAYS),
             ),
             opts=opts,
         )
         service = k8s.core.v1.Service(
             name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=name,
-                namespace=namespace.name,
-                labels=labels("rendezvous"),
-                # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
-                annotations={"pulumi.com/skipAwait": "true"},
-            ),
+            # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
+            metadata=metadata("rendezvous", namespace.name, name, {"pulumi.com/skipAwait": "true"}),
             spec=k8s.core.v1.ServiceSpecArgs(
                 selector=component("rendezvous"),
                 ports=[k8s.core.v1.ServicePortArgs(name="client", port=port, target_port=port)],
@@ -128,7 +122,7 @@ class Rendezvous(pulumi.ComponentResource):
             # Named by Pulumi: a new certificate is a new Secret, and with it pods that mount it.
             resource = k8s.core.v1.Secret(
                 f"{name}-{who}",
-                metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("rendezvous")),
+                metadata=metadata("rendezvous", namespace.name),
                 type="kubernetes.io/tls",
                 string_data={"ca.crt": made.authority, "tls.crt": certificate, "tls.key": key},
                 opts=opts,

@@ -11,14 +11,14 @@ from infra.cluster import Cluster
 from infra.config import SecretsConfig
 from trainer.contract import CACHE_KEY
 from workloads.certificates import CompileKey
-from workloads.namespace import Namespace
-from workloads.pod import labels
+from workloads.pod import metadata
+from workloads.workspace import Namespace
 
 #: Environment variable -> field of the configuration.
 VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}
 
 
-def tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
+def store_tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
     """The Secret; None when no token is configured. Its values are secret in Pulumi's state, too."""
     values = {name: getattr(config, field) for name, field in VARIABLES.items()}
     given = {name: pulumi.Output.secret(value.get_secret_value()) for name, value in values.items() if value}
@@ -26,18 +26,18 @@ def tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s
         return None
     return k8s.core.v1.Secret(
         "tokens",
-        metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("tokens")),
+        metadata=metadata("tokens", namespace.name),
         string_data=given,
         opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
     )
 
 
-def compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
+def make_compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
     """The key that trainers on accelerators sign compiled code with: the storage is open to other pods."""
     made = CompileKey("compile-key", pulumi.ResourceOptions(parent=opts.parent))
     return k8s.core.v1.Secret(
         "compile-key",
-        metadata=k8s.meta.v1.ObjectMetaArgs(namespace=namespace.name, labels=labels("trainer")),
+        metadata=metadata("trainer", namespace.name),
         string_data={CACHE_KEY: made.key},
         opts=opts,
     )

@@ -1,4 +1,4 @@
-"""The one shared volume of a stack: datasets, runs and caches."""
+"""The one shared volume of a stack (datasets, runs, caches), and the pods by which people's machines reach it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ import dataclasses
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster
+from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
-from workloads.namespace import Namespace
+from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
-from workloads.pod import labels
-from workloads.volume_owner import VolumeOwner
+from workloads.pod import (
+    TRAINER_ENVIRONMENT,
+    TRAINER_ID,
+    component,
+    container_security,
+    environment,
+    labels,
+    metadata,
+    pod_template,
+    resources,
+    root_security,
+    trainer_mounts,
+    trainer_pod,
+)
+from workloads.workspace import Namespace, Workspace
 
-CLAIM = "data"
+CLAIM, OWNER = "data", "volume-owner"
+#: A pod for transfers that was forgotten ends after this time; the transfer goes on where it stopped.
+ACCESS_SECONDS = 24 * 3600
 
 
-def served(cluster: Cluster, namespace: str, image: ContainerImage) -> Cluster:
+def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cluster:
     """The cluster with its shared storage ready to be mounted.
 
     A disk of one node gets an NFS server, and a share that belongs to root is given to the trainer. Both need rights
@@ -29,13 +44,13 @@ def served(cluster: Cluster, namespace: str, image: ContainerImage) -> Cluster:
         server = NfsServer("nfs-server", cluster, f"{namespace}-storage", server_image)
         return dataclasses.replace(cluster, storage=server.storage)
     if storage.root_owned:
-        owner = VolumeOwner("volume-owner", cluster, f"{namespace}-storage", image)
+        owner = VolumeOwner(OWNER, cluster, f"{namespace}-storage", image)
         return dataclasses.replace(cluster, storage=dataclasses.replace(storage, after=(owner.job,)))
     return cluster
 
 
-def volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
-    """The volume that `claim` binds, when the cluster names a source for it; None when a StorageClass makes one.
+def make_volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
+    """The volume that `claim_volume` binds, when the cluster names a source for it; None when a StorageClass makes one.
 
     It is made before the namespace and goes after it: a bound volume cannot be deleted.
     """
@@ -43,7 +58,7 @@ def volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
         return None
     return k8s.core.v1.PersistentVolume(
         name,
-        metadata=k8s.meta.v1.ObjectMetaArgs(name=name, labels=labels("storage")),
+        metadata=metadata("storage", name=name),
         spec=cluster.storage.volume,
         # The source of a volume is immutable, and so is its name.
         opts=pulumi.ResourceOptions(
@@ -55,20 +70,15 @@ def volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
     )
 
 
-def claim(
+def claim_volume(
     cluster: Cluster, namespace: Namespace, bound_to: k8s.core.v1.PersistentVolume | None
 ) -> k8s.core.v1.PersistentVolumeClaim:
     """The claim that the pods mount."""
     storage = cluster.storage
     return k8s.core.v1.PersistentVolumeClaim(
         CLAIM,
-        metadata=k8s.meta.v1.ObjectMetaArgs(
-            name=CLAIM,
-            namespace=namespace.name,
-            labels=labels("storage"),
-            # A class that binds at the first pod (WaitForFirstConsumer) leaves the claim pending until then.
-            annotations={"pulumi.com/skipAwait": "true"},
-        ),
+        # A class that binds at the first pod (WaitForFirstConsumer) leaves the claim pending until then.
+        metadata=metadata("storage", namespace.name, CLAIM, {"pulumi.com/skipAwait": "true"}),
         spec=k8s.core.v1.PersistentVolumeClaimSpecArgs(
             access_modes=[storage.access_mode],
             # "" asks for a volume without a class: ours. None asks for the cluster's default class.
@@ -81,4 +91,89 @@ def claim(
         opts=pulumi.ResourceOptions(
             provider=cluster.provider, deleted_with=namespace.lifetime, delete_before_replace=True
         ),
+    )
+
+
+class VolumeOwner(pulumi.ComponentResource):
+    """Gives a volume whose root belongs to root to the trainer, once.
+
+    A Job with the right to change owners and no other, in a namespace of its own that lets root in.
+    """
+
+    job: k8s.batch.v1.Job
+
+    def __init__(self, name: str, cluster: Cluster, namespace: str, image: ContainerImage):
+        super().__init__(
+            "trainyard:workloads:VolumeOwner", name, None, pulumi.ResourceOptions(provider=cluster.provider)
+        )
+        core = k8s.core.v1
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
+        level = {"pod-security.kubernetes.io/enforce": "baseline"}
+        space = core.Namespace(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=namespace, labels={**labels("storage"), **level}),
+            opts=opts,
+        )
+        container = core.ContainerArgs(
+            name=OWNER,
+            image=image.reference,
+            # Not recursive: what the trainer writes is the trainer's.
+            args=["chown", f"{TRAINER_ID}:{TRAINER_ID}", DATA],
+            resources=resources(cpu=0.05, memory_gib=0.1),
+            security_context=root_security("CHOWN"),
+            volume_mounts=[core.VolumeMountArgs(name="data", mount_path=DATA)],
+        )
+        pod = core.PodSpecArgs(
+            containers=[container],
+            restart_policy="Never",
+            automount_service_account_token=False,
+            enable_service_links=False,
+            # The share itself: the volume of the same source is made after this.
+            volumes=[core.VolumeArgs(name="data", nfs=cluster.storage.nfs)],
+        )
+        # A new image is no reason to do it again.
+        same = pulumi.ResourceOptions(ignore_changes=["spec.template.spec.containers[0].image"])
+        self.job = k8s.batch.v1.Job(
+            name,
+            metadata=metadata(OWNER, space.metadata.name, annotations={"pulumi.com/replaceUnready": "true"}),
+            spec=k8s.batch.v1.JobSpecArgs(backoff_limit=3, template=pod_template(OWNER, pod)),
+            opts=pulumi.ResourceOptions.merge(opts, same),
+        )
+        self.register_outputs({})
+
+
+def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
+    """The template of the pods that `trainyard upload` and `fetch` make (cli/reach.py), which say what they run.
+
+    A template costs nothing and runs nothing. Declared here, it has what every pod of the stack has: the image by
+    digest, the restricted security context, the claim; and it shows in the preview and in the snapshots. Its pods may
+    do what the dataset Job may: reach the web, and read the buckets that the stack may read.
+    """
+    cluster, namespace = workspace.cluster, workspace.namespace
+    container = k8s.core.v1.ContainerArgs(
+        name=VOLUME_ACCESS,
+        image=workspace.image.reference,
+        env=environment(TRAINER_ENVIRONMENT),
+        resources=resources(cpu=0.1, memory_gib=1),
+        security_context=container_security(),
+        volume_mounts=trainer_mounts(),
+        termination_message_policy="FallbackToLogsOnError",
+    )
+    pod = trainer_pod(
+        container,
+        workspace.volume,
+        service_account_name=READER if cluster.reader_annotations is not None else None,
+        restart_policy="Never",
+        active_deadline_seconds=ACCESS_SECONDS,
+        termination_grace_period_seconds=2,
+    )
+    return k8s.core.v1.PodTemplate(
+        VOLUME_ACCESS,
+        metadata=metadata(VOLUME_ACCESS, namespace.name, VOLUME_ACCESS),
+        template=k8s.core.v1.PodTemplateSpecArgs(
+            # Of the dataset Job, for its network policy.
+            metadata=k8s.meta.v1.ObjectMetaArgs(labels=component("dataset")),
+            spec=pod,
+        ),
+        opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
     )

@@ -11,8 +11,10 @@ from workloads.pod import (
     component,
     container_security,
     environment,
-    labels,
+    metadata,
+    pod_template,
     resources,
+    select,
     trainer_mounts,
     trainer_pod,
 )
@@ -29,30 +31,20 @@ class TensorBoard(pulumi.ComponentResource):
 
     def __init__(self, name: str, workspace: Workspace):
         super().__init__("trainyard:workloads:TensorBoard", name, None, workspace.component())
-        metadata = k8s.meta.v1.ObjectMetaArgs(
-            name=NAME,
-            namespace=workspace.namespace.name,
-            labels=labels(NAME),
-            # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
-            annotations={"pulumi.com/skipAwait": "true"},
-        )
+        # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
+        described = metadata(NAME, workspace.namespace.name, NAME, {"pulumi.com/skipAwait": "true"})
         opts = workspace.owned(self)
         k8s.apps.v1.Deployment(
             name,
-            metadata=metadata,
+            metadata=described,
             spec=k8s.apps.v1.DeploymentSpecArgs(
-                replicas=1,
-                selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component(NAME)),
-                template=k8s.core.v1.PodTemplateSpecArgs(
-                    metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels(NAME)),
-                    spec=_pod(workspace),
-                ),
+                replicas=1, selector=select(NAME), template=pod_template(NAME, _pod(workspace))
             ),
             opts=opts,
         )
         k8s.core.v1.Service(
             name,
-            metadata=metadata,
+            metadata=described,
             spec=k8s.core.v1.ServiceSpecArgs(
                 selector=component(NAME), ports=[k8s.core.v1.ServicePortArgs(name="http", port=PORT, target_port=PORT)]
             ),

@@ -10,20 +10,17 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.config import StackConfig, WorkersConfig
+from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
+from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import run_folder
-from workloads.namespace import Namespace
-from workloads.pod import component, labels
-from workloads.priority import TRAINING, priority_class
-from workloads.provisioning import pod_annotations, request_nodes
+from workloads.pod import TRAINING_PRIORITY, component, make_priority_class, metadata, select
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import compile_key, environment_of, fingerprint
+from workloads.secrets import environment_of, fingerprint, make_compile_key
 from workloads.training_arguments import run_name, training_arguments
-from workloads.training_job import SERVICE, job_spec, launch_command, trainer_pod_spec
-from workloads.trainjob import CONTAINER as TRAINJOB_CONTAINER
-from workloads.trainjob import job_of, train_job
-from workloads.workspace import Workspace
+from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
+from workloads.workspace import Namespace, Workspace
 
 #: Name of the pods' container, by training.runtime.
 CONTAINERS = {"job": "train", "trainjob": TRAINJOB_CONTAINER}
@@ -70,26 +67,21 @@ class Training(pulumi.ComponentResource):
             name_of_job = f"train-{self.run_name[:26]}-{digest}"
         self.job_name = job_of(name_of_job) if training.runtime == "trainjob" else name_of_job
         self._service(namespace)
-        priority = priority_class("training", TRAINING, False, cluster, namespace.name, self)
-        container = CONTAINERS[training.runtime]
-        launch = launch_command(workers, cluster.workers, elastic, rendezvous)
+        container, opts = CONTAINERS[training.runtime], workspace.owned(self)
         pod = trainer_pod_spec(
             container,
-            [*launch, *arguments],
+            arguments,
             workers,
-            cluster.workers,
+            elastic,
+            workspace,
             rendezvous,
-            workspace.image.reference,
-            workspace.volume,
-            environment_of(tokens, compile_key(namespace, workspace.owned(self)) if workers.gpus else None),
-            priority,
+            secrets=environment_of(tokens, make_compile_key(namespace, opts) if workers.gpus else None),
+            priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
         )
-        opts = workspace.owned(self)
+        pods = workers.count + workers.spares
         # A request that was granted is used up: each Job has its own.
-        requested = request_nodes(
-            name_of_job, cluster.workers, workers.count + workers.spares, pod, namespace.name, labels("trainer"), opts
-        )
-        queue = pod_annotations(name_of_job, cluster.workers)
+        requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, opts)
+        queue = request_annotations(name_of_job, cluster.workers)
         spec = job_spec(workers, container, pod, training.max_hours, queue)
         # Never two that train in the same folder; and the text has to be there.
         opts = pulumi.ResourceOptions(
@@ -103,7 +95,7 @@ class Training(pulumi.ComponentResource):
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if training.runtime == "trainjob":
-            train_job(name, name_of_job, workers, spec, namespace.name, labels("trainer"), opts)
+            make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
         else:
             self._job(name, spec, workers, namespace, elastic, opts)
         if workers.min < workers.count:
@@ -121,17 +113,14 @@ class Training(pulumi.ComponentResource):
     ) -> None:
         job = k8s.batch.v1.Job(
             name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=self.job_name,
-                namespace=namespace.name,
-                labels=labels("trainer"),
+            metadata=metadata(
+                "trainer",
+                namespace.name,
+                self.job_name,
                 # Pulumi would wait for the end of the training, ten minutes at most. No pulumi.com/replaceUnready: a
                 # Job that runs is not ready either, and each `pulumi up` would begin the training anew. The end of its
                 # deletion is not waited for either, so it has to be gone at once: its next one has the same name.
-                annotations={
-                    "pulumi.com/skipAwait": "true",
-                    "pulumi.com/deletionPropagationPolicy": "background",
-                },
+                {"pulumi.com/skipAwait": "true", "pulumi.com/deletionPropagationPolicy": "background"},
             ),
             spec=spec,
             opts=opts,
@@ -146,11 +135,9 @@ class Training(pulumi.ComponentResource):
         """
         k8s.policy.v1.PodDisruptionBudget(
             SERVICE,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=SERVICE, namespace=namespace.name, labels=labels("trainer")),
+            metadata=metadata("trainer", namespace.name, SERVICE),
             # A number, not a share: a Job has no scale that a share could be taken of.
-            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(
-                min_available=least, selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("trainer"))
-            ),
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=select("trainer")),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
         )
 
@@ -158,7 +145,7 @@ class Training(pulumi.ComponentResource):
         """Names for the pods: <job>-<index>.trainer.<namespace>.svc."""
         return k8s.core.v1.Service(
             SERVICE,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=SERVICE, namespace=namespace.name, labels=labels("trainer")),
+            metadata=metadata("trainer", namespace.name, SERVICE),
             spec=k8s.core.v1.ServiceSpecArgs(
                 cluster_ip="None",
                 # Workers look each other up before any of them is ready.

@@ -9,25 +9,24 @@ from __future__ import annotations
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
 from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
-from workloads.elastic import node_range, size
+from workloads.elastic import job_size, node_range
 from workloads.pod import (
     STAYS,
     TRAINER_ENVIRONMENT,
-    SharedVolume,
-    component,
     container_security,
     environment,
     from_field,
-    labels,
     node_environment,
+    pod_template,
     resources,
+    select,
     trainer_mounts,
     trainer_pod,
 )
 from workloads.rendezvous import Rendezvous
+from workloads.workspace import Workspace
 
 #: The headless Service, and the subdomain of the pods.
 SERVICE = "trainer"
@@ -49,7 +48,7 @@ def job_spec(
     batch = k8s.batch.v1
     return batch.JobSpecArgs(
         completion_mode="Indexed",
-        **size(workers),
+        **job_size(workers),
         # Per index: a Job-wide limit would add up the back-off of all workers, and never forget it.
         backoff_limit_per_index=RESTARTS_PER_WORKER,
         success_policy=batch.SuccessPolicyArgs(rules=[batch.SuccessPolicyRuleArgs(succeeded_count=1)]),
@@ -68,18 +67,8 @@ def job_spec(
         ),
         active_deadline_seconds=round(max_hours * 3600) if max_hours else None,
         # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
-        template=k8s.core.v1.PodTemplateSpecArgs(
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                labels=labels("trainer"),
-                annotations={
-                    # The autoscalers' consolidation is not a reason to interrupt a training.
-                    **STAYS,
-                    "karpenter.sh/do-not-disrupt": "true",
-                    **queue,
-                },
-            ),
-            spec=pod,
-        ),
+        # The autoscalers' consolidation is not a reason to interrupt a training.
+        template=pod_template("trainer", pod, {**STAYS, "karpenter.sh/do-not-disrupt": "true", **queue}),
     )
 
 
@@ -90,11 +79,20 @@ def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodF
     return k8s.batch.v1.PodFailurePolicyRuleArgs(action=action, on_exit_codes=requirement)
 
 
-def launch_command(
-    workers: WorkersConfig, pool: WorkerPool, elastic: bool, rendezvous: Rendezvous
-) -> list[pulumi.Input[str]]:
-    """The launcher and its own arguments; those of the training follow."""
-    return [
+def trainer_pod_spec(
+    container_name: str,
+    arguments: list[str],
+    workers: WorkersConfig,
+    elastic: bool,
+    workspace: Workspace,
+    rendezvous: Rendezvous,
+    *,
+    secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
+    priority: pulumi.Output[str],
+) -> k8s.core.v1.PodSpecArgs:
+    """A worker; `arguments` are the training's, which follow the launcher's own."""
+    core, client, pool = k8s.core.v1, rendezvous.client, workspace.cluster.workers
+    command: list[pulumi.Input[str]] = [
         *("python", "-m", "trainer.launch"),
         *("--nnodes", node_range(workers, elastic)),
         *("--nproc-per-node", str(workers.processes)),
@@ -104,24 +102,11 @@ def launch_command(
         # One id per Job: a finished or failed rendezvous stays closed for ever.
         *("--rdzv-id", "$(RDZV_ID)"),
         "--",
+        *arguments,
     ]
-
-
-def trainer_pod_spec(
-    container_name: str,
-    command: list[pulumi.Input[str]],
-    workers: WorkersConfig,
-    pool: WorkerPool,
-    rendezvous: Rendezvous,
-    image: pulumi.Output[str],
-    volume: SharedVolume,
-    secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
-    priority: pulumi.Output[str],
-) -> k8s.core.v1.PodSpecArgs:
-    core, client = k8s.core.v1, rendezvous.client
     container = core.ContainerArgs(
         name=container_name,
-        image=image,
+        image=workspace.image.reference,
         # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
         args=command,
         env=[
@@ -150,11 +135,11 @@ def trainer_pod_spec(
         max_skew=1,
         topology_key="kubernetes.io/hostname",
         when_unsatisfiable="ScheduleAnyway",
-        label_selector=k8s.meta.v1.LabelSelectorArgs(match_labels=component("trainer")),
+        label_selector=select("trainer"),
     )
     return trainer_pod(
         container,
-        volume,
+        workspace.volume,
         volumes=[client.volume] if client else [],
         subdomain=SERVICE,
         restart_policy="Never",

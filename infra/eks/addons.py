@@ -31,7 +31,7 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
         cluster,
         [],
         role=("aws-node", identity("network", scope, PODS, policies=needed("pod_addresses", "network"))),
-        # The policies of workloads/namespace.py are enforced by its agent, which is off by default.
+        # The policies of workloads/workspace.py are enforced by its agent, which is off by default.
         values={"enableNetworkPolicy": "true"},
     )
     monitor = _addon(

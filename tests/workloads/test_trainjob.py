@@ -9,7 +9,7 @@ import pytest
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record
 from tests.workloads import schema
-from workloads import trainjob
+from workloads import custom_resources as trainjob
 
 
 @pytest.fixture(scope="module")
