@@ -23,7 +23,7 @@ BIND_CORES = "TRAINYARD_BIND_CORES"
 DEVICE = "TRAINYARD_DEVICE"
 """`cuda`: the node has accelerators, and is paid for them (parallel/world.py)."""
 CACHE_KEY = "TRAINYARD_CACHE_KEY"
-"""Signs what models/compiled.py keeps on the shared volume."""
+"""Signs what train/compiled.py keeps on the shared volume."""
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
 """Where the launcher's last words go instead of /dev/termination-log."""
 

@@ -1,11 +1,7 @@
-"""The loss on held-out text, the same micro-batches each time whatever the number of workers.
-
-As a command: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR` for any model.
-"""
+"""The loss of a model on held-out text: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR`."""
 
 import argparse
 import contextlib
-import importlib
 import json
 import math
 import sys
@@ -15,68 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import nn
 
-from trainer.config import schema as configuration
-from trainer.data.batches import Tokens, gather, open_dataset, windows
+from trainer import tasks
+from trainer.config import schema
+from trainer.data.batches import open_dataset
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.models import memory
-from trainer.models import source as sources
-from trainer.parallel.world import World, join
+from trainer.models import memory, sources
+from trainer.parallel.world import join
+from trainer.tasks.pretrain import Validation
 from trainer.train.precision import TYPES, choose, hardware
 
 if TYPE_CHECKING:
-    from trainer.tasks.work import Validation as Losses
-
-
-class Interrupted(Exception):
-    """The workers agreed to stop in the middle of an evaluation."""
-
-
-class Validation:
-    """A fixed set of windows spread evenly over the validation split."""
-
-    def __init__(self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0) -> None:
-        """unit: windows that `batches` counts in, where the micro-batch follows from the machine; 0: micro-batches."""
-        available = windows(len(tokens), length)
-        if available == 0:
-            raise UserError(
-                f"the validation split has {len(tokens)} tokens: too few for one window of "
-                f"sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
-            )
-        count = min(available, batches * (unit or micro_batch))
-        self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
-        self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
-        self.tokens = count * length
-
-    @torch.no_grad()
-    def loss(
-        self, model: nn.Module, world: World, dtype: torch.dtype, stopping: Callable[[], bool] = lambda: False
-    ) -> float:
-        """Mean token loss in nats. Raises Interrupted on every worker once `stopping()` is true on any."""
-        total = torch.zeros((), device=world.device, dtype=torch.float64)
-        count = torch.zeros((), device=world.device, dtype=torch.float64)
-        batches = math.ceil(len(self._windows) / self._micro_batch)
-        model.eval()
-        for turn in range(math.ceil(batches / world.size)):
-            if world.any(stopping()):
-                model.train()
-                raise Interrupted
-            first = (turn * world.size + world.rank) * self._micro_batch
-            chosen = self._windows[first : first + self._micro_batch]
-            if len(chosen) == 0:
-                continue
-            inputs, targets = (
-                torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
-            )
-            with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                total += model(inputs, targets).double()
-            count += targets.numel()
-        model.train()
-        loss_sum, tokens = world.sum(total, count).tolist()
-        return loss_sum / tokens
+    from trainer.tasks import work
 
 
 @dataclass(frozen=True)
@@ -150,18 +97,16 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     )
 
 
-Parts = tuple[nn.Module, "Losses", configuration.Config, Callable[[], dict[str, float]]]
+Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str, float]]]
 
 
 def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     """The work that the checkpoint's own configuration describes, with its weights."""
-    from trainer.train.__main__ import TASKS
-
     # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
     # may no longer hand out. What distillation validates is the student's plain loss.
-    given = configuration.stored((path / "config.yaml").read_text("utf-8")) | {"model.weights": path / "model"}
+    given = schema.stored((path / "config.yaml").read_text("utf-8")) | {"model.weights": path / "model"}
     arguments = [f"{key}={value}" for key, value in given.items()]
-    if configuration.load(arguments).task == "distillation":
+    if schema.load(arguments).task == "distillation":
         arguments.append("task=language_model")
     if options.data is not None:
         arguments.append(f"data.directory={options.data}")
@@ -169,10 +114,10 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
         arguments.append(f"evaluation.batches={options.batches or sys.maxsize}")
     if options.sequence_length is not None:
         raise UserError("--sequence-length belongs to --model; a run is evaluated as it was trained")
-    settings = configuration.load(arguments)
-    work = importlib.import_module(TASKS[settings.task]).build(settings)
-    work.load_model(path / "model")
-    return work.module, work.validation, settings, work.validation_figures
+    settings = schema.load(arguments)
+    built = tasks.load(settings.task).build(settings)
+    built.load_model(path / "model")
+    return built.module, built.validation, settings, built.validation_figures
 
 
 def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
@@ -192,7 +137,7 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
     length = options.sequence_length or net.config.n_positions
     if not 0 < length <= net.config.n_positions:
         raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
-    settings = configuration.Config(precision="fp32")
+    settings = schema.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
     validation = Validation(dataset.validation, length, memory.UNIT, batches)
     return LanguageModel(net), validation, settings, dict

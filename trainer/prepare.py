@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.data import tokenizer as tokenizers
 from trainer.data.batches import INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
 from trainer.data.sources import SAMPLE, Source, find
+from trainer.data.tokenizer import FILE, end_of_text, load_tokenizer
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
@@ -102,7 +102,7 @@ def prepare(
     if workers < 0:
         raise UserError(f"--workers {workers}: give a positive number, or 0 for as many as there are CPUs")
     sources = find(inputs)
-    tokenizer = tokenizers.load(tokenizer_spec)
+    tokenizer = load_tokenizer(tokenizer_spec)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     # Too few files to hold some out whole: passages are held out instead.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
@@ -115,15 +115,15 @@ def prepare(
         return
     _begin(output, identity)
     # Not by its own save(), which knows one kind of exception for all that may go wrong.
-    write_atomic(output / tokenizers.FILE, tokenizer.to_str(pretty=True))
+    write_atomic(output / FILE, tokenizer.to_str(pretty=True))
     pieces = plan(sources)
     parts = run(
         pieces,
-        Settings(output, recipe, vocabulary, tokenizers.end_of_text(tokenizer)),
+        Settings(output, recipe, vocabulary, end_of_text(tokenizer)),
         workers or available_cpus(),
         total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
     )
-    index = _index(parts, recipe, identity, vocabulary, tokenizers.end_of_text(tokenizer))
+    index = _index(parts, recipe, identity, vocabulary, end_of_text(tokenizer))
     fsync(output)
     write_json(output / INDEX, index)
     _sweep(output, index)

@@ -4,8 +4,9 @@ import argparse
 import sys
 from typing import Any
 
+from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.models import source as sources
+from trainer.models import sources
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,11 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
             source,
             prompt,
             options.tokens,
-            options.temperature,
-            options.top_k,
-            options.seed,
-            options.top_p,
-            options.count,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            seed=options.seed,
+            count=options.count,
         )
     except UserError as error:
         print(error, file=sys.stderr)
@@ -57,71 +58,19 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--count: with --temperature 0 every text is the same; raise the temperature")
 
 
-def sample(
-    source: sources.Source,
-    prompt: str,
-    tokens: int,
-    temperature: float = 0.8,
-    top_k: int = 50,
-    seed: int = 0,
-    top_p: float = 1.0,
-    count: int = 1,
-) -> list[str]:
-    """`count` texts that begin with the prompt. Raises UserError when the model or its tokenizer is missing."""
-    from trainer.data import tokenizer as tokenizers_of_text
+def sample(source: sources.Source, prompt: str, tokens: int, **drawn: Any) -> list[str]:
+    """Texts that begin with the prompt. `drawn`: as for `continuations`.
+
+    Raises UserError when the model or its tokenizer is missing.
+    """
+    from trainer.models.generation import continuations
 
     net = sources.load_language_model(source)
-    tokenizer = tokenizers_of_text.load(source.model)
+    tokenizer = load_tokenizer(source.model)
     length, positions = len(tokenizer.encode(prompt).ids), net.config.n_positions
     if length + tokens > positions:
         print(f"note: {length} + {tokens} tokens exceed the model's {positions} positions; shortened", file=sys.stderr)
-    return continuations(net, tokenizer, prompt, tokens, temperature, top_k, seed, top_p, count)
-
-
-def generate(model: Any, tokenizer: Any, prompt: str, tokens: int, temperature: float, top_k: int, seed: int) -> str:
-    """Continue `prompt` by up to `tokens` tokens, as `continuations` does once."""
-    return continuations(model, tokenizer, prompt, tokens, temperature, top_k, seed)[0]
-
-
-def continuations(
-    model: Any,
-    tokenizer: Any,
-    prompt: str,
-    tokens: int,
-    temperature: float,
-    top_k: int,
-    seed: int,
-    top_p: float = 1.0,
-    count: int = 1,
-) -> list[str]:
-    """`count` texts that begin with `prompt`, drawn with a key-value cache, within the model's positions.
-
-    A prompt that leaves no room for a token loses its beginning.
-    """
-    import torch
-
-    positions = model.config.n_positions
-    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id]
-    ids = ids[-(positions - 1) :]
-    inputs = torch.tensor([ids], device=model.device)
-    chosen: dict[str, Any] = {"do_sample": False}
-    if temperature > 0:
-        chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    training = model.training
-    model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        output = model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=min(tokens, positions - len(ids)),
-            use_cache=True,
-            pad_token_id=model.config.eos_token_id,
-            num_return_sequences=count,
-            **chosen,
-        )
-    model.train(training)
-    return [tokenizer.decode(row.tolist()) for row in output]
+    return continuations(net, tokenizer, prompt, tokens, **drawn)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class RendezvousCertificates(Resource, module="trainyard", name="RendezvousCerti
 
 
 class CompileKey(Resource, module="trainyard", name="CompileKey"):
-    """What compiled code is signed with that one trainer leaves for the next (trainer/models/compiled.py)."""
+    """What compiled code is signed with that one trainer leaves for the next (trainer/train/compiled.py)."""
 
     key: pulumi.Output[str]
 

@@ -19,7 +19,7 @@ from bench.trainer import setup
 from trainer.checkpoint.format import Snapshot, is_complete
 from trainer.checkpoint.saver import Saver
 from trainer.config import schema as config
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import optimizer
 
@@ -61,7 +61,7 @@ class Training:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.net = model.build("small", 50257, 50256, seed=0)
+        self.net = networks.build("small", 50257, 50256, seed=0)
         self.module = LanguageModel(self.net).to(self.device)
         self.optimizers = optimizer.build(self.net, config.Optimizer())
         self.tokens = torch.randint(0, 50257, (1, TOKENS + 1), device=self.device)

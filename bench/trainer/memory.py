@@ -17,7 +17,7 @@ from bench import page
 from bench.trainer import setup
 from trainer.config import schema as config
 from trainer.config.presets import PRESETS
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.memory import estimate
 from trainer.parallel.world import World
@@ -77,7 +77,7 @@ def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[obj
 
 def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
     """Make two."""
-    net = model.build(preset, VOCABULARY, VOCABULARY - 1, seed=1).to(device)  # pyright: ignore[reportArgumentType]
+    net = networks.build(preset, VOCABULARY, VOCABULARY - 1, seed=1).to(device)  # pyright: ignore[reportArgumentType]
     module = LanguageModel(net)
     if device.type == "cuda":
         module.compile()

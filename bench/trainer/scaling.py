@@ -125,9 +125,9 @@ def link(node: Node, compute_seconds: float) -> float:
 
 def gradient_bytes() -> float:
     """What each of two workers sends in a step in fp32: 2 x 1/2 of the gradient."""
-    from trainer.models import weights as model
+    from trainer.models import networks
 
-    return 4.0 * sum(value.numel() for value in model.build("micro", 500, 0, seed=0).parameters())
+    return 4.0 * sum(value.numel() for value in networks.build("micro", 500, 0, seed=0).parameters())
 
 
 def dataset(folder: Path) -> Path:

@@ -15,7 +15,7 @@ PEERS = ("loop", "nanoGPT", "Trainer")
 
 
 def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) -> float:
-    """Forward and backward, as trainer.models.weights counts them (PaLM, arXiv 2204.02311, appendix B)."""
+    """Forward and backward, as trainer.models.networks counts them (PaLM, arXiv 2204.02311, appendix B)."""
     size = PRESETS[preset]
     layer = 12 * size.width**2 + 13 * size.width
     parameters = vocabulary * size.width + size.layers * layer + 2 * size.width

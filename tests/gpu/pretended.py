@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch._subclasses.fake_tensor as fake_tensor
 
-from trainer.models import gpt2 as language_model
+from trainer.models import gpt2
 
 MEMORY = 141 * 10**9
 """Bytes of an H200."""
@@ -72,7 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     # cuDNN's attention asks the driver whether a shape fits it; without one, torch's own order stays.
-    monkeypatch.setattr(language_model, "preferred_attention", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(gpt2, "preferred_attention", lambda device: contextlib.nullcontext())
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         yield torch.device("cuda", 0)
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.config import schema as config
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -26,7 +26,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def network(device: torch.device, sharp: float = 1.0) -> Any:
     """sharp > 1 makes the weights larger, so that the model is sure of some words."""
-    net = model.build(PRESET, VOCABULARY, 0, seed=1)
+    net = networks.build(PRESET, VOCABULARY, 0, seed=1)
     with torch.no_grad():
         for value in net.parameters():
             value.mul_(sharp)

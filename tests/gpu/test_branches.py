@@ -13,16 +13,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from tests.gpu import pretended
 from trainer.config import schema as config
-from trainer.data import feed
-from trainer.evaluate import Validation
-from trainer.models import gpt2 as language_model
-from trainer.models import weights as model
+from trainer.models import gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, token_loss
 from trainer.parallel.communication import Clock
 from trainer.parallel.world import Vote, World
+from trainer.tasks.pretrain import Validation
 from trainer.tasks.work import Work
-from trainer.train import loop, metrics, precision
+from trainer.train import feed, loop, metrics, precision
 from trainer.train.loop import build_engine
 from trainer.train.metrics import peak_memory
 
@@ -51,7 +49,7 @@ class Text:
 
 def build(device: torch.device) -> Work:
     with device:
-        net = model.build("tiny", VOCABULARY, 0, seed=1)
+        net = networks.build("tiny", VOCABULARY, 0, seed=1)
     module = LanguageModel(net)
     assert all(isinstance(value, FakeTensor) and value.is_cuda for value in net.parameters())
     return Work(
@@ -62,7 +60,7 @@ def build(device: torch.device) -> Work:
         items_per_step=2 * LENGTH * PER_STEP,
         tokens_per_step=2 * LENGTH * PER_STEP,
         samples_per_step=2 * PER_STEP,
-        flops_per_token=model.flops_per_token(net, LENGTH),
+        flops_per_token=networks.flops_per_token(net, LENGTH),
         save_model=lambda weights, folder: None,
         load_model=lambda folder: None,
         activations=module.attention_statistics,
@@ -211,6 +209,6 @@ def test_a_call_that_torch_does_not_have_is_found(cuda: torch.device, monkeypatc
         rows = outer[0].flatten(0, -2)
         return outer[0], rows.sum_columns(0) if rows.is_cuda else rows.sum(0)  # type: ignore[operator]
 
-    monkeypatch.setattr(language_model._Bias, "backward", staticmethod(misspelt))
+    monkeypatch.setattr(gpt2._Bias, "backward", staticmethod(misspelt))
     with pytest.raises(AttributeError, match="sum_columns"):
         build(cuda).module(*batch(cuda)).backward()

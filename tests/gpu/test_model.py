@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.gpu import small
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, token_loss
 
@@ -38,7 +38,7 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_loss_and_every_gradient_are_those_of_transformers(device: torch.device, kind: str, compiled: bool) -> None:
     net = small.network(device, sharp=2.0)
     inputs, targets = small.batch(device, 0, 0)
-    expected = model.token_loss(net, inputs, targets)
+    expected = networks.token_loss(net, inputs, targets)
     expected.backward()
     theirs = {name: value.grad.clone() for name, value in net.named_parameters() if value.grad is not None}
     net.zero_grad(set_to_none=True)

@@ -35,7 +35,7 @@ Metrics = list[dict[str, Any]]
 PRELOAD = [
     "torch.distributed",
     "transformers.models.gpt2.modeling_gpt2",
-    "trainer.models.weights",
+    "trainer.models.networks",
     "trainer.train.loop",
 ]
 """What worker processes have loaded when they are forked."""

@@ -53,10 +53,10 @@ def test_goals_are_judged_within_one_run_by_both_peaks() -> None:
 
 
 def test_flops_are_counted_as_the_trainer_counts_them() -> None:
-    from trainer.models import weights as model
+    from trainer.models import networks
 
-    net = model.build("micro", 50257, 50256, seed=1)
-    assert speed_table.flops_per_token("micro", length=64) == model.flops_per_token(net, 64)
+    net = networks.build("micro", 50257, 50256, seed=1)
+    assert speed_table.flops_per_token("micro", length=64) == networks.flops_per_token(net, 64)
 
 
 def test_a_trace_becomes_a_table_of_kernels_and_of_idle_time() -> None:

@@ -31,7 +31,7 @@ from trainer.checkpoint.format import (
 )
 from trainer.checkpoint.saver import Saver
 from trainer.config.schema import Checkpoint as Settings
-from trainer.data.folder import save_tokenizer
+from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
 
 SIZE: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}

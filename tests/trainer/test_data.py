@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import feed
 from trainer.data.batches import Batches, Tokens, gather, open_dataset, permute, share, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
+from trainer.train import feed
 
 seeds = st.integers(0, 2**31)
 GOLDEN = [854, 706, 317, 389, 749, 88, 148, 817]

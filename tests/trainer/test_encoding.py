@@ -13,14 +13,14 @@ from tokenizers import Tokenizer, normalizers
 
 from trainer.data.encoding import Encode, by_words, encoder, plain, splits_like_gpt2
 from trainer.data.sources import SAMPLE
-from trainer.data.tokenizer import load
+from trainer.data.tokenizer import load_tokenizer
 
 Both = tuple[Encode, Encode]
 
 
 @pytest.fixture(scope="module")
 def both() -> Both:
-    tokenizer = load("gpt2")
+    tokenizer = load_tokenizer("gpt2")
     tokenizer.encode_special_tokens = True
     return by_words(tokenizer, np.uint16), plain(tokenizer, np.uint16)
 
@@ -60,7 +60,7 @@ def test_real_text_and_its_second_reading_agree(both: Both) -> None:
 
 
 def test_text_that_looks_like_a_special_token_is_text() -> None:
-    tokenizer = load("gpt2")
+    tokenizer = load_tokenizer("gpt2")
     ids = np.frombuffer(encoder(tokenizer, np.uint16)(["a<|endoftext|>b"])[0], np.uint16)
     assert 50256 not in ids
     assert tokenizer.decode(ids.tolist()) == "a<|endoftext|>b"

@@ -195,12 +195,12 @@ def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Setting
 
 def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
     """What a model cannot do with one batch, it can never do: wrong gradients, masks or targets show here."""
-    from trainer.models import weights as model
+    from trainer.models import networks
     from trainer.models.gpt2 import LanguageModel
     from trainer.parallel.world import World
     from trainer.train.loop import build_engine
 
-    net = model.build("tiny", 100, 0, seed=1)
+    net = networks.build("tiny", 100, 0, seed=1)
     module = LanguageModel(net)
     tokens = torch.randint(100, (4, 17), generator=torch.Generator().manual_seed(1))
     batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -216,7 +216,7 @@ def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
 
 
 def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
-    from trainer.data import feed
+    from trainer.train import feed
     from trainer.train.loop import Loop
     from trainer.train.metrics import Reporter
 

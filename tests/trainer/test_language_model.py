@@ -9,9 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
-from trainer.models import attention
-from trainer.models import gpt2 as language_model
-from trainer.models import weights as model
+from trainer.models import attention, gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
 
@@ -34,7 +32,7 @@ def windows(count: int = 2, length: int = 48, seed: int = 0) -> tuple[torch.Tens
 
 def network(preset: str = "tiny", sharp: float = 1.0, **changes: Any) -> Any:
     """sharp > 1 makes the weights larger, so that the model is sure of some words."""
-    net = model.build(preset, VOCABULARY, 0, seed=1)
+    net = networks.build(preset, VOCABULARY, 0, seed=1)
     if changes:
         net.config.update(changes)
         torch.manual_seed(1)
@@ -74,7 +72,7 @@ def test_loss_and_every_gradient_equal_those_of_transformers(changes: dict[str, 
     net = network(sharp=3.0, **changes)
     inputs, targets = windows()
     loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
-    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
     assert loss == pytest.approx(reference, rel=1e-6)
     assert_same(ours, theirs, 1e-5)
     assert torch.allclose(LanguageModel(net).logits(inputs), net(input_ids=inputs).logits, atol=1e-5)
@@ -91,7 +89,7 @@ def test_padded_rows_get_no_probability_and_no_gradient() -> None:
         net.transformer.wte.weight.fill_(-1.0)
     inputs, targets = windows()
     loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
-    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
     assert loss == pytest.approx(reference, rel=1e-5)
     assert ours["transformer.wte.weight"].shape == (VOCABULARY, 32)
     assert_same({"w": ours["transformer.wte.weight"]}, {"w": theirs["transformer.wte.weight"]}, 1e-4)
@@ -171,8 +169,8 @@ def test_hopper_tries_cudnns_attention_first(
     plain = torch._C._get_sdp_priority_order()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    preferred, seen = language_model.preferred_attention, list[list[int]]()
-    monkeypatch.setattr(language_model, "preferred_attention", lambda _: preferred(torch.device("cuda")))
+    preferred, seen = gpt2.preferred_attention, list[list[int]]()
+    monkeypatch.setattr(gpt2, "preferred_attention", lambda _: preferred(torch.device("cuda")))
 
     def look(*given: torch.Tensor, **options: Any) -> torch.Tensor:
         seen.append(torch._C._get_sdp_priority_order())
@@ -231,10 +229,10 @@ def test_attention_in_blocks_equals_the_plain_one(monkeypatch: pytest.MonkeyPatc
 def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(language_model, "_tiles", lambda: False)
+    monkeypatch.setattr(gpt2, "_tiles", lambda: False)
     net = network(sharp=2.0)
     inputs, targets = windows()
-    reference, theirs = gradients(net, lambda: model.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
     ours = LanguageModel(net)
     ours.compile()
     with torch.autocast("cpu", torch.bfloat16):
@@ -248,10 +246,10 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monk
     """A hundred steps on a text that can be learned, through all of the fast path: the curves differ about as much as
     those of two fp32 trainings, of which one begins with weights rounded to bf16."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(language_model, "_tiles", lambda: False)
+    monkeypatch.setattr(gpt2, "_tiles", lambda: False)
 
     def curve(dtype: torch.dtype, compile: bool = False, rounded: bool = False) -> torch.Tensor:
-        net = model.build(preset, VOCABULARY, 0, seed=1)
+        net = networks.build(preset, VOCABULARY, 0, seed=1)
         with torch.no_grad():
             for value in net.parameters() if rounded else ():
                 value.copy_(value.bfloat16())

@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from trainer import evaluate
 from trainer.config import schema as config
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import gpt2 as language_model
-from trainer.models import memory
-from trainer.models import weights as model
+from trainer.models import gpt2, memory, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
+from trainer.tasks import pretrain
 from trainer.train import loop
 
 GIB = 2**30
@@ -35,8 +33,8 @@ def shape(preset: str) -> Any:
 
 def kept(length: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Bytes that autograd keeps for the way back of two windows, besides weights and their copies."""
-    monkeypatch.setattr(language_model, "_tiles", lambda: True)  # torch's attention, as on an accelerator
-    module = LanguageModel(model.build("micro", 512, 0, seed=1))
+    monkeypatch.setattr(gpt2, "_tiles", lambda: True)  # torch's attention, as on an accelerator
+    module = LanguageModel(networks.build("micro", 512, 0, seed=1))
     weights = {value.untyped_storage().data_ptr() for value in module.parameters()}
     found: dict[int, int] = {}
 
@@ -97,7 +95,7 @@ def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
 def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(bytes(2 * 40_000))
     tokens = Tokens([tmp_path / "shard"])
-    sizes = {evaluate.Validation(tokens, 32, size, 4, memory.UNIT).tokens for size in (1, 4, 32, 64)}
+    sizes = {pretrain.Validation(tokens, 32, size, 4, memory.UNIT).tokens for size in (1, 4, 32, 64)}
     assert sizes == {4 * 8 * 32}
 
 

@@ -18,7 +18,7 @@ from trainer.checkpoint.format import list_checkpoints
 from trainer.config.presets import PRESETS
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 
 Start = Callable[[int, list[str]], Workers]
@@ -34,14 +34,14 @@ def done(run: Path) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder with a GPT-2 of 500 words, made by transformers alone, dropout as in OpenAI's."""
     path = tmp_path_factory.mktemp("weights") / "hf"
-    net = model.build("tiny", 500, 0, seed=5)
+    net = networks.build("tiny", 500, 0, seed=5)
     net.config.update({"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})
     net.save_pretrained(path)
     return path
 
 
 def load(weights: Path | str, **changes: Any) -> Any:
-    return model.load(**{"weights": str(weights), "preset": "tiny", "vocabulary": 500, "length": 32} | changes)
+    return networks.load(**{"weights": str(weights), "preset": "tiny", "vocabulary": 500, "length": 32} | changes)
 
 
 def test_weights_from_hugging_face_give_their_logits(folder: Path) -> None:
@@ -159,13 +159,13 @@ def test_bad_weights_end_a_training_with_42_and_one_line(
 
 
 def test_fresh_weights_are_drawn_as_the_paper_says() -> None:
-    net: Any = model.build("micro", 500, 0, seed=1)
+    net: Any = networks.build("micro", 500, 0, seed=1)
     layer = net.transformer.h[1]
     assert float(layer.mlp.c_fc.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
     for projection in (layer.attn.c_proj, layer.mlp.c_proj):
         assert float(projection.weight.detach().std()) == pytest.approx(0.02 / (2 * 4) ** 0.5, rel=0.05)
     assert net.lm_head.weight is net.transformer.wte.weight
-    assert not torch.equal(model.build("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
+    assert not torch.equal(networks.build("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_fresh_weights_are_drawn_as_the_paper_says() -> None:
 )
 def test_presets_have_the_parameters_of_openais_models(preset: str, millions: int) -> None:
     with torch.device("meta"):
-        net = model.build(preset, 50257, 50256, seed=1)
+        net = networks.build(preset, 50257, 50256, seed=1)
     assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6) == millions
     assert PRESETS[preset].positions == 1024
 
@@ -181,8 +181,8 @@ def test_presets_have_the_parameters_of_openais_models(preset: str, millions: in
 def test_flops_per_token_of_gpt2() -> None:
     """855 million at length 1024: 6 x 123.65M parameters and 12 x 12 x 768 x 1024 for attention."""
     with torch.device("meta"):
-        net = model.build("small", 50257, 50256, seed=1)
-    assert model.flops_per_token(net, 1024) == pytest.approx(855e6, rel=1e-3)
+        net = networks.build("small", 50257, 50256, seed=1)
+    assert networks.flops_per_token(net, 1024) == pytest.approx(855e6, rel=1e-3)
 
 
 def test_the_dataset_of_the_tests_has_the_vocabulary_of_the_tests(dataset: Path) -> None:

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from tests.trainer import toy
 from tests.trainer.conftest import ROOT
 from trainer.errors import UserError
-from trainer.models import source as model_source
-from trainer.models import weights as model
+from trainer.models import networks, sources
 from trainer.parallel.world import World
 
 UNPICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
@@ -86,11 +85,11 @@ def test_the_search_finds_what_it_looks_for(line: str) -> None:
 
 
 def _weights(folder: Path) -> None:
-    model.load(str(folder), "weights", 50257, 8, None)
+    networks.load(str(folder), "weights", 50257, 8, None)
 
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
-    "evaluate, sample, export": lambda folder: model_source.load(model_source.Source(str(folder))),
+    "evaluate, sample, export": lambda folder: sources.load(sources.Source(str(folder))),
     "model.weights": _weights,
 }
 
@@ -119,7 +118,7 @@ def test_an_architecture_that_is_no_model_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "architectures": ["AutoTokenizer"], "n_layer": 1, "n_embd": 8, "n_head": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="AutoTokenizer is no model"):
-        model_source.load(model_source.Source(str(tmp_path)))
+        sources.load(sources.Source(str(tmp_path)))
 
 
 def exchanged(world: World) -> Any:

@@ -118,9 +118,9 @@ def test_a_killed_preparation_is_not_taken_for_a_dataset(text: Path, tmp_path: P
 
 
 def test_gpt2s_own_tokenizer_needs_no_network_and_matches_its_known_ids(tmp_path: Path) -> None:
-    from trainer.data.tokenizer import load
+    from trainer.data.tokenizer import load_tokenizer
 
-    tokenizer = load("gpt2")
+    tokenizer = load_tokenizer("gpt2")
     # As OpenAI's encoder and every copy of it encodes this text.
     assert tokenizer.encode("Hello world, it's 1704.<|endoftext|>").ids == [
         15496,

@@ -14,7 +14,7 @@ from tests.trainer.conftest import Workers
 from trainer import report
 from trainer.config import schema as config
 from trainer.errors import UserError
-from trainer.export import report_page
+from trainer.export import plots
 from trainer.parallel import communication
 
 Start = Callable[[int, list[str]], Workers]
@@ -38,8 +38,8 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
     assert "aten::" in (run / "profile" / "steps-3-4.txt").read_text("utf-8")
     assert workers.output.count("event=profile path=") == 1
     assert " wire=0." in workers.output
-    found = report.read(run, "run")
-    page = report_page.page([found], {})
+    found = plots.read(run, "run")
+    page = report.page([found], {})
     assert ">wire</th>" in page
     told = "event=exchange_slow share=" in workers.output
     assert told == ("waits for the exchange: communication.compression=bf16 halves the bytes" in page)

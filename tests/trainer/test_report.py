@@ -15,6 +15,7 @@ from tests.trainer import toy
 from trainer import report
 from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
+from trainer.export import plots
 from trainer.train.metrics import Reporter, StepFigures
 
 
@@ -120,25 +121,23 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     empty = make(tmp_path / "empty", 0)
     (empty / "metrics.jsonl").write_text("")
     output = tmp_path / "report"
-    report.write(report.read_all([stopped, compiling, begun, empty]), output)
+    report.write(plots.read_runs([stopped, compiling, begun, empty]), output)
     states = {row[0]: row[1:3] for row in rows((output / "index.html").read_text()) if len(row) > 3}
     assert states["stopped"] == ["interrupted", "50 / 100"]
     assert states["compiling"] == ["compiling", "0 / 100"]
     assert states["begun"] == ["starting", "0 / 100"]
     assert states["empty"] == ["starting", "0 / 100"]
     for one in (begun, empty):
-        report.write(report.read_all([one]), output)
+        report.write(plots.read_runs([one]), output)
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [make(tmp_path / place / "gpt2", 10) for place in ("monday", "tuesday")]
-    assert [run.name for run in report.read_all([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]
+    assert [run.name for run in plots.read_runs([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]
 
 
 def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
-    from trainer.export.report_plots import split
-
-    parts = split(report.read(make(tmp_path / "run", 30), "run"))
+    parts = plots.split(plots.read(make(tmp_path / "run", 30), "run"))
     assert parts == pytest.approx(
         {
             "compute_seconds": 1.5,
@@ -162,14 +161,12 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_speed_of_every_run_is_inside_the_picture() -> None:
     from matplotlib.figure import Figure
 
-    from trainer.export import report_plots
-
-    def run(speed: float) -> report.Run:
+    def run(speed: float) -> plots.Run:
         lines = [{"step": step, "tokens_per_second": speed} for step in (1, 2)]
-        return report.Run(str(speed), lines, {}, None, {})
+        return plots.Run(str(speed), lines, {}, None, {})
 
     axes = Figure().subplots()
     for number, speed in enumerate((1000.0, 3000.0, 500.0)):
-        report_plots._throughput(axes, run(speed), 1, number)
+        plots._throughput(axes, run(speed), 1, number)
     assert axes.get_ylim()[0] == 0
     assert 3000 < axes.get_ylim()[1] < 4000

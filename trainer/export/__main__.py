@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.export import model_card
-from trainer.models import source as sources
+from trainer.models import sources
 
 DTYPES = ("fp32", "bf16", "fp16")
 WEIGHTS = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")

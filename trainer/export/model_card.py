@@ -9,7 +9,7 @@ import yaml
 from trainer.config.schema import stored
 from trainer.contract import DONE
 from trainer.files import read_json
-from trainer.models.source import Source
+from trainer.models.sources import Source
 
 SHOWN = (
     "task",

@@ -1,1 +1,15 @@
-"""What a training learns: one module a task."""
+"""What a training learns: one module a task, whose build(config) makes the Work."""
+
+import importlib
+from types import ModuleType
+
+MODULES = {
+    "language_model": "trainer.tasks.pretrain",
+    "distillation": "trainer.tasks.distill",
+    "question_answering": "trainer.tasks.squad",
+}
+
+
+def load(task: str) -> ModuleType:
+    """The module of a task; each imports libraries that the others do not need."""
+    return importlib.import_module(MODULES[task])

@@ -18,7 +18,7 @@ from trainer.checkpoint.format import list_checkpoints
 from trainer.config.schema import Config
 from trainer.data.batches import Dataset, gather, open_dataset, windows
 from trainer.errors import UserError
-from trainer.models import weights as model
+from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import FP16_SCALE, summed_product
 from trainer.tasks import pretrain
@@ -56,7 +56,7 @@ def build(config: Config) -> Work:
         module=module,
         flops_per_token=work.flops_per_token
         # The teacher has no way back, which is two thirds of the work.
-        + model.flops_per_token(teacher, config.sequence_length) / 3,
+        + networks.flops_per_token(teacher, config.sequence_length) / 3,
         expected_loss=None if settings.student_from_teacher else work.expected_loss,
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
         results=results,
@@ -68,7 +68,7 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
     tokenizer = dataset.directory / "tokenizer.json"
     name = config.distillation.teacher
     try:
-        teacher = model.load(name, "weights", dataset.vocabulary, config.sequence_length, tokenizer)
+        teacher = networks.load(name, "weights", dataset.vocabulary, config.sequence_length, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.weights", "distillation.teacher")) from None
     teacher.requires_grad_(False)

@@ -1,18 +1,24 @@
 """The task language_model: GPT-2 learns to continue text."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from torch import nn
+
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
-from trainer.data.batches import Batches, Dataset, open_dataset
-from trainer.data.folder import save_tokenizer
-from trainer.evaluate import Validation
-from trainer.models import memory
-from trainer.models import weights as model
+from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset, windows
+from trainer.data.tokenizer import save_tokenizer
+from trainer.errors import UserError
+from trainer.models import memory, networks
+from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
-from trainer.tasks.work import Weights, Work
+from trainer.parallel.world import World
+from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
     from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
@@ -38,17 +44,13 @@ def build(config: Config) -> Work:
     def sample() -> str:
         from tokenizers import Tokenizer
 
-        from trainer.sample import generate
-
-        return generate(
+        return continuations(
             net,
             Tokenizer.from_file(str(tokenizer)),
             evaluation.prompt,
             evaluation.sample_tokens,
-            temperature=0.8,
-            top_k=50,
             seed=config.run.seed,
-        )
+        )[0]
 
     return Work(
         net=net,
@@ -60,7 +62,7 @@ def build(config: Config) -> Work:
         items_per_step=config.tokens_per_step,
         tokens_per_step=config.tokens_per_step,
         samples_per_step=config.tokens_per_step // config.sequence_length,
-        flops_per_token=model.flops_per_token(net, config.sequence_length),
+        flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
         expected_loss=None if config.model.weights else math.log(dataset.vocabulary),
@@ -77,8 +79,52 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadMod
     """
     settings = config.model
     if not settings.weights:
-        return model.build(settings.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+        return networks.build(settings.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
-            return model.shaped_as(path / "model")
-    return model.load(settings.weights, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)
+            return networks.shaped_as(path / "model")
+    return networks.load(settings.weights, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)
+
+
+class Validation:
+    """A fixed set of windows spread evenly over the validation split."""
+
+    def __init__(self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0) -> None:
+        """unit: windows that `batches` counts in, where the micro-batch follows from the machine; 0: micro-batches."""
+        available = windows(len(tokens), length)
+        if available == 0:
+            raise UserError(
+                f"the validation split has {len(tokens)} tokens: too few for one window of "
+                f"sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
+            )
+        count = min(available, batches * (unit or micro_batch))
+        self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
+        self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
+        self.tokens = count * length
+
+    @torch.no_grad()
+    def loss(
+        self, model: nn.Module, world: World, dtype: torch.dtype, stopping: Callable[[], bool] = lambda: False
+    ) -> float:
+        """Mean token loss in nats. Raises Interrupted on every worker once `stopping()` is true on any."""
+        total = torch.zeros((), device=world.device, dtype=torch.float64)
+        count = torch.zeros((), device=world.device, dtype=torch.float64)
+        batches = math.ceil(len(self._windows) / self._micro_batch)
+        model.eval()
+        for turn in range(math.ceil(batches / world.size)):
+            if world.any(stopping()):
+                model.train()
+                raise Interrupted
+            first = (turn * world.size + world.rank) * self._micro_batch
+            chosen = self._windows[first : first + self._micro_batch]
+            if len(chosen) == 0:
+                continue
+            inputs, targets = (
+                torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
+            )
+            with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+                total += model(inputs, targets).double()
+            count += targets.numel()
+        model.train()
+        loss_sum, tokens = world.sum(total, count).tolist()
+        return loss_sum / tokens

@@ -18,7 +18,6 @@ from trainer import log
 from trainer.checkpoint.format import MANIFEST, list_checkpoints, load_weights, newest_checkpoint
 from trainer.config.schema import Config
 from trainer.errors import UserError
-from trainer.evaluate import Interrupted
 from trainer.files import write_json
 from trainer.models import memory
 from trainer.parallel.world import World
@@ -26,7 +25,7 @@ from trainer.tasks.squad_cache import kept_features
 from trainer.tasks.squad_data import Question, read
 from trainer.tasks.squad_features import Batches, Feature, collate
 from trainer.tasks.squad_score import best_span, score
-from trainer.tasks.work import Weights, Work
+from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel

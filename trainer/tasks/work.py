@@ -40,6 +40,10 @@ class Batches(Protocol):
         ...
 
 
+class Interrupted(Exception):
+    """The workers agreed to stop in the middle of an evaluation."""
+
+
 class Validation(Protocol):
     """The loss on a fixed set of held-out items."""
 
@@ -48,7 +52,7 @@ class Validation(Protocol):
     ) -> float:
         """Mean item loss in nats, the same on every worker. `model` is Work.module or what wraps it.
 
-        dtype is autocast's; fp32 means none. Raises evaluate.Interrupted on every worker once `stopping()` is true on
+        dtype is autocast's; fp32 means none. Raises Interrupted on every worker once `stopping()` is true on
         any: asked of all of them before each micro-batch.
         """
         ...

@@ -3,24 +3,16 @@
 From the configuration to the work (work.py), into the loop (loop.py), and out with an exit code (contract.py).
 """
 
-import importlib
 import os
 import sys
 import time
 from pathlib import Path
 
-from trainer import log
+from trainer import log, tasks
 from trainer.config.schema import Config, load, run_directory
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.errors import Retry, Stopped, TrainingError, UserError
 from trainer.files import write_json
-
-TASKS = {
-    "language_model": "trainer.tasks.pretrain",
-    "distillation": "trainer.tasks.distill",
-    "question_answering": "trainer.tasks.squad",
-}
-"""The module whose build(config) makes the Work of a task; each loads libraries that the others do not need."""
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +40,7 @@ def train(config: Config, run: Path) -> None:
 
     require_device(begun=bool(list_checkpoints(run)))
     processor.free_main_thread()
-    task = importlib.import_module(TASKS[config.task])
+    task = tasks.load(config.task)
     ahead.wait_for_place()
     work = task.build(config)
     world = join(config.run.collective_timeout_seconds)

@@ -25,17 +25,15 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE, EXIT_RESTART
-from trainer.data.feed import Batch, Feed, rounds
 from trainer.errors import Stopped, TrainingError, UserError
-from trainer.evaluate import Interrupted
 from trainer.files import write_json
-from trainer.models import compiled
 from trainer.parallel import communication
 from trainer.parallel.engine import Engine, Outcome
 from trainer.parallel.optimizer import learning_rate
 from trainer.parallel.world import World
-from trainer.tasks.work import Work
-from trainer.train import failures, precision, resume
+from trainer.tasks.work import Interrupted, Work
+from trainer.train import compiled, failures, precision, resume
+from trainer.train.feed import Batch, Feed, rounds
 from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, check_first_loss, check_weights

@@ -1,4 +1,4 @@
-"""The pictures of a report: loss, learning rate, throughput, and where the time of a step goes.
+"""Runs as their directories describe them, and their pictures: loss, learning rate, throughput, parts of a step.
 
 A run has one colour in all of them. The colours are Okabe and Ito's, which people with any colour vision tell apart
 (jfly.uni-koeln.de/color, 2008), and line styles repeat the message.
@@ -6,10 +6,15 @@ A run has one colour in all of them. The colours are Okabe and Ito's, which peop
 
 import io
 import itertools
+import json
 import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+import yaml
 
 matplotlib.use("Agg")
 
@@ -18,7 +23,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from trainer.report import Run
+from trainer.checkpoint.format import list_checkpoints
+from trainer.config.schema import stored
+from trainer.contract import DONE, METRICS, STATUS
+from trainer.errors import UserError
+from trainer.files import read_json
+
+STALE_SECONDS = 120
+"""A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
+COMPILING_SECONDS = 900
+"""The same before the first step, when all is compiled and nothing is logged."""
+
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 PARTS = {
@@ -55,6 +70,81 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 130,
     "savefig.facecolor": "white",
 }
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory tells."""
+
+    name: str
+    lines: list[dict[str, Any]]
+    """metrics.jsonl, in order."""
+    status: dict[str, Any]
+    done: dict[str, Any] | None
+    settings: dict[str, Any]
+    """By dotted key, from the newest checkpoint; empty without one."""
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Steps and values of a figure, where it is known."""
+        found = [(line["step"], line[name]) for line in self.lines if line.get(name) is not None]
+        return [step for step, _ in found], [value for _, value in found]
+
+    def last(self, name: str) -> float | None:
+        values = self.series(name)[1]
+        return values[-1] if values else None
+
+    @property
+    def state(self) -> str:
+        if self.done is not None:
+            return "done"
+        state = str(self.status.get("state", "unknown"))
+        patience = COMPILING_SECONDS if state == "compiling" else STALE_SECONDS
+        fresh = time.time() - float(self.status.get("updated", 0)) < patience
+        return state if fresh or state == "failed" else "interrupted"
+
+    @property
+    def step(self) -> int:
+        return max((int(line["step"]) for line in self.lines), default=0)
+
+    @property
+    def training_seconds(self) -> float | None:
+        """Time in steps: without evaluations, checkpoints and interruptions."""
+        steps, seconds = self.series("step_seconds")
+        if not steps:
+            return None
+        return sum(mean * (step - before) for step, before, mean in zip(steps, [0, *steps], seconds, strict=False))
+
+
+def read_runs(paths: list[Path]) -> list[Run]:
+    """The runs, under names that tell them apart. Raises UserError when one is none."""
+    resolved = [path.resolve() for path in paths]
+    parts = 1
+    while len({path.parts[-parts:] for path in resolved}) < len(set(resolved)):
+        parts += 1
+    return [read(path, "/".join(path.parts[-parts:])) for path in dict.fromkeys(resolved)]
+
+
+def read(path: Path, name: str) -> Run:
+    if not (path / METRICS).exists():
+        raise UserError(f"{path}: holds no {METRICS}; give the run.directory of a training that has begun")
+    lines: list[dict[str, Any]] = []
+    for text in (path / METRICS).read_text("utf-8").splitlines():
+        try:
+            line = json.loads(text)
+            int(line["step"])
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that is being written
+        lines.append(line)
+    return Run(name, lines, read_json(path / STATUS) or {}, read_json(path / DONE), _resolved(path))
+
+
+def _resolved(path: Path) -> dict[str, Any]:
+    for folder in reversed(list_checkpoints(path)):
+        try:
+            return stored((folder / "config.yaml").read_text("utf-8"))
+        except (OSError, yaml.YAMLError, AttributeError):
+            continue
+    return {}
 
 
 def colour(number: int) -> str:

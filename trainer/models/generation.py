@@ -1,0 +1,45 @@
+"""Text from a causal language model."""
+
+from typing import Any
+
+import torch
+
+
+def continuations(
+    model: Any,
+    tokenizer: Any,
+    prompt: str,
+    tokens: int,
+    *,
+    seed: int,
+    temperature: float = 0.8,
+    top_k: int = 50,
+    top_p: float = 1.0,
+    count: int = 1,
+) -> list[str]:
+    """`count` texts that begin with `prompt`, drawn with a key-value cache, within the model's positions.
+
+    A prompt that leaves no room for a token loses its beginning.
+    """
+    positions = model.config.n_positions
+    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id]
+    ids = ids[-(positions - 1) :]
+    inputs = torch.tensor([ids], device=model.device)
+    chosen: dict[str, Any] = {"do_sample": False}
+    if temperature > 0:
+        chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    training = model.training
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        output = model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=min(tokens, positions - len(ids)),
+            use_cache=True,
+            pad_token_id=model.config.eos_token_id,
+            num_return_sequences=count,
+            **chosen,
+        )
+    model.train(training)
+    return [tokenizer.decode(row.tolist()) for row in output]
