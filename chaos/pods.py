@@ -17,8 +17,7 @@ from urllib3.exceptions import HTTPError
 from chaos.journal import Journal
 from chaos.lab import Expected
 from chaos.stack import Stack
-from cli.state import INDEX
-from cli.watch import as_json, connect
+from cli.cluster import INDEX, as_json, connect
 
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""

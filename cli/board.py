@@ -13,14 +13,12 @@ import webbrowser
 from typing import Annotated, Any
 
 import typer
-import urllib3.exceptions
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
+from cli.cluster import as_json, asking, connect, why_waiting
 from cli.reach import Pod, relay
 from cli.target import Kubeconfig, RunningStack, target_of
-from cli.watch import UnreachableError, as_json, connect, why_waiting
 from workloads.layout import TENSORBOARD_PORT
 
 SELECTOR = "app.kubernetes.io/component=tensorboard"
@@ -56,18 +54,14 @@ def _connection(api: client.ApiClient, namespace: str) -> socket.socket:
 
 def ready_pod(api: client.ApiClient, namespace: str) -> Pod:
     """TensorBoard's pod. Raises CommandError when there is none, or it is not ready."""
-    try:
+    with asking(f"the pods of {namespace}"):
         pods = as_json(client.CoreV1Api(api).list_namespaced_pod, namespace, label_selector=SELECTOR)["items"]
-    except ApiException as error:
-        raise UnreachableError(f"cannot list the pods of {namespace}: {error.reason}") from None
-    except urllib3.exceptions.HTTPError as error:
-        raise UnreachableError(f"the cluster does not answer: {type(error).__name__}") from None
     if not pods:
         raise CommandError(f"{namespace} has no TensorBoard; set tensorboard.enabled: true and `pulumi up`")
     for pod in pods:
         if _is_ready(pod):
             return Pod(api, namespace, pod["metadata"]["name"])
-    raise UnreachableError(f"TensorBoard is not ready yet: {why_waiting(pods)}; try again in a moment")
+    raise CommandError(f"TensorBoard is not ready yet: {why_waiting(pods)}; try again in a moment")
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

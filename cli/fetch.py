@@ -6,18 +6,15 @@ report page, which is made in the cluster. What is here already in the same vers
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
 
 from cli import CommandError
-from cli.bar import Bar
-from cli.reach import PORT, SCRATCH, Pod, volume_pod
+from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
-from cli.transfer import Pair, Volume, get
-from cli.watch import connect
+from cli.transfer import Pair, get
 from workloads.layout import run_folder
 
 HOME = Path("runs")
@@ -31,23 +28,17 @@ def fetch(
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with what training on needs.")] = False,
-) -> int:
+) -> None:
     target = target_of(stack)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = to or HOME / PurePosixPath(remote).name
-    api = connect(target.context, kubeconfig)
-    try:
-        with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
-            volume = Volume(lambda: pod.connect(PORT))
-            pairs = wanted(volume.files(remote), remote, folder, everything)
-            bar.waiting("making the report")
-            problem = make_report(pod, remote)
-            made = volume.files(f"{SCRATCH}/{REPORT}")
-            pairs += [Pair(folder / REPORT / name, f"{SCRATCH}/{REPORT}/{name}", size) for name, size in made.items()]
-            get(volume, pairs, bar)
-    except KeyboardInterrupt:
-        print("\nInterrupted; the same command goes on where it stopped.", file=sys.stderr)
-        return 130
+    with transfer(target, kubeconfig) as (volume, pod, bar):
+        pairs = wanted(volume.files(remote), remote, folder, everything)
+        bar.waiting("making the report")
+        problem = make_report(pod, remote)
+        made = volume.files(f"{SCRATCH}/{REPORT}")
+        pairs += [Pair(folder / REPORT / name, f"{SCRATCH}/{REPORT}/{name}", size) for name, size in made.items()]
+        get(volume, pairs, bar)
     print(f"{len(pairs)} files of {remote} are in {folder}")
     if problem:
         print(f"  no report: {problem}")
@@ -55,7 +46,6 @@ def fetch(
         print(f"  report: {folder / REPORT / 'index.html'}")
     if (folder / MODEL).is_dir():
         print(f"  model:  {folder / MODEL}  (transformers.AutoModelForCausalLM.from_pretrained)")
-    return 0
 
 
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:

@@ -6,14 +6,20 @@ loss, a sample of what the model writes, where the checkpoint is and what to try
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from kubernetes import client
+import urllib3.exceptions
+from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
+from cli.cluster import SilentError, TrainingJob, started, why_waiting
 from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
-from cli.watch import JobWatch, Outcome, connect
 from workloads.layout import DATA
 
 #: Output of the stack -> what its command is for.
@@ -25,20 +31,135 @@ ADVICE = {
 }
 #: What a shell needs before it runs the advised commands for the local stack.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
+#: Seconds between two looks at the Job and its pods; log lines arrive as they are written.
+POLL_SECONDS = 1.0
+#: A cluster that does not answer for this long is reported; shorter outages of a control plane are ridden out.
+OUTAGE_SECONDS = 60.0
 
 
 def follow(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> int:
     target = target_of(stack)
-    api = connect(target.context, kubeconfig)
-    watch = JobWatch(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
+    watch = JobWatch(TrainingJob.of(target, kubeconfig))
     try:
         with Board() as board:
-            outcome = watch.follow(board)
+            ended = watch.follow(board)
     except KeyboardInterrupt:
         print(f"\nThe training goes on; `trainyard follow --stack {stack}` comes back to it.")
         return 130
-    report(Console(), target, outcome, ENTER if is_local(stack) else None)
-    return 0 if outcome.succeeded else 1
+    report(Console(), target, ended, ENTER if is_local(stack) else None)
+    return 0 if ended.succeeded else 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the Job ended."""
+
+    succeeded: bool
+    message: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    """What the trainer left as its DONE record."""
+
+
+class JobWatch:
+    """Follows one Job: its conditions, its pods, and their logs as they are written."""
+
+    def __init__(self, job: TrainingJob):
+        self.job = job
+        self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
+        self._followed: set[str] = set()
+        self._finished: set[str] = set()
+        self._newest: dict[str, str] = {}
+        """Pod -> time stamp of its newest line."""
+
+    def follow(self, board: Board) -> Outcome:
+        """Report to `board` until the Job has ended. Raises CommandError when it is gone."""
+        heard = time.monotonic()
+        while True:
+            try:
+                job, pods = self.job.read()
+                heard = time.monotonic()
+            except SilentError:
+                if time.monotonic() - heard > OUTAGE_SECONDS:
+                    raise
+                time.sleep(POLL_SECONDS)
+                continue
+            self._follow_logs(pods)
+            if not any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods):
+                board.waiting(why_waiting(pods))
+            ended = outcome(job, pods)
+            # The last lines arrive a moment after the Job's end is seen.
+            self._drain(board, POLL_SECONDS)
+            if ended:
+                return ended
+
+    def _follow_logs(self, pods: list[dict[str, Any]]) -> None:
+        for pod in started(pods):
+            name, phase = pod["metadata"]["name"], pod["status"]["phase"]
+            # The log of a pod that has ended is read once; that of a running one until it ends.
+            if name in self._followed or name in self._finished:
+                continue
+            if phase != "Running":
+                self._finished.add(name)
+            self._followed.add(name)
+            threading.Thread(target=self._read_log, args=(name,), daemon=True).start()
+
+    def _read_log(self, pod: str) -> None:
+        """Hand on the lines of a pod's log that are newer than those handed on before."""
+        try:
+            log: Any = self.job.core.read_namespaced_pod_log(
+                pod, self.job.namespace, follow=True, timestamps=True, _preload_content=False
+            )
+            for raw in log:
+                stamp, _, line = raw.decode(errors="replace").rstrip("\n").partition(" ")
+                # Nanoseconds and of one clock, so that text order is time order.
+                if stamp > self._newest.get(pod, ""):
+                    self._newest[pod] = stamp
+                    self._lines.put((pod, line))
+        except (ApiException, urllib3.exceptions.HTTPError):
+            pass
+        finally:
+            # The stream ends with the container, but also when a kubelet or an API server restarts: the next look at
+            # the pods starts over, and lines that were handed on already are left out.
+            self._followed.discard(pod)
+
+    def _drain(self, board: Board, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                board.line(*self._lines.get(timeout=left))
+            except Empty:
+                return
+
+
+def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
+    """How the Job ended; None while it runs."""
+    for condition in job.get("status", {}).get("conditions") or []:
+        if condition["status"] != "True":
+            continue
+        if condition["type"] == "Complete":
+            return Outcome(succeeded=True, result=_result(pods))
+        if condition["type"] == "Failed":
+            reason = _result(pods).get("message") or condition.get("message") or "no reason given"
+            return Outcome(succeeded=False, message=str(reason))
+    return None
+
+
+def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last termination message that is a record of the trainer's; the pod that ended with 0 first."""
+    ended = [
+        status["state"]["terminated"]
+        for pod in pods
+        for status in pod["status"].get("containerStatuses") or []
+        if "terminated" in status.get("state", {})
+    ]
+    for state in sorted(ended, key=lambda state: state["exitCode"] != 0):
+        try:
+            record = json.loads(state.get("message") or "")
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            return record
+    return {}
 
 
 def report(console: Console, target: Target, outcome: Outcome, before: str | None = None) -> None:

@@ -6,12 +6,10 @@ import sys
 from typing import Annotated, Any
 
 import typer
-import urllib3.exceptions
-from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.state import INDEX, first_pod
-from cli.status import clients, job_and_pods, log, with_logs
+from cli.cluster import INDEX, TrainingJob, asking, started
+from cli.state import first_pod
 from cli.target import Kubeconfig, RunningStack, target_of
 
 
@@ -22,17 +20,14 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new lines until the pod ends.")] = False,
 ) -> None:
     target = target_of(stack)
-    core, batch = clients(target, kubeconfig)
-    _, pods = job_and_pods(core, batch, target)
-    started = [each for each in pods if each["metadata"]["name"] in with_logs(pods)]
-    name = choose(started, pod, lambda name: log(core, target, name))
-    try:
-        answer: Any = core.read_namespaced_pod_log(name, target.namespace, follow=follow, _preload_content=False)
+    job = TrainingJob.of(target, kubeconfig)
+    _, pods = job.read()
+    name = choose(started(pods), pod, job.log_end)
+    with asking(f"the log of {name}"):
+        answer: Any = job.core.read_namespaced_pod_log(name, target.namespace, follow=follow, _preload_content=False)
         for chunk in answer.stream(decode_content=True):
             sys.stdout.buffer.write(chunk)
             sys.stdout.flush()
-    except (ApiException, urllib3.exceptions.HTTPError) as error:
-        raise CommandError(f"the log cannot be read: {getattr(error, 'reason', error)}") from None
 
 
 def choose(pods: list[dict[str, Any]], index: int | None, read: Any) -> str:

@@ -1,21 +1,32 @@
-"""The progress line of a training, from the trainer's log lines: on a terminal it is redrawn, in a log file it is
-appended."""
+"""Progress lines of a training and of a transfer: redrawn on a terminal, appended in a log file."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 #: Seconds between two lines where nothing can be redrawn.
 PLAIN_SECONDS = 10.0
+#: Characters of a file's name that leave room for the figures.
+NAME_WIDTH = 32
 
 
 class Board:
-    """Shows what `JobWatch` observes."""
+    """Shows how a training goes, from the lines of its logs."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
@@ -34,7 +45,7 @@ class Board:
             )
             self._task = self._progress.add_task("waiting", total=None, numbers="")
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> Self:
         if self._progress:
             self._progress.start()
         return self
@@ -100,3 +111,41 @@ def time_to_go(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Bar:
+    """Shows a transfer: files, bytes, speed, time to go. Without a terminal it is one line at the end."""
+
+    def __init__(self, console: Console | None = None):
+        columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        texts = [TextColumn(column) if isinstance(column, str) else column for column in columns]
+        self._progress = Progress(*texts, console=console)
+        self._task = self._progress.add_task("connecting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if kind is None:
+            total = self._progress.tasks[0].completed
+            self._progress.update(self._task, description="done", total=total, completed=total)
+        self._progress.stop()
+
+    def waiting(self, reason: str) -> None:
+        self._progress.update(self._task, description=_short(reason))
+
+    def total(self, files: int, size: int | None) -> None:
+        self._progress.update(self._task, description=f"{files} files", total=size)
+
+    def file(self, name: str) -> None:
+        self._progress.update(self._task, description=_short(name))
+
+    def advance(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+
+def _short(text: str) -> str:
+    """At the length that leaves room for the figures; brackets would be rich's markup."""
+    text = text.replace("[", "(").replace("]", ")")
+    return text if len(text) <= NAME_WIDTH else f"…{text[1 - NAME_WIDTH :]}"

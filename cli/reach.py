@@ -23,7 +23,11 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import portforward, stream
 from websocket import WebSocketException
 
-from cli.watch import UnreachableError, as_json, why_waiting
+from cli import CommandError
+from cli.cluster import as_json, asking, connect, why_waiting
+from cli.progress import Bar
+from cli.target import Target
+from cli.transfer import Volume
 from workloads.layout import DATA, VOLUME_ACCESS
 
 SERVER = Path(__file__).with_name("volume_server.py")
@@ -69,7 +73,7 @@ class Pod:
         return forward.socket(port)
 
     def run(self, command: list[str]) -> tuple[int, str]:
-        """Run a command in the pod: its exit code and what it wrote. Raises UnreachableError."""
+        """Run a command in the pod: its exit code and what it wrote. Raises CommandError."""
         try:
             with _opening:
                 shell = stream(
@@ -88,7 +92,7 @@ class Pod:
             code = shell.returncode  # before what was written: reading that drops the channel that has the code
             return code, shell.read_all()
         except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
-            raise UnreachableError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
+            raise CommandError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
 
 
 @contextmanager
@@ -96,19 +100,12 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
     """A pod on the shared volume that runs cli/volume_server.py, removed at the end.
 
     Raises:
-        UnreachableError: when the stack has no template for it, or it does not start.
+        CommandError: when the stack has no template for it, or it does not start.
     """
     core = client.CoreV1Api(api)
-    try:
+    what = f"PodTemplate {namespace}/{VOLUME_ACCESS}"
+    with asking(what, missing=f"the stack has no {what}; `pulumi up` brings it"):
         template = as_json(core.read_namespaced_pod_template, VOLUME_ACCESS, namespace)["template"]
-    except ApiException as error:
-        if error.status != 404:
-            raise UnreachableError(f"cannot read PodTemplate {namespace}/{VOLUME_ACCESS}: {error.reason}") from None
-        raise UnreachableError(
-            f"the stack has no PodTemplate {namespace}/{VOLUME_ACCESS}; `pulumi up` brings it"
-        ) from None
-    except urllib3.exceptions.HTTPError as error:
-        raise UnreachableError(f"the cluster does not answer: {type(error).__name__}") from None
     _remove_ended(core, namespace)
     pod = Pod(api, namespace, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:8]}")
     try:
@@ -116,10 +113,21 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
         _wait(core, pod, waiting)
         yield pod
     except ApiException as error:
-        raise UnreachableError(f"cannot make pod {namespace}/{pod.name}: {_message(error)}") from None
+        raise CommandError(f"cannot make pod {namespace}/{pod.name}: {_message(error)}") from None
     finally:
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
+
+
+@contextmanager
+def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
+    """The shared volume, the pod on it, and the bar of a transfer, which Ctrl-C may end at any time."""
+    api = connect(target.context, kubeconfig)
+    try:
+        with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
+            yield Volume(lambda: pod.connect(PORT)), pod, bar
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; the same command goes on where it stopped", code=130) from None
 
 
 def _message(error: ApiException) -> str:
@@ -145,12 +153,12 @@ def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> N
         found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
         phase = found["status"].get("phase")
         if phase in ("Succeeded", "Failed"):
-            raise UnreachableError(f"pod {pod.namespace}/{pod.name} ended at once: {_last_words(found)}")
+            raise CommandError(f"pod {pod.namespace}/{pod.name} ended at once: {_last_words(found)}")
         if phase == "Running" and _serves(pod):
             return
         reason = why_waiting([found])
         if time.monotonic() > end:
-            raise UnreachableError(f"pod {pod.namespace}/{pod.name} does not start: {reason}")
+            raise CommandError(f"pod {pod.namespace}/{pod.name} does not start: {reason}")
         waiting(reason)
         time.sleep(0.5)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from cli.cluster import INDEX, why_waiting
 from cli.progress import parse_logfmt
-from cli.watch import why_waiting
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 MEANING = {
     EXIT_DONE: "the training is done",
     EXIT_FATAL: "cannot succeed, not tried again",

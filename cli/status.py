@@ -10,23 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import urllib3.exceptions
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cli.cluster import TrainingJob, started
 from cli.progress import time_to_go
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, target_of
-from cli.watch import UnreachableError, as_json, connect
 from trainer.contract import STATUS
 from workloads.layout import DATA
 
-LOG_LINES = 2000
-"""Of each pod: some minutes at one line in ten steps, and every round of most trainings."""
 INCIDENTS = 12
 """The newest ones that are shown."""
 
@@ -37,48 +32,11 @@ def status(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None
 
 
 def read(target: Target, kubeconfig: str | None = None) -> State:
-    """Ask the cluster. Raises UnreachableError."""
-    core, batch = clients(target, kubeconfig)
-    job, pods = job_and_pods(core, batch, target)
-    return state(job, pods, {name: log(core, target, name) for name in with_logs(pods)}, status_file(target))
-
-
-def clients(target: Target, kubeconfig: str | None) -> tuple[client.CoreV1Api, client.BatchV1Api]:
-    api = connect(target.context, kubeconfig)
-    return client.CoreV1Api(api), client.BatchV1Api(api)
-
-
-def job_and_pods(
-    core: client.CoreV1Api, batch: client.BatchV1Api, target: Target
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The Job and all of its pods, as plain JSON. Raises UnreachableError."""
-    selector = f"batch.kubernetes.io/job-name={target.job}"
-    try:
-        job = as_json(batch.read_namespaced_job, target.job, target.namespace)
-        pods = as_json(core.list_namespaced_pod, target.namespace, label_selector=selector)["items"]
-    except ApiException as error:
-        if error.status == 404:
-            raise UnreachableError(f"Job {target.namespace}/{target.job} is gone; `pulumi up` makes it again") from None
-        raise UnreachableError(f"cannot read Job {target.namespace}/{target.job}: {error.reason}") from None
-    except urllib3.exceptions.HTTPError as error:
-        raise UnreachableError(f"the cluster does not answer: {type(error).__name__}") from None
-    return job, pods
-
-
-def with_logs(pods: list[dict[str, Any]]) -> list[str]:
-    """The pods whose container has started once."""
-    return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Running", "Succeeded", "Failed")]
-
-
-def log(core: client.CoreV1Api, target: Target, pod: str, lines: int = LOG_LINES) -> str:
-    """The end of a pod's log with time stamps; empty when it cannot be had (its node is gone)."""
-    try:
-        answer: Any = core.read_namespaced_pod_log(
-            pod, target.namespace, tail_lines=lines, timestamps=True, _preload_content=False, _request_timeout=10
-        )
-        return answer.data.decode(errors="replace")
-    except (ApiException, urllib3.exceptions.HTTPError):
-        return ""
+    """Ask the cluster. Raises CommandError."""
+    job = TrainingJob.of(target, kubeconfig)
+    found, pods = job.read()
+    logs = {pod["metadata"]["name"]: job.log_end(pod["metadata"]["name"]) for pod in started(pods)}
+    return state(found, pods, logs, status_file(target))
 
 
 def status_file(target: Target) -> dict[str, Any] | None:

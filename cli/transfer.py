@@ -19,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 from cli import CommandError
+from cli.progress import Bar
 from cli.volume_server import HASHED_AT_ONCE, PIECE, RefusedError, finish, hashes, partial, write_piece
 
 CONNECTIONS = 4
@@ -41,16 +42,6 @@ class TransferError(CommandError):
     def __init__(self, text: str, status: int | None = None):
         super().__init__(text)
         self.status = status
-
-
-class Observer(Protocol):
-    """Whoever draws the bar."""
-
-    def total(self, files: int, size: int | None) -> None: ...
-
-    def file(self, name: str) -> None: ...
-
-    def advance(self, size: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -139,7 +130,7 @@ class Volume:
             self._local.connection = None
 
 
-def put(volume: Volume, pairs: list[Pair], folder: str, observer: Observer) -> None:
+def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> None:
     """Files of this machine to the volume, under `folder`. Raises TransferError."""
     there = volume.files(folder)
     sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
@@ -149,43 +140,43 @@ def put(volume: Volume, pairs: list[Pair], folder: str, observer: Observer) -> N
         checksum = hashlib.sha256(piece).hexdigest()
         extra: dict[str, Any] = {"size": pair.size} if whole else {}
         volume.ask("PUT", "bytes", piece, path=pair.remote, start=start, sha256=checksum, **extra)
-        observer.advance(len(piece))
+        bar.advance(len(piece))
 
     def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
-        observer.file(pair.local.name)
+        bar.file(pair.local.name)
         if sizes.get(pair.remote) == pair.size and volume.hashes(pair.remote, pair.size) == _own(pair):
-            observer.advance(pair.size)
+            bar.advance(pair.size)
             return
         if pair.size <= PIECE or pool is None:
             send(pair, 0, whole=True)
             return
         there = volume.hashes(pair.remote, pair.size, is_partial=True)
-        _in_pieces(pair, there, _own(pair) if there else [], lambda start: send(pair, start, False), pool, observer)
+        _in_pieces(pair, there, _own(pair) if there else [], lambda start: send(pair, start, False), pool, bar)
         volume.ask("POST", "finish", path=pair.remote, size=pair.size)
 
-    _all(pairs, one, observer)
+    _all(pairs, one, bar)
 
 
-def get(volume: Volume, pairs: list[Pair], observer: Observer) -> None:
+def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
     """Files of the volume to this machine. One that grows meanwhile comes as long as it was. Raises TransferError."""
 
     def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
-        observer.file(pair.local.name)
+        bar.file(pair.local.name)
         wanted = volume.hashes(pair.remote, pair.size)
 
         def receive(start: int) -> None:
             piece = _fetch(volume, pair, start, wanted[start // PIECE]) if pair.size else b""
             write_piece(pair.local, start, piece)
-            observer.advance(len(piece))
+            bar.advance(len(piece))
 
         if pair.local.is_file() and pair.local.stat().st_size == pair.size and _own(pair) == wanted:
-            observer.advance(pair.size)
+            bar.advance(pair.size)
             return
         pair.local.parent.mkdir(parents=True, exist_ok=True)
         if pair.size > PIECE and pool is not None:
             there = partial(pair.local)
             found = hashes(there, pair.size) if there.exists() else []
-            _in_pieces(pair, found, wanted, receive, pool, observer)
+            _in_pieces(pair, found, wanted, receive, pool, bar)
         else:
             receive(0)
         try:
@@ -193,10 +184,10 @@ def get(volume: Volume, pairs: list[Pair], observer: Observer) -> None:
         except RefusedError as error:
             raise TransferError(str(error)) from None
 
-    _all(pairs, one, observer)
+    _all(pairs, one, bar)
 
 
-def copy(volume: Volume, source: str, folder: str, observer: Observer) -> None:
+def copy(volume: Volume, source: str, folder: str, bar: Bar) -> None:
     """What an address names into a folder of the volume, by the server itself. Raises TransferError."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -209,10 +200,10 @@ def copy(volume: Volume, source: str, folder: str, observer: Observer) -> None:
                 if "complete" in step:
                     return
                 if "files" in step:
-                    observer.total(step["files"], step["bytes"] or None)
+                    bar.total(step["files"], step["bytes"] or None)
                     continue
-                observer.file(step["name"])
-                observer.advance(step["done"] - seen.get(step["name"], 0))
+                bar.file(step["name"])
+                bar.advance(step["done"] - seen.get(step["name"], 0))
                 seen[step["name"]] = step["done"]
             error: Exception = ConnectionError("the server stopped in the middle")
         except (OSError, http.client.HTTPException) as broken:
@@ -221,7 +212,7 @@ def copy(volume: Volume, source: str, folder: str, observer: Observer) -> None:
         if time.monotonic() > end:
             raise _lost(error) from None
         # What was counted is counted again when the server begins anew.
-        observer.advance(-sum(seen.values()))
+        bar.advance(-sum(seen.values()))
         time.sleep(0.5)
 
 
@@ -231,22 +222,22 @@ def _in_pieces(
     wanted: list[str],
     move: Callable[[int], None],
     pool: ThreadPoolExecutor,
-    observer: Observer,
+    bar: Bar,
 ) -> None:
     """Move the pieces that are not there yet."""
     missing = []
     for number, start in enumerate(range(0, pair.size, PIECE)):
         if number < len(there) and number < len(wanted) and there[number] == wanted[number]:
-            observer.advance(min(PIECE, pair.size - start))
+            bar.advance(min(PIECE, pair.size - start))
         else:
             missing.append(start)
     for _ in pool.map(move, missing):
         pass
 
 
-def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], None], observer: Observer) -> None:
+def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], None], bar: Bar) -> None:
     """Small files several at once, large ones one by one with several pieces at once."""
-    observer.total(len(pairs), sum(pair.size for pair in pairs))
+    bar.total(len(pairs), sum(pair.size for pair in pairs))
     with _pool() as pool:
         for _ in pool.map(lambda pair: one(pair, None), [pair for pair in pairs if pair.size <= PIECE]):
             pass

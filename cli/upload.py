@@ -7,7 +7,6 @@ What is there already is not sent again; after an interruption the same command 
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -15,11 +14,9 @@ from urllib.parse import urlsplit
 import typer
 
 from cli import CommandError
-from cli.bar import Bar
-from cli.reach import PORT, volume_pod
+from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
-from cli.transfer import Pair, Volume, copy, put
-from cli.watch import connect
+from cli.transfer import Pair, copy, put
 from workloads.layout import DATA
 
 SCHEMES = ("s3", "gs", "https", "http")
@@ -30,27 +27,19 @@ def upload(
     stack: RunningStack = "local",
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
-) -> int:
+) -> None:
     remote = is_remote(source)
     folder = target_folder(source, to)
     pairs = [] if remote else local_files(Path(source), folder)
-    target = target_of(stack)
-    api = connect(target.context, kubeconfig)
-    try:
-        with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
-            volume = Volume(lambda: pod.connect(PORT))
-            if remote:
-                copy(volume, source, folder, bar)
-            else:
-                put(volume, pairs, folder, bar)
-    except KeyboardInterrupt:
-        print("\nInterrupted; the same command goes on where it stopped.", file=sys.stderr)
-        return 130
+    with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
+        if remote:
+            copy(volume, source, folder, bar)
+        else:
+            put(volume, pairs, folder, bar)
     inside = pairs[0].remote if len(pairs) == 1 and Path(source).is_file() else folder
     name = str(PurePosixPath(inside).relative_to(DATA))
     print(f"{source} is at {inside}. To train on it:")
     print(f"  pulumi config set --stack {stack} --path 'dataset.input[0]' {shlex.quote(name)}")
-    return 0
 
 
 def is_remote(source: str) -> bool:

@@ -13,7 +13,7 @@ import jmespath
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.owner import marks
-from prove.clouds import Until
+from prove.engine import Until
 
 #: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
 #: workshops/fis/fisspotinterruption.yaml; read 2026-11-22): the shortest notice is the two minutes of a real one.

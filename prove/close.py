@@ -8,12 +8,11 @@ from kubernetes import client
 
 from bench.graph import destruction
 from chaos.faults import expect
+from cli.cluster import as_json, connect
 from cli.reach import volume_pod
-from cli.watch import as_json, connect
 from infra.cost import estimate
-from prove.clouds import cloud_of
 from prove.engine import Cannot
-from prove.faults import uncordon
+from prove.faults import cloud_of, uncordon
 from prove.subject import Subject
 from prove.volume import OWN
 from review.recording import record

@@ -13,9 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from prove.report import Screen
 
 KEPT = "--keep: the stack stays"
+Until = Callable[[Callable[[], Any], float, str], Any]
+"""Waits for a condition, at most so many seconds; the text says for what."""
 Verdict = Literal["passed", "failed", "cannot", "not played"]
 
 
@@ -94,12 +99,6 @@ def load(path: Path) -> State | None:
     except FileNotFoundError:
         return None
     return State(**{**told, "results": {name: Result(**each) for name, each in told["results"].items()}})
-
-
-class Screen(Protocol):
-    def begin(self, step: Step) -> None: ...
-
-    def end(self, step: Step, result: Result) -> None: ...
 
 
 class Subject(Protocol):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chaos.faults import expect
 from cli.state import State as Training
-from prove.clouds import cloud_of
+from infra.config import StackConfig
+from infra.eks.section import EksConfig
 from prove.engine import Cannot
 from prove.subject import Subject
 from workloads.nfs import NAME as NFS_SERVER
+
+if TYPE_CHECKING:
+    from prove.aws import Aws
+    from prove.gcp import Gcp
 
 PATIENCE = 1800
 """Seconds until a lost node's successor trains: machines with accelerators take up to 15 minutes to come."""
@@ -179,3 +184,18 @@ def _has_checkpoint(subject: Subject) -> None:
 
 def _delete(subject: Subject, pod: dict[str, Any]) -> None:
     subject.core.delete_namespaced_pod(pod["metadata"]["name"], pod["metadata"]["namespace"], grace_period_seconds=0)
+
+
+def cloud_of(config: StackConfig) -> Aws | Gcp | None:
+    """None: the cluster was there before. Its SDK is imported for the stack that needs it."""
+    match config.cluster.kind:
+        case "gke":
+            from prove.gcp import Gcp
+
+            return Gcp()
+        case "eks":
+            from prove.aws import Aws
+
+            return Aws(config.section(EksConfig).region)
+        case "existing":
+            return None

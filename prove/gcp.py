@@ -9,7 +9,7 @@ from infra.config import StackConfig
 from infra.doctor.google import Google, NoAnswer, connect
 from infra.gke.section import GkeConfig
 from infra.owner import is_marked
-from prove.clouds import Until
+from prove.engine import Until
 
 #: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones
 #: (cloud.google.com/compute/docs/reference/rest/v1, 2026-11).

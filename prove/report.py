@@ -1,25 +1,94 @@
-"""The report of a run, for people (Markdown) and for programs (JSON)."""
+"""What a person sees: a line for every step, and the report as a page and as JSON."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.page import describe
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from bench.page import describe, table
 from chaos.page import busy
 from infra.config import StackConfig
 from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig
 from infra.stackfiles import ROOT
-from prove.engine import State, Step
-from prove.screen import WORDS, minutes
+from prove.engine import Result, State, Step, Verdict
 
 FOLDER = ROOT / "bench" / "results"
+MARKS: dict[Verdict, tuple[str, str]] = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "cannot": ("–", "yellow"),
+    "not played": (" ", "dim"),
+}
+WORDS: dict[Verdict, str] = {
+    "passed": "passed",
+    "failed": "FAILED",
+    "cannot": "cannot be done here",
+    "not played": "not played",
+}
+
+
+class Screen:
+    def __init__(self, state: State, total: int, console: Console | None = None) -> None:
+        self.state, self.total = state, total
+        self.console = console or Console(highlight=False)
+        self._live: Live | None = None
+        self._step: Step | None = None
+        self._clock, self._said = 0.0, ""
+        self._spinner = Spinner("dots")
+
+    def __rich__(self) -> Spinner:
+        """Drawn anew by the live display, four times a second."""
+        assert self._step is not None
+        spent = f", up to {self.state.spent():.2f} USD" if self.state.usd_per_hour and self.state.billed_from else ""
+        parts = f"{self._step.title}  {minutes(time.monotonic() - self._clock)}{spent}  "
+        text = Text.assemble((parts, "bold"), (" ".join(self._said.split()), "dim"))
+        text.truncate(self.console.width - 3, overflow="ellipsis")
+        self._spinner.update(text=text)
+        return self._spinner
+
+    def begin(self, step: Step) -> None:
+        self._step, self._clock, self._said = step, time.monotonic(), ""
+        number = list(self.state.results).index(step.name) + 1
+        if self.console.is_terminal:
+            self._live = Live(self, console=self.console, transient=True)
+            self._live.start()
+        else:
+            told = f"{datetime.now():%H:%M:%S}  {number}/{self.total}  {step.name}: {step.title} ..."
+            self.console.print(told, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """What the step waits for."""
+        self._said = text
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def end(self, step: Step, result: Result) -> None:
+        self.close()
+        mark, style = MARKS[result.verdict]
+        self.console.print(
+            Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{WORDS[result.verdict]:<20}", style)),
+            Text(f"{minutes(result.seconds):>7}  {result.evidence}"),
+            soft_wrap=True,
+        )
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def facts(config: StackConfig, state: State) -> dict[str, str]:
@@ -86,12 +155,11 @@ def _page(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str
     if state.ended_by:
         lines += [f"Not every step was played: {state.ended_by}.", ""]
     lines += [f"- {key}: {value}" for key, value in told.items() if value]
-    lines += ["", "| step | claim | verdict | time | evidence |", "|---|---|---|---:|---|"]
-    for step in steps:
-        result = state.results.get(step.name)
-        if result is not None:
-            evidence = result.evidence.replace("|", "\\|")
-            cells = (step.name, step.title, WORDS[result.verdict], minutes(result.seconds), evidence)
-            lines.append(f"| {' | '.join(cells)} |")
+    rows = [
+        (step.name, step.title, WORDS[result.verdict], minutes(result.seconds), result.evidence.replace("|", "\\|"))
+        for step in steps
+        if (result := state.results.get(step.name)) is not None
+    ]
+    lines += ["", *table(("step", "claim", "verdict", "time", "evidence"), rows)]
     lines += ["", "What cannot be done here is not proved here: a stack on a cloud has to prove it."]
     return "\n".join(lines) + "\n"

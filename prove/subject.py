@@ -23,10 +23,10 @@ from kubernetes import client
 from chaos.faults import expect
 from chaos.lab import Expected
 from chaos.stack import Stack
+from cli.cluster import as_json, connect
 from cli.state import State as Training
 from cli.status import read
 from cli.target import Target, target_of
-from cli.watch import as_json, connect
 from infra.config import StackConfig
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
@@ -87,12 +87,17 @@ class Proved(Stack):
     def up(self, *options: str) -> str:
         return self.pulumi_done("up", "--yes", "--skip-preview", *options)
 
-    def outputs(self) -> dict[str, Any]:
-        command = ["pulumi", "stack", "output", "--json", "--stack", self.name, "--non-interactive"]
+    def _ask(self, what: str) -> tuple[dict[str, Any] | None, str]:
+        """What `pulumi stack WHAT` tells, or None and the last line of its error."""
+        command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
         told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        if told.returncode:
-            raise Command(told.stderr.strip().splitlines()[-1])
-        return json.loads(told.stdout)
+        return (None, told.stderr.strip().splitlines()[-1]) if told.returncode else (json.loads(told.stdout), "")
+
+    def outputs(self) -> dict[str, Any]:
+        found, problem = self._ask("output --json")
+        if found is None:
+            raise Command(problem)
+        return found
 
     def exists(self) -> bool:
         return self._export() is not None
@@ -103,11 +108,10 @@ class Proved(Stack):
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
 
     def _export(self) -> dict[str, Any] | None:
-        command = ["pulumi", "stack", "export", "--stack", self.name, "--non-interactive"]
-        told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        if told.returncode and "no stack named" not in told.stderr:
-            raise Command(told.stderr.strip().splitlines()[-1])
-        return json.loads(told.stdout) if told.returncode == 0 else None
+        found, problem = self._ask("export")
+        if found is None and "no stack named" not in problem:
+            raise Command(problem)
+        return found
 
     def init(self) -> None:
         """Make the stack; the one that the user has selected stays selected."""

@@ -22,16 +22,7 @@ VISIBLE_SECONDS = 90
 EXPORTER = ("api.wandb.ai", 443)
 OWN = "prove-own-text"
 # Writes beside the place, flushes, renames: as checkpoints are written.
-WRITE = """
-import os, sys
-folder, name, text = sys.argv[1:]
-os.makedirs(folder, exist_ok=True)
-half = os.path.join(folder, "." + name)
-with open(half, "w") as file:
-    file.write(text); file.flush(); os.fsync(file.fileno())
-os.rename(half, os.path.join(folder, name))
-"""
-READ = "import sys; print(open(sys.argv[1]).read())"
+WRITE = 'mkdir -p "$1" && printf %s "$3" > "$1/.$2" && sync "$1/.$2" && mv "$1/.$2" "$1/$2"'
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).close(); print('open')"
 LOAD = """
 import json, sys, torch, transformers
@@ -68,21 +59,21 @@ def _to_and_fro(subject: Subject, one: Pod, two: Pod) -> str:
     folder, text = f"{DATA}/prove-{secrets.token_hex(4)}", secrets.token_hex(16)
     seconds = []
     for writer, reader, name in ((one, two, "there"), (two, one, "back")):
-        code, said = writer.run(["python3", "-c", WRITE, folder, name, text + name])
+        code, said = writer.run(["sh", "-c", WRITE, "write", folder, name, text + name])
         expect(code == 0, f"{writer.name} cannot write: {said[-200:]}")
         clock = time.monotonic()
-        read = ["python3", "-c", READ, f"{folder}/{name}"]
-        subject.until(lambda r=reader, c=read, n=name: r.run(c)[1].strip() == text + n, VISIBLE_SECONDS, f"{name} read")
+        _see(subject, reader, f"{folder}/{name}", text + name)
         seconds.append(f"{time.monotonic() - clock:.1f}")
     # Nothing half is ever seen under the name, and one's rename is the other's to replace.
-    code, said = one.run(
-        ["python3", "-c", "import os, sys; os.rename(*sys.argv[1:])", f"{folder}/back", f"{folder}/there"]
-    )
+    code, said = one.run(["mv", f"{folder}/back", f"{folder}/there"])
     expect(code == 0, f"{one.name} cannot rename over the other's file: {said[-200:]}")
-    moved = ["python3", "-c", READ, f"{folder}/there"]
-    subject.until(lambda: two.run(moved)[1].strip() == text + "back", VISIBLE_SECONDS, "the renamed file")
+    _see(subject, two, f"{folder}/there", text + "back")
     one.run(["rm", "-r", folder])
     return f"written, flushed, renamed and read by {one.name} and {two.name}, seen after {' and '.join(seconds)} s"
+
+
+def _see(subject: Subject, pod: Pod, path: str, text: str) -> None:
+    subject.until(lambda: pod.run(["cat", path])[1].strip() == text, VISIBLE_SECONDS, f"{path} read by {pod.name}")
 
 
 def own_data(subject: Subject) -> str:

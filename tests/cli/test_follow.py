@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.follow import report
+from cli.cluster import TrainingJob, why_waiting
+from cli.follow import JobWatch, Outcome, outcome, report
 from cli.progress import Board, parse_logfmt, time_to_go
 from cli.target import Target
-from cli.watch import JobWatch, Outcome, outcome, why_waiting
 
 STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
 
@@ -101,14 +101,14 @@ class Api:
 
 
 def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.watch.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.1)
     first, second, third = (b"2026-01-01T00:00:0%d.000000000Z line %d\n" % (number, number) for number in (1, 2, 3))
     running, ended = pod(phase="Running"), pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
     looks = [({"status": {}}, [running])] * 3 + [(job("Complete"), [ended])]
     api: Any = Api(looks, [[first, second], [first, second], [first, second, third]])
     seen: list[str] = []
     observer: Any = SimpleNamespace(waiting=lambda message: None, line=lambda pod, line: seen.append(line))
-    assert JobWatch(api, api, "n", "j").follow(observer) == Outcome(succeeded=True, result={"step": 3})
+    assert JobWatch(TrainingJob(api, api, "n", "j")).follow(observer) == Outcome(succeeded=True, result={"step": 3})
     assert seen == ["line 1", "line 2", "line 3"]
 
 

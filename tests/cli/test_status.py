@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from cli import CommandError
+from cli.cluster import INDEX
 from cli.logs import choose
-from cli.state import INDEX, state
+from cli.state import state
 from cli.status import screen, status_file
 from cli.target import Target
 

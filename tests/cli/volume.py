@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cli.progress import Bar
 from cli.reach import SERVER, relay
 from cli.transfer import Volume
 
 
-class Seen:
-    """An observer that remembers."""
+class Seen(Bar):
+    """A bar that counts, and draws nothing."""
 
     def __init__(self) -> None:
-        self.files, self.size, self.done = 0, None, 0
+        self.files, self.done = 0, 0
+        self.size: int | None = None
         self.lock = threading.Lock()
 
     def total(self, files: int, size: int | None) -> None:

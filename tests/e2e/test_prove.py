@@ -11,7 +11,7 @@ import pytest
 
 from chaos.nodes import ROOT
 from local import paths
-from prove.rows import steps
+from prove.command import steps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

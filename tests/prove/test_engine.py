@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prove.engine import Cannot, OverLimit, Result, State, Step, Subject, check_limit, load, play
+from prove.report import Screen
 
 
 class Fake(Subject):
@@ -23,7 +24,9 @@ class Fake(Subject):
         self.state.save(self.path)
 
 
-class Silent:
+class Silent(Screen):
+    def __init__(self) -> None: ...
+
     def begin(self, step: Step) -> None: ...
 
     def end(self, step: Step, result: Result) -> None: ...

@@ -14,8 +14,8 @@ import pytest
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import command, report
+from prove.command import STEPS, steps
 from prove.engine import Result, State
-from prove.rows import STEPS, steps
 from prove.subject import LONG, Proved, hourly, overridden
 from review.recording import record
 

@@ -1,0 +1,102 @@
+"""Questions to a stack's cluster, through the API server with the rights of the user's own kubeconfig."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3.exceptions
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError
+from cli.target import Target
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+STARTED = ("Running", "Succeeded", "Failed")
+LOG_LINES = 2000
+"""The end of a pod's log: some minutes at one line in ten steps, and every round of most trainings."""
+
+
+class SilentError(CommandError):
+    """The cluster does not answer."""
+
+
+@contextmanager
+def asking(what: str, missing: str = "") -> Iterator[None]:
+    """Tell in one line why a question has no answer; `missing` is the line for what is not there."""
+    try:
+        yield
+    except ApiException as error:
+        if missing and error.status == 404:
+            raise CommandError(missing) from None
+        raise CommandError(f"cannot read {what}: {error.reason}") from None
+    except urllib3.exceptions.HTTPError as error:
+        raise SilentError(f"the cluster does not answer: {type(error).__name__}") from None
+
+
+def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
+    """A client for a context. Raises CommandError when no kubeconfig has it."""
+    try:
+        return config.new_client_from_config(config_file=kubeconfig or os.environ.get("KUBECONFIG"), context=context)
+    except config.ConfigException as error:
+        raise CommandError(f"no context '{context}' in the kubeconfig: {error}") from error
+
+
+def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:
+    """A response as plain JSON: the client's models cost time and hide absent fields."""
+    return json.loads(call(*arguments, **options, _preload_content=False, _request_timeout=10).data)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The Job of a training, with its pods and their logs."""
+
+    core: client.CoreV1Api
+    batch: client.BatchV1Api
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
+        api = connect(target.context, kubeconfig)
+        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
+
+    def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The Job and all of its pods. Raises CommandError."""
+        what, selector = f"Job {self.namespace}/{self.name}", f"batch.kubernetes.io/job-name={self.name}"
+        with asking(what, missing=f"{what} is gone; `pulumi up` makes it again"):
+            job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
+            return job, as_json(self.core.list_namespaced_pod, self.namespace, label_selector=selector)["items"]
+
+    def log_end(self, pod: str) -> str:
+        """The end of a pod's log with time stamps; empty when it cannot be had (its node is gone)."""
+        try:
+            answer: Any = self.core.read_namespaced_pod_log(
+                pod, self.namespace, tail_lines=LOG_LINES, timestamps=True, _preload_content=False, _request_timeout=10
+            )
+            return answer.data.decode(errors="replace")
+        except (ApiException, urllib3.exceptions.HTTPError):
+            return ""
+
+
+def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those whose container has started once."""
+    return [pod for pod in pods if pod["status"].get("phase") in STARTED]
+
+
+def why_waiting(pods: list[dict[str, Any]]) -> str:
+    """Why no pod runs yet, in a few words."""
+    for pod in pods:
+        for status in pod["status"].get("containerStatuses") or []:
+            waiting = status.get("state", {}).get("waiting", {})
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                return f"{waiting['reason']}: {waiting.get('message', '').strip()}".rstrip(": ")
+        for condition in pod["status"].get("conditions") or []:
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return f"waiting for a node: {condition.get('message', '')}"
+    return "starting the pods" if pods else "waiting for the Job controller"
