@@ -75,7 +75,7 @@ def unreachable(config: StackConfig) -> str | None:
     return (
         f"eks.apiAllowedCidrs: {', '.join(allowed)} does not let in {address or 'this machine'}, and the cluster is "
         "not reached from here; name a runner inside, or one with an address of yours, in the variable RUNNER "
-        "(docs/previews.md)"
+        "(docs/operations.md)"
     )
 
 

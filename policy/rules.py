@@ -1,6 +1,6 @@
 """All rules, and what of a stack breaks them. No Pulumi, no cloud: functions over declared resources.
 
-docs/policy.md says what each is for. A rule is broken on purpose in tests/policy/test_rules.py.
+docs/operations.md lists them. A rule is broken on purpose in tests/policy/test_rules.py.
 """
 
 from __future__ import annotations

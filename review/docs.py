@@ -13,8 +13,9 @@ from pathlib import Path
 import grimp
 
 from cli import CommandError
-from infra.cost import comparison
-from infra.stackfiles import ROOT
+from infra.cost import comparison, estimate
+from infra.parse import parse
+from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.graph import draw
 from review.reference import table
 from trainer import reference
@@ -54,15 +55,33 @@ def layers() -> str:
     return "\n".join(["flowchart TD", *boxes, *(f"  {user} --> {used}" for user, used in imports())])
 
 
+def stack_table() -> str:
+    """A row for each stack: what its file says in its first sentence, and its bill."""
+    rows = ["| stack | what it does | at rest | full |", "|---|---|---:|---:|"]
+    for stack in stacks():
+        bill = estimate(parse(stack_file_values(stack), stack))
+        costs = ("", "") if bill is None else (f"{bill.at_rest:.2f}", f"{bill.at_full:.2f}")
+        rows.append(f"| `{stack}` | {_purpose(stack)} | {' | '.join(costs)} |")
+    return "\n".join(rows)
+
+
+def _purpose(stack: str) -> str:
+    """The first sentence of a stack file."""
+    comment = re.match(r"(#.*\n)+", (ROOT / f"Pulumi.{stack}.yaml").read_text())
+    assert comment, f"Pulumi.{stack}.yaml begins with a sentence about the stack"
+    return " ".join(comment[0].replace("#", " ").split()).split(". ")[0].rstrip(".") + "."
+
+
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
+    ROOT / "README.md": {"stacks": stack_table},
     ARCHITECTURE: {
         "layers": lambda: _picture(layers()),
         "diagram local": lambda: _picture(draw("local")),
     },
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "training.md": {"settings": reference.settings},
-    ROOT / "docs" / "metrics.md": {"figures": reference.figures},
+    ROOT / "docs" / "model.md": {"figures": reference.figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
     ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
     ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},

@@ -3,7 +3,7 @@
 The stack that the working tree declares is compared with the reviewed one of a git ref (tests/snapshots/STACK.yaml),
 and told as a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. What
 replaces a resource is known from the providers' own schemas (review/replaces.py, review/immutable.py). It is what the
-pull request of a fork shows, where `pulumi preview` has no credentials (docs/previews.md).
+pull request of a fork shows, where `pulumi preview` has no credentials (docs/operations.md).
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cli.__main__ import COMMANDS as COMMANDS_OF_TRAINYARD
+from cli.__main__ import load
 from infra.clouds import keys, sections
 from infra.stackfiles import ROOT, stacks
 
@@ -30,20 +33,20 @@ RUN_BY = {
     r"git clone <this repository> trainyard && cd trainyard": PIPELINE,
     r"make (lint|test|e2e)$": PIPELINE,
     r"make up$": E2E,
-    r"make \.venv/infra\.stamp": PIPELINE,
+    r"make \.venv/(infra|policy)\.stamp": PIPELINE,
     r"make gpu ARGS=": "tests/trainer/test_bench.py",
     r"make docs$": "tests/review/test_docs.py",
     r"make snapshots$": "tests/review/test_snapshot.py",
-    r"(make plan|python -m infra\.plan)": "tests/review/test_plan.py",
-    r"make policy\b": "tests/policy/test_engine.py",
-    r"python -m policy\.check": "tests/policy/test_rules.py",
-    r"make doctor": "tests/infra/test_doctor.py",
-    r"make prove STACK=local SHORT=1": "tests/e2e/test_prove.py",
-    r"(make cost|python -m infra\.cost)": "tests/infra/test_cost.py",
-    r"make (upload|fetch|tensorboard) STACK=local": DATA,
-    r"python -m workloads\.fetch --stack local": DATA,
-    r"python -m workloads\.(status|logs) --stack local": "tests/e2e/test_status.py",
-    r"python -m workloads\.follow --stack local": E2E,
+    r'eval "\$\(trainyard local env\)"': "tests/fixtures_cluster.py",
+    r"trainyard plan\b": "tests/review/test_plan.py",
+    r"trainyard local run -- pulumi preview --stack local --policy-pack policy": "tests/policy/test_engine.py",
+    r"trainyard policy\b": "tests/policy/test_rules.py",
+    r"trainyard doctor\b": "tests/infra/test_doctor.py",
+    r"trainyard prove --stack local --short": "tests/e2e/test_prove.py",
+    r"trainyard cost\b": "tests/infra/test_cost.py",
+    r"trainyard (upload .*|fetch|board) --stack local": DATA,
+    r"trainyard (status|logs) --stack local": "tests/e2e/test_status.py",
+    r"trainyard follow --stack local": E2E,
     r"kubectl exec deployment/tensorboard -- python -m trainer\.report": DATA,
     r"pulumi (up|preview|destroy|config set) --stack local": E2E,
     r"pulumi stack init": "tests/e2e/cloud_stack.py",
@@ -92,7 +95,7 @@ def test_a_test_runs_it_or_it_is_marked(document: str, command: str) -> None:
         return
     for part in text.split(" && "):
         part = " ".join(part.removeprefix(".venv/bin/" if "pytest" not in part else "").split())
-        if part.startswith(("cd ", "export ")):
+        if part.startswith(("cd ", "source ")):
             continue
         whole = " ".join(text.split())
         runners = [runner for pattern, runner in RUN_BY.items() if re.match(pattern, part) or re.match(pattern, whole)]
@@ -142,20 +145,43 @@ def _sources(module: str) -> str:
     return "\n".join(path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
 
 
+def test_every_command_of_trainyard_and_its_options_exist() -> None:
+    missing = []
+    for document, text in NAMED:
+        for name, rest in re.findall(r"(?:^|[ (/])trainyard ([a-z][a-z-]*)([^#&)]*)", text):
+            if name not in COMMANDS_OF_TRAINYARD:
+                missing.append(f"{document}: trainyard {name}")
+                continue
+            command: Any = load(name)
+            words = rest.partition(" -- ")[0].split()
+            if hasattr(command, "commands"):
+                for word in words[0].split("|") if words else []:
+                    if word not in command.commands:
+                        missing.append(f"{document}: trainyard {name} {word}")
+                command = command.commands.get(words[0].split("|")[0]) if words else command
+            known = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
+            options = {word for word in words if word.startswith("--")} - {"--help"}
+            missing += [f"{document}: trainyard {name} {option}" for option in options - known]
+    assert missing == []
+
+
 def test_every_key_that_is_set_exists() -> None:
     known = {*keys(), *sections()}
     wanted = {(name, key) for name, text in NAMED for key in re.findall(r"--path '?([a-zA-Z.]+)", text)}
     assert sorted(item for item in wanted if item[1] not in known and item[1] != "SECTION.KEY") == []
 
 
+STACK_AFTER = "--stack|trainyard (?:doctor|cost|docker-login|deploy [a-z]+)"
+
+
 def test_every_stack_exists() -> None:
-    wanted = {(name, stack) for name, text in NAMED for stack in re.findall(r"(?:STACK=|--stack )([a-z0-9-]+)", text)}
+    wanted = {(name, stack) for name, text in NAMED for stack in re.findall(rf"(?:{STACK_AFTER}) ([a-z0-9-]+)", text)}
     assert sorted(item for item in wanted if item[1] not in stacks()) == []
 
 
 def test_every_file_exists() -> None:
     """Paths of the repository in code marks, and links."""
-    folders = "infra|workloads|trainer|local|tests|bench|docs|policy|chaos|requirements"
+    folders = "infra|workloads|cli|review|trainer|local|tests|bench|docs|policy|prove|chaos|requirements"
     missing = []
     for path in DOCUMENTS:
         text = path.read_text("utf-8")
@@ -204,7 +230,7 @@ def test_the_messages_that_are_explained_are_the_programs_own() -> None:
 def _told() -> set[str]:
     """Every text in the program, adjacent literals joined as Python joins them."""
     found = set()
-    for folder in ("infra", "workloads", "trainer", "local"):
+    for folder in ("infra", "workloads", "cli", "trainer", "local"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""The tables of docs/training.md and docs/metrics.md, from docstrings; `make docs` writes them."""
+"""The tables of docs/training.md and docs/model.md, from docstrings; `make docs` writes them."""
 
 import ast
 import inspect

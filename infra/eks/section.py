@@ -37,7 +37,7 @@ class EksConfig(Section):
     """IAM roles and users that administer the cluster, beside the one that creates it."""
     viewers: tuple[Identity, ...] = ()
     """IAM roles and users that may read every object of the cluster, Secrets too, and change nothing: who previews with
-    a refresh, such as the workflows' role (docs/previews.md), needs that."""
+    a refresh, such as the workflows' role (docs/operations.md), needs that."""
     public_nodes: bool = False
     """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
     version: Literal["1.35", "1.36"] = "1.36"

@@ -269,9 +269,9 @@ def test_every_rule_is_tried_and_says_what_it_demands() -> None:
     tried = {*BREAKS, "encrypted-storage", "goes-with-cluster"}
     assert {name(rule) for rule in RULES} == tried
     assert all(demand(rule).endswith(".") for rule in RULES)
-    page = (ROOT / "docs" / "policy.md").read_text()
+    page = (ROOT / "docs" / "operations.md").read_text()
     for rule in RULES:
-        assert f"| `{name(rule)}` | {demand(rule)} |\n" in page, "docs/policy.md has a line for each rule"
+        assert f"| `{name(rule)}` | {demand(rule)} |\n" in page, "docs/operations.md has a line for each rule"
 
 
 def test_the_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ class Metrics:
     """Steps between two log lines; the only steps at which the host waits for the device."""
     profile: str = ""
     """FIRST:LAST, such as 20:22: torch.profiler writes a trace of these steps of the first worker to profile/ in the
-    run directory; see docs/metrics.md. Empty: none."""
+    run directory; see docs/model.md. Empty: none."""
     attention_statistics: bool = True
     """At every tenth log step, the greatest and least attention logit of each layer for one window: a sign of trouble
     before the loss shows it. Costs one forward pass of a window."""

@@ -101,7 +101,7 @@ class Prometheus:
         for name, value in {"step": step, **values}.items():
             name = PREFIX + name.replace("/", "_")  # a metric's name may hold no slash
             if name not in self._gauges:
-                self._gauges[name] = Gauge(name, "see docs/metrics.md", ["run"], registry=self._registry)
+                self._gauges[name] = Gauge(name, "see docs/model.md", ["run"], registry=self._registry)
             self._gauges[name].labels(self._label).set(value)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What a run tells the world: metrics.jsonl, status.json and log lines, and the exporters. Rank 0 only.
 
-docs/metrics.md defines each figure. A storage that is full or gone costs figures at most until it is back: lines that
+docs/model.md defines each figure. A storage that is full or gone costs figures at most until it is back: lines that
 could not be written wait in memory, and training goes on.
 """
 
