@@ -9,13 +9,13 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from chaos import page
-from chaos.report import HEADER, Matrix, scratch
+from chaos.report import HEADER, Matrix, busy, merge_page, page_line
 from chaos.rows import ROWS
 
 
@@ -34,16 +34,16 @@ def main() -> int:
         print(f"error: needs root for network namespaces, and {', '.join(missing) or 'nothing more'}", file=sys.stderr)
         return 2
     console, results = Console(), []
-    with scratch() as temporary:
+    with tempfile.TemporaryDirectory(prefix="trainyard-chaos-") as temporary:
         matrix = Matrix(options.keep or Path(temporary))
         for row in ROWS:
             if not options.rows or row.name in options.rows:
-                others = page.busy()
+                others = busy()
                 result = matrix.play(row)
                 results.append(result)
                 console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
                 if not options.no_write:  # after each row: the whole takes half an hour
-                    page.merge([page.line(result, others)])
+                    merge_page([page_line(result, others)])
     table = Table(*HEADER)
     for result in results:
         table.add_row(*result.cells, style="red" if result.problem or result.slow else None)

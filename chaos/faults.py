@@ -18,34 +18,26 @@ PERIOD = 40
 
 
 def worker_killed(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[1].signal(signal.SIGKILL, [pods[1].worker()])
     return lab.ended(pods)
 
 
 def agent_killed(lab: Lab) -> list[int]:
     """The init ends with the agent, and the pod with its init."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[1].signal(signal.SIGKILL, [pods[1].agent()])
     return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
 
 
 def pod_deleted_at_once(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[1].kill()
     return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
 
 
 def pod_deleted(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[1].terminate()
     expect(lab.ended([pods[1]], 30) == [143], f"the deleted pod ended with {pods[1].code}, not 143")
     return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
@@ -53,9 +45,7 @@ def pod_deleted(lab: Lab) -> list[int]:
 
 def node_lost(lab: Lab) -> list[int]:
     """All packets of a machine are dropped; what runs on it goes on, as on a machine that only lost its network."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     lab.network.cut("n1")
     lab.more_steps()
     expect("world_size=2" in pods[0].log + pods[2].log, "the two others never trained without the third")
@@ -65,19 +55,15 @@ def node_lost(lab: Lab) -> list[int]:
 
 
 def frozen_worker(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[1].signal(signal.SIGSTOP, [pods[1].worker()])
     return lab.ended(pods)
 
 
 def frozen_agent(lab: Lab) -> list[int]:
     """Its worker trains on, and so do the others: long enough for the agent's silence to be seen."""
-    pods = lab.start(steps=400)
-    lab.step(60)
+    pods = lab.train(steps=400)
     agent = pods[1].agent()
-    lab.fault()
     pods[1].signal(signal.SIGSTOP, [agent])
     lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen agent")
     pods[1].signal(signal.SIGCONT, [agent])
@@ -86,10 +72,8 @@ def frozen_agent(lab: Lab) -> list[int]:
 
 def frozen_pod(lab: Lab) -> list[int]:
     """Agent and worker, as when a machine hangs; it comes back when the others are in another round."""
-    pods = lab.start()
-    lab.step(60)
+    pods = lab.train()
     pids = pods[1].everything()
-    lab.fault()
     pods[1].signal(signal.SIGSTOP, pids)
     lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen pod")
     lab.more_steps()
@@ -99,9 +83,7 @@ def frozen_pod(lab: Lab) -> list[int]:
 
 def notice(lab: Lab) -> list[int]:
     """SIGTERM, and 15 s later the machine is gone: a spot machine on GKE."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     pods[0].terminate()
     time.sleep(15)
     expect(pods[0].code == 143, f"15 s after the notice the pod's exit code is {pods[0].code}, not 143")
@@ -111,9 +93,7 @@ def notice(lab: Lab) -> list[int]:
 
 def etcd_killed(lab: Lab) -> list[int]:
     """For 30 s, twice the time after which a silent member counts as lost."""
-    pods = lab.start(steps=400)
-    lab.step(40)
-    lab.fault()
+    pods = lab.train(40, steps=400)
     lab.kill_server("etcd")
     time.sleep(30)
     lab.start_etcd()
@@ -124,9 +104,7 @@ def etcd_killed(lab: Lab) -> list[int]:
 
 def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
     """A round is needed while there is no etcd, for as long as its pod takes to another node: it is made after it."""
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     lab.kill_server("etcd")
     pods[1].signal(signal.SIGKILL, [pods[1].worker()])
     time.sleep(60)
@@ -135,9 +113,7 @@ def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
 
 
 def etcd_data_lost(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     lab.lose_etcds_data()
     lab.start_etcd()
     return lab.ended(pods)
@@ -145,9 +121,7 @@ def etcd_data_lost(lab: Lab) -> list[int]:
 
 def dns_outage(lab: Lab) -> list[int]:
     """No name resolves for 20 s, and a pod that starts meanwhile waits."""
-    pods = lab.start(2)
-    lab.step(60)
-    lab.fault()
+    pods = lab.train(count=2)
     lab.kill_server("dns")
     newcomer = lab.pod(2)
     pods[1].signal(signal.SIGKILL, [pods[1].worker()])
@@ -167,9 +141,7 @@ def scale_out(lab: Lab) -> list[int]:
 
 
 def scale_in(lab: Lab) -> list[int]:
-    pods = lab.start()
-    lab.step(60)
-    lab.fault()
+    pods = lab.train()
     for pod in pods[1:]:
         pod.terminate()
     expect(set(lab.ended(pods[1:], 30)) == {143}, f"scaled-in pods ended with {[pod.code for pod in pods[1:]]}")
@@ -226,9 +198,7 @@ def disk_full(lab: Lab) -> list[int]:
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], check=True)
     try:
-        pods = lab.start(2)
-        lab.step(PERIOD + 20)
-        lab.fault()
+        pods = lab.train(PERIOD + 20, count=2)
         filler = folder / "filler"
         try:
             with open(filler, "wb", buffering=0) as file:

@@ -31,12 +31,9 @@ class Journal:
     def step(self) -> int:
         return self._current[-1][1] if self._current else 0
 
-    def entries(self) -> list[tuple[float, int]]:
-        """Time and number of every step that was made, also of those that were made again."""
-        return list(self._steps)
-
-    def reached(self, step: int) -> bool:
-        return self.step >= step
+    def made_since(self, begin: float) -> int:
+        """How many steps were made after that time, also of those that were made again."""
+        return sum(moment > begin for moment, _ in self._steps)
 
     def longest_pause(self, fault: float) -> float:
         """Seconds of the longest pause between two steps after a fault."""

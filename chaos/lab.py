@@ -17,6 +17,7 @@ from chaos.journal import Journal
 from chaos.network import Network
 from chaos.nodes import ROOT, Pod
 
+MACHINES = 6
 ETCD, DNS, FIRST = 2, 3, 11
 """Last part of the machines' addresses."""
 SETTINGS: dict[str, Any] = {
@@ -37,8 +38,6 @@ SETTINGS: dict[str, Any] = {
 }
 """A step takes about 0.1 s on one core, so that there is time to break something; keep-alive and timeouts are the
 product's defaults."""
-
-
 NODES = "1:1000"
 """As the stack's Job has it: more members than there will ever be (workloads/elastic.py)."""
 
@@ -50,10 +49,9 @@ class Expected(AssertionError):
 class Lab:
     """Everything of one row; leaving it ends every process and removes every namespace."""
 
-    def __init__(self, folder: Path, dataset: Path, etcd: str, machines: int = 6) -> None:
+    def __init__(self, folder: Path, dataset: Path, etcd: str) -> None:
         self.folder, self._dataset, self._etcd = folder, dataset, etcd
         self._stack = contextlib.ExitStack()
-        self._count = machines
         self.pods: list[Pod] = []
         self.faults: list[float] = []
         self.journals: dict[str, Journal] = {}
@@ -63,7 +61,7 @@ class Lab:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.network = self._stack.enter_context(Network())
         self._stack.callback(self._end)
-        for name, number in (("etcd", ETCD), ("dns", DNS), *((f"n{i}", FIRST + i) for i in range(self._count))):
+        for name, number in (("etcd", ETCD), ("dns", DNS), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
             self.network.add(name, number)
         self._resolv = self.folder / "resolv.conf"
         self._resolv.write_text(f"nameserver {self.network.machines['dns']}\noptions timeout:1 attempts:1\n")
@@ -89,7 +87,7 @@ class Lab:
     def start_dns(self) -> None:
         address = self.network.machines["dns"]
         names = f"etcd.chaos={self.network.machines['etcd']}"
-        command = [*self.network.enter("dns"), sys.executable, "-m", "chaos.dns", address, names]
+        command = [*self.network.enter("dns"), sys.executable, "-m", "chaos.network", address, names]
         self._servers["dns"] = subprocess.Popen(command, cwd=ROOT)
 
     def start_etcd(self) -> None:
@@ -120,7 +118,7 @@ class Lab:
             self.journals[job] = Journal(self.run_folder(job))
         return self.journals[job]
 
-    def pod(self, machine: int, nodes: str = NODES, job: str = "job", **settings: Any) -> Pod:
+    def pod(self, machine: int, job: str = "job", **settings: Any) -> Pod:
         """Start a pod of a job on machine n<machine>."""
         name = f"n{machine}"
         values = {**SETTINGS, "data.directory": self._dataset, "run.directory": self.run_folder(job)}
@@ -129,7 +127,7 @@ class Lab:
             name=f"{job}-{name}-{len(self.pods)}",
             address=self.network.machines[name],
             enter=self.network.enter(name, self._resolv),
-            options=["--nnodes", nodes, "--rdzv-endpoint", "etcd.chaos:2379", "--rdzv-id", job],
+            options=["--nnodes", NODES, "--rdzv-endpoint", "etcd.chaos:2379", "--rdzv-id", job],
             arguments=[f"{key}={value}" for key, value in values.items()],
             folder=self.folder,
         )
@@ -138,8 +136,15 @@ class Lab:
         pod.start()
         return pod
 
-    def start(self, count: int = 3, nodes: str = NODES, **settings: Any) -> list[Pod]:
-        return [self.pod(machine, nodes, **settings) for machine in range(count)]
+    def start(self, count: int = 3, **settings: Any) -> list[Pod]:
+        return [self.pod(machine, **settings) for machine in range(count)]
+
+    def train(self, step: int = 60, count: int = 3, **settings: Any) -> list[Pod]:
+        """Start pods; when they have made this step, something breaks."""
+        pods = self.start(count, **settings)
+        self.step(step)
+        self.fault()
+        return pods
 
     # Time.
 
@@ -161,16 +166,12 @@ class Lab:
             time.sleep(0.1)
 
     def step(self, step: int, seconds: float = 180, job: str = "job") -> None:
-        self.until(lambda: self.journal(job).reached(step), seconds, f"step {step}")
+        self.until(lambda: self.journal(job).step >= step, seconds, f"step {step}")
 
     def more_steps(self, count: int = 5, seconds: float = 120, job: str = "job") -> None:
         """Wait for steps after now, by a round that is alive."""
         journal, begin = self.journal(job), time.time()
-        self.until(
-            lambda: len([moment for moment, _ in journal.entries() if moment > begin]) >= count,
-            seconds,
-            f"{count} more steps",
-        )
+        self.until(lambda: journal.made_since(begin) >= count, seconds, f"{count} more steps")
 
     def ended(self, pods: list[Pod], seconds: float = 240) -> list[int]:
         """The pods' exit codes."""

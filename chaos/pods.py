@@ -130,11 +130,7 @@ class Pods:
 
     def more_steps(self, count: int, seconds: float = 90) -> None:
         begin, step = time.time(), self.journal.step
-        self.until(
-            lambda: sum(moment > begin for moment, _ in self.journal.entries()) >= count,
-            seconds,
-            f"{count} steps after step {step}",
-        )
+        self.until(lambda: self.journal.made_since(begin) >= count, seconds, f"{count} steps after step {step}")
 
     # What is done to them.
 

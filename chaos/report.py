@@ -1,15 +1,22 @@
-"""Plays rows and judges them."""
+"""Plays rows, judges them, and writes bench/results/chaos.md: rows that were played anew replace their old lines."""
 
 from __future__ import annotations
 
 import math
-import tempfile
+import os
+import platform
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from chaos.lab import Expected, Lab, find_etcd, make_dataset
-from chaos.rows import Row
+from chaos.nodes import ROOT
+from chaos.rows import ROWS, Row
+
+PAGE = ROOT / "bench" / "results" / "chaos.md"
+CALM_SECONDS = 2.0
 
 SAME_LOSS = 5e-3
 """fp32 sums over one, two or three workers drift apart this far; a lost or doubled step shows as more."""
@@ -98,5 +105,59 @@ class Matrix:
         return self._undisturbed[steps]
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="trainyard-chaos-")
+def busy() -> float:
+    """The share of the processors that others use now, 0 to 1; to be asked before a row begins."""
+    before = _processor_time()
+    time.sleep(CALM_SECONDS)
+    idle, total = (after - then for after, then in zip(_processor_time(), before, strict=True))
+    return 1 - idle / total
+
+
+def _processor_time() -> tuple[int, int]:
+    """Idle and all ticks since the start (proc(5): cpu's fourth and fifth figure are idle and iowait)."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return fields[3] + fields[4], sum(fields)
+
+
+def page_line(result: Result, others: float) -> str:
+    """One row of the table."""
+    processors = len(os.sched_getaffinity(0))
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {processors} processor{'s' * (processors > 1)}, {others:.0%} busy"
+    return f"| {' | '.join((*result.cells, when))} |"
+
+
+def merge_page(lines: list[str], path: Path = PAGE) -> None:
+    """Write the page with `lines`, and with the old page's lines for the faults that are not among them."""
+    known: dict[str, str] = {}
+    for text in [*(path.read_text("utf-8").splitlines() if path.exists() else ()), *lines]:
+        if text.startswith("| "):
+            known[_fault(text)] = text
+    import torch
+
+    head = (*HEADER, "measured")
+    page = [
+        "# Fault matrix",
+        "",
+        f"`make chaos`: {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}. The last "
+        "column says when a row was played (UTC), on how many processors, and which share of the machine others used "
+        "just before.",
+        "",
+        "Three nodes in network namespaces of their own, which share these processors, a real etcd, the trainer's tiny "
+        "model; a checkpoint every 40 steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are "
+        "the longest pause after the fault, up to the next optimizer step: detection, the new round, and the import of "
+        "torch and transformers by all workers at once, 5 s of processor time each. A pod that joins costs a round, "
+        "too. Exit codes are those of the pods that were there at the end.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(known[row.fault] for row in ROWS if row.fault in known),
+    ]
+    missing = [row.fault for row in ROWS if row.fault not in known]
+    if missing:
+        page += ["", f"Not played yet: {'; '.join(missing)}."]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(page) + "\n", encoding="utf-8")
+
+
+def _fault(text: str) -> str:
+    return text.split("|")[1].strip()

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from bench.page import describe, table
-from chaos.page import busy
+from chaos.report import busy
 from infra.config import StackConfig
 from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos import page
-from chaos.dns import answer
 from chaos.journal import Journal
+from chaos.network import answer
 from chaos.nodes import descendants
-from chaos.report import Matrix, Result
+from chaos.report import Matrix, Result, busy, merge_page, page_line
 from chaos.rows import ROWS
 
 #: What no other test breaks: a machine whose packets are all dropped.
@@ -78,8 +77,8 @@ def test_descendants_are_found_parents_first() -> None:
 def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "chaos.md"
     first, second, third = (Result(row, "", seconds=1.5) for row in ROWS[:3])
-    page.merge([page.line(second, 0.02), page.line(first, 0.5)], path)
-    page.merge([page.line(third, 0.0), page.line(Result(ROWS[1], "hung"), 0.25)], path)
+    merge_page([page_line(second, 0.02), page_line(first, 0.5)], path)
+    merge_page([page_line(third, 0.0), page_line(Result(ROWS[1], "hung"), 0.25)], path)
     *_, one, two, three, _, rest = path.read_text().splitlines()
     assert rest.startswith(f"Not played yet: {ROWS[3].fault}; ")
     assert one.startswith(f"| {first.row.fault} | yes | 0 | 1.5 ")
@@ -89,4 +88,4 @@ def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
 
 
 def test_a_busy_machine_is_told() -> None:
-    assert 0 <= page.busy() <= 1
+    assert 0 <= busy() <= 1

@@ -1,20 +1,19 @@
 """The few requests to etcd's v3 API that a rendezvous needs, over the JSON gateway that etcd 3.4 to 3.7 serve.
 
-Nothing but the standard library: one kept connection, TLS and a password where they are configured, and patience while
-etcd is away. Every key hangs on a lease that its writer renews while it lives, so what a lost run leaves goes away.
+Kept connections, TLS and a password where they are configured, and patience while etcd is away. Every key hangs on a
+lease that its writer renews while it lives, so what a lost run leaves goes away.
 """
 
 import base64
-import http.client
 import json
 import os
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import urllib3
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
 
 from trainer.elastic.network import split_endpoint
@@ -100,8 +99,9 @@ class Etcd:
         self._lease: str | None = None
         self._renewed = 0.0
         self._token: str | None = None
-        self._connection: http.client.HTTPConnection | None = None
-        self._lock = threading.RLock()
+        where = access.host, access.port
+        plain, tls = urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool
+        self._pool = tls(*where, ssl_context=access.tls) if access.tls else plain(*where)
 
     def patient(self, wait: bool) -> None:
         """Whether requests wait for an etcd that is away, or say so at once."""
@@ -214,16 +214,14 @@ class Etcd:
         while True:
             try:
                 return self._once(path, body)
-            except ssl.SSLCertVerificationError as error:
-                raise UserError(
-                    f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
-                    f"({error.verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
-                ) from None
             except UserError:  # a ValueError, as a cut reply is
                 raise
-            except _Unavailable as error:
-                reason = str(error)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, urllib3.exceptions.HTTPError, _Unavailable, ValueError) as error:
+                if error.args and isinstance(error.args[0], ssl.SSLCertVerificationError):
+                    raise UserError(
+                        f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
+                        f"({error.args[0].verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
+                    ) from None
                 reason = str(error) or type(error).__name__
             if time.monotonic() + pause > deadline:
                 raise RendezvousConnectionError(
@@ -268,44 +266,16 @@ class Etcd:
 
     def _post(self, path: str, body: bytes) -> tuple[int, str]:
         """Status and text of one answer, over the connection of before where that still stands."""
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = self._token
-        with self._lock:
-            while True:
-                kept = self._connection
-                connection = kept or self._connect()
-                try:
-                    connection.timeout = self._request_seconds
-                    if connection.sock is not None:
-                        connection.sock.settimeout(self._request_seconds)
-                    connection.request("POST", "/v3" + path, body, headers)
-                    response = connection.getresponse()
-                    content = response.read(LARGEST_ANSWER + 1)
-                    if len(content) > LARGEST_ANSWER:
-                        raise _Unavailable(f"its answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB")
-                    status, text = response.status, content.decode("utf-8", "replace")
-                except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-                    self._close()
-                    if kept is None:
-                        raise
-                    continue  # etcd ended a connection that was idle: once more over a new one
-                except BaseException:
-                    self._close()
-                    raise
-                self._connection = connection
-                return status, text
-
-    def _connect(self) -> http.client.HTTPConnection:
-        access = self._access
-        if access.tls is not None:
-            return http.client.HTTPSConnection(access.host, access.port, context=access.tls)
-        return http.client.HTTPConnection(access.host, access.port)
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
+        response = self._pool.urlopen(
+            "POST", "/v3" + path, body, headers, False, timeout=self._request_seconds, preload_content=False
+        )
+        content = response.read(LARGEST_ANSWER + 1)
+        if len(content) > LARGEST_ANSWER:
+            response.close()
+            raise _Unavailable(f"its answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB")
+        response.release_conn()
+        return response.status, content.decode("utf-8", "replace")
 
 
 class _LeaseGone(Exception):

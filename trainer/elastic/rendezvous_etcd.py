@@ -12,10 +12,10 @@ from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPri
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
-from trainer.elastic import rendezvous_state
 from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
 from trainer.elastic.liveness import BeatingBackend
 from trainer.elastic.rendezvous import Handler, create_handler
+from trainer.elastic.rendezvous_state import read_moment
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
@@ -167,8 +167,8 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 def _moment(beat: bytes) -> datetime | None:
     """A heartbeat; None for one that no member writes: it counts as silence."""
     try:
-        return rendezvous_state.moment(beat.decode())
-    except (ValueError, TypeError):
+        return read_moment(beat.decode())
+    except ValueError:
         return None
 
 
