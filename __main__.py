@@ -1,4 +1,4 @@
-"""The whole program, top to bottom: configuration -> cluster -> storage and image -> workloads -> outputs."""
+"""The whole program, top to bottom: configuration, cluster, storage and image, workloads, outputs."""
 
 import pulumi
 

@@ -1,9 +1,9 @@
-"""All that a machine with a GPU is asked for, in stages of at most 8 minutes: `make gpu`, `python -m bench.gpu`.
+"""Tests and benchmarks for a machine with a GPU, in stages of at most 8 minutes: `make gpu`, `python -m bench.gpu`.
 
-Needs neither a network nor .venv: `make gpu PY=python3` takes the Python that has torch. Each stage can be run alone
-(`--stage speed`), writes its page in bench/results/ as figures come, is ended at its limit with what it has, and ends
-with the lines that matter; they are repeated at the end. `--device cpu --tiny` rehearses every stage on a processor,
-with a tiny model and with pages outside the repository.
+It needs neither a network nor .venv: `make gpu PY=python3` uses the Python that has torch. Each stage runs alone with
+`--stage NAME`, writes its page in bench/results/ as figures arrive, stops at its limit with what it has, and prints the
+lines that matter; the summary repeats them. `--device cpu --tiny` rehearses every stage on a CPU with a tiny model and
+writes its pages outside the repository.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How long `pulumi up` and `pulumi destroy` take at least: `python -m bench.graph` writes bench/results/graph.md.
+"""The least time of `pulumi up` and `pulumi destroy`: `python -m bench.graph` writes bench/results/graph.md.
 
-The order comes from the program's own recorded dependencies, the minutes from a table of published and observed times;
-the sum along the longest chain is what no parallelism can shorten. What is not on that chain (the image, the storage)
-has slack: it may take that much longer before anybody waits for it.
+The program's recorded dependencies give the order, a table of published and observed times the minutes. The sum along
+the longest chain is what no parallelism can shorten. Anything off that chain (the image, the storage) has slack: it
+may take that much longer before anybody waits for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of results: what was measured, on which machine, in a table; notes that people write below it stay."""
+"""Result pages: what was measured, on which machine, as a table; handwritten notes below it are kept."""
 
 import datetime
 import importlib.metadata

@@ -1,9 +1,8 @@
-"""How long the program of each stack takes, and what it imports: `python -m bench.preview`.
+"""The time and imports of each stack's program: `python -m bench.preview` writes bench/results/preview.md.
 
-It writes bench/results/preview.md. Under mocks it is the program alone: imports, configuration, declarations. On the
-engine (`--engine`) it is the program's process under `pulumi preview`, and the whole command, in a cloud that is a file
-(tests/standin). Times of the program are of processor: other programs on the machine do not count, and waiting
-does not either.
+Under mocks it measures the program alone: imports, configuration, declarations. On the engine (`--engine`) it measures
+the program's process under `pulumi preview` and the whole command, against a cloud that is a file (tests/standin).
+Times of the program are processor time, so neither other programs nor waiting count.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How the elastic runtime scales: one etcd for many agents, one Job of many pods."""
+"""Scaling of the elastic runtime: many agents on one etcd, many pods in one Job."""

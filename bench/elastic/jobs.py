@@ -1,7 +1,7 @@
-"""Our Job with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
+"""A Job of ours with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
 
-KWOK stands in for kubelets: its pods say that they run. Scheduler, Job controller and API server are the real ones, so
-that what is measured and asserted is what Kubernetes does with the Job that the stack declares: preemption, back-off,
+KWOK stands in for the kubelets: its pods report that they run. Scheduler, Job controller and API server are real, so
+the figures and assertions are about what Kubernetes does with the Job that the stack declares: preemption, back-off,
 resizing, the first success that ends it, and the exit code that fails it.
 """
 

@@ -1,8 +1,7 @@
-"""How long a training on real pods stands still when some of them go: `trainyard local run -- python -m
-bench.elastic.pods`, for some six minutes, to bench/results/chaos-pods.md.
+"""How long a training on real pods pauses when some of them go: `trainyard local run -- python -m bench.elastic.pods`.
 
-The real node, the real engine and the trainer's image; chaos/pod_rows.py says what happens, tests/e2e/
-test_elastic_pods.py sees that it ends well.
+Takes six minutes and writes bench/results/chaos-pods.md, with the real node, the real engine and the trainer's image.
+chaos/pod_rows.py defines the faults; tests/e2e/test_elastic_pods.py asserts that they end well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A rendezvous of many agents over one etcd: `python -m bench.elastic.rendezvous [MEMBERS ...]`.
 
-The agents are threads of a few processes, each with its own handler and connections, and no workers: time and load are
-those of the rendezvous itself. They all share the processors of this machine with etcd, so that the times are upper
-bounds: on machines of their own, the agents do their part of the work beside each other.
+The agents are threads of a few processes, each with its own handler and connections and without workers, so time and
+load are those of the rendezvous itself. All share the processors of this machine with etcd, so the times are upper
+bounds: on machines of their own the agents work in parallel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Causal attention in the shape of GPT-2, forward and backward: `python -m bench.trainer.attention [--device cuda]`.
+"""Causal attention in GPT-2's shape, forward and backward: `python -m bench.trainer.attention [--device cuda]`.
 
-On a CPU: torch's fused kernel and trainer/models/attention.py, as it is and compiled. On an accelerator: each of
-torch's kernels and compiled flex_attention, since torch's own order of preference is not that of their speed.
-`--tiny` runs the accelerator's ways with small inputs, on a page apart.
+On a CPU: torch's fused kernel and trainer/models/attention.py, eager and compiled. On an accelerator: each of torch's
+kernels and compiled flex_attention, because torch does not choose among its kernels by speed. `--tiny` runs the
+accelerator's variants with small inputs and writes a page of its own.
 """
 
 import functools

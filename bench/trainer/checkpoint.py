@@ -1,8 +1,8 @@
-"""What a checkpoint of GPT-2 (124M) costs a training: `python -m bench.trainer.checkpoint [--storage FOLDER]`.
+"""The cost of a checkpoint of GPT-2 124M: `python -m bench.trainer.checkpoint [--storage FOLDER]`.
 
-Real training steps run before and beside real checkpoints (weights and AdamW's two moments, fp32). A checkpoint's cost
-is what it holds training up (the copy to host memory, or the whole write) and what the steps beside the writing thread
-take longer. Both in relation to checkpoint.every_minutes as it is by default; goal: under 2 %.
+Real training steps run before and beside real checkpoints (weights and AdamW's two moments, fp32). The cost is the time
+for which training is blocked (the copy to host memory, or the whole write) plus the slowdown of steps beside the
+writing thread, relative to the default checkpoint.every_minutes. Goal: under 2 %.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Ways from hidden state to loss and gradients, head of GPT-2: `python -m bench.trainer.head [--device cuda]`.
+"""GPT-2's head and loss with gradients, four implementations: `python -m bench.trainer.head [--device cuda]`.
 
 ours: trainer/models/head.py, in groups of rows and through inductor. torch: F.linear_cross_entropy in chunks (eager
-only, from torch 2.15 on). Liger: its fused kernel in Triton, where it is installed. plain: product and cross-entropy in
-fp32, as they stand in most trainings, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
+only, from torch 2.15 on). Liger: its fused Triton kernel, where installed. plain: product and cross-entropy in fp32, as
+most trainings do it, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
 """
 
 import importlib

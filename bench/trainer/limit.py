@@ -1,8 +1,8 @@
 """The time of a step's matrix products alone: `python -m bench.trainer.limit JSON`.
 
-What no change to the rest can beat with these libraries: forward and both gradients of every product, in the shapes of
-the model, each measured warm and multiplied by how often it comes. Attention's products are measured as the whole
-square of positions (as FLOPs are counted: PaLM, appendix B) and as the lower triangle in blocks of 256 rows, which is
+This is the bound that no other change can beat with these libraries: forward and both gradients of every product in the
+model's shapes, measured warm and multiplied by how often each occurs. Attention's products are measured over the whole
+square of positions (as FLOPs are counted: PaLM, appendix B) and over the lower triangle in blocks of 256 rows, which is
 what causal attention needs.
 The last line is {"seconds": of a step, "triangle": of a step, "cpu", "triangle_cpu": the same in processor seconds,
 "rate": FLOP/s of the dense products, "peak": FLOP/s of the best square product, the device's own peak}.

@@ -1,8 +1,8 @@
-"""Most memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
+"""Peak memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
 
-The engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients are there while one computes)
-on random tokens, beside the estimate of trainer/models/memory.py, from which a run that names no micro-batch takes
-one. A row is written as it is known.
+Runs the engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients exist while one computes)
+on random tokens, beside the estimate of trainer/models/memory.py, from which a run without a micro-batch chooses one.
+Each row is written as soon as it is known.
 """
 
 import argparse

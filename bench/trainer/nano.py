@@ -1,8 +1,8 @@
-"""GPT-2 as karpathy/nanoGPT trains it, written anew: a peer of speed.py.
+"""GPT-2 as karpathy/nanoGPT trains it, reimplemented as a peer for speed.py.
 
-What its default settings amount to: norms and linear layers without biases, torch's fused causal attention, one product
-for query, key and value, the vocabulary padded to 50,304 rows that the embedding shares, torch.compile over the whole
-model, bf16 autocast, all logits at once through F.cross_entropy.
+nanoGPT's defaults: norms and linear layers without biases, torch's fused causal attention, one product for query, key
+and value, the vocabulary padded to 50,304 rows and tied to the embedding, torch.compile over the whole model, bf16
+autocast, all logits at once through F.cross_entropy.
 """
 
 import math

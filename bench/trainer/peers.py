@@ -1,8 +1,8 @@
-"""What people train GPT-2 with otherwise, one mode in one process: `python -m bench.trainer.peers JSON`.
+"""Other ways to train GPT-2, one mode in one process: `python -m bench.trainer.peers JSON`.
 
 loop: a plain loop over transformers' GPT2LMHeadModel, model and loss compiled as one. nanoGPT: its way of training
-(nano.py). Trainer: transformers' Trainer with the same settings. All: SDPA, no dropout, fused AdamW, clipping at 1,
-autocast for bf16, our trainer's batches, on an accelerator from pinned memory and fetched while it computes.
+(nano.py). Trainer: transformers' Trainer with the same settings. All use SDPA, no dropout, fused AdamW, clipping at 1,
+autocast for bf16 and our trainer's batches, on an accelerator prefetched from pinned memory.
 The last line is {"seconds": [of each step], "cpu": [processor seconds of each], "losses": [of each], "waits": [seconds
 of each in which the host fetched batches], "memory": most bytes of the device, or of the process}.
 """

@@ -1,11 +1,10 @@
-"""How fast text becomes token shards, beside the usual way: `python -m bench.trainer.prepare [--text FILE]`.
+"""Speed of turning text into token shards, against nanoGPT's way: `python -m bench.trainer.prepare [--text FILE]`.
 
-The usual way is that of nanoGPT's data/openwebtext/prepare.py: a map of `datasets` that encodes document by document
-with tiktoken, then a pass that copies the ids into one file. Same documents, same machine, one core, each in a process
-of its own, which takes turns with the others; tiktoken is installed for the measurement only (`uv run --with`), with
-its ranks from the files that our tokenizer reads. Both must write the same number of tokens, and the encoders the same
-ids. Goal: 3 times the tokens per second of core. Seconds are the processor's own, so that other work on the machine
-does not count; nothing here waits for anything else.
+nanoGPT's data/openwebtext/prepare.py maps a `datasets` dataset document by document through tiktoken, then copies the
+ids into one file. Both sides get the same documents, machine and one core, each in a process of its own, in turns;
+tiktoken is installed for the measurement only (`uv run --with`), with its ranks from the files that our tokenizer
+reads. Both must write the same number of tokens, and the encoders the same ids. Goal: 3 times the tokens per second of
+core, in processor seconds, so that other work on the machine does not count.
 
 Text: Debian's dict-gcide, 40 MB of English, cut into documents as long as OpenWebText's (4.9 kB).
 """

@@ -1,4 +1,4 @@
-"""The other ways, for bench/trainer/prepare.py, which runs this where tiktoken is: DOCUMENTS.jsonl FOLDER RANKS.
+"""The peers of bench/trainer/prepare.py, run where tiktoken is: DOCUMENTS.jsonl FOLDER RANKS.
 
 Prints seconds of processor time by name as JSON.
 """

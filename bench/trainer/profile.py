@@ -1,8 +1,8 @@
-"""What a step's time on the device goes into: `python -m bench.trainer.profile --device cuda`.
+"""Where a step's time on the device goes: `python -m bench.trainer.profile --device cuda`.
 
-A short training with metrics.profile set; its trace (for chrome://tracing or Perfetto) is put beside the page, and read
-for a table of the kernels that take most, and of how long the device had nothing to do. On a processor, with `--tiny`,
-the operators stand for the kernels.
+Runs a short training with metrics.profile set, stores its trace (for chrome://tracing or Perfetto) beside the page, and
+reads from it the kernels that take most and how long the device was idle. On a CPU, with `--tiny`, operators stand in
+for kernels.
 """
 
 import argparse

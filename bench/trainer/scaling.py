@@ -1,10 +1,10 @@
-"""How much two workers on a slow link gain over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
+"""The gain of two workers on a slow link over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
 
 Each worker is `trainer.train` in a network namespace of its own, pinned to one core; the link between them is shaped at
 both ends with tc (a token bucket; this kernel has no netem, so its latency is that of a veth pair). Speeds are those of
 one run: nothing else may use the two cores.
 
-The rate of the link stands for a real one when exchange and computing have the same ratio as there:
+The shaped rate stands for a real link when exchange and computation have the same ratio as there:
 
     rate here = rate there x (seconds of computing there / here) x (bytes here / there)
 
@@ -15,14 +15,13 @@ The rate of the link stands for a real one when exchange and computing have the 
   sends 2 x 3/4 of the same 498 MB, a ring of two 2 x 1/2.
 
 Here: the preset micro (4 layers of width 128, a vocabulary of 500: 0.9 M parameters), windows of 256, 4,096 tokens a
-micro-batch, 32,768 tokens a step: with two workers half of the tokens that a C3 node has in a step. A larger model
-takes too long on one core; the ratio of bytes to computing is that of the formula with any. Gradients travel in
-portions of 1 MB, of which there are 4 here as there are 20 of 25 MB there. What computing takes is measured first, with
-one worker.
+micro-batch, 32,768 tokens a step: each of two workers has half of a C3 node's tokens. A larger model takes too long on
+one core, and the formula fixes the ratio of bytes to computation for any model. Gradients travel in 4 portions of 1 MB
+here, as in 20 of 25 MB there. One worker alone measures the time of computation first.
 
-Efficiency is the tokens/s of two workers over twice those of one. Two neighbours who do not talk at all already slow
-each other down here (they share caches and memory, which nodes do not): the second efficiency is against two of those.
-Each figure is that of the fastest two steps in a row: what else runs on the machine only ever adds to a step.
+Efficiency is the tokens/s of two workers over twice those of one. Two workers that never communicate already slow each
+other down here, because they share caches and memory, which nodes do not; the second efficiency is relative to those.
+Each figure is from the fastest two steps in a row, since other programs can only slow a step down.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the trainer's benches share: options, data, a training that does nothing but train, ways measured in turn."""
+"""Shared by the trainer's benchmarks: options, data, a training that only trains, variants measured in turn."""
 
 import argparse
 import os

@@ -1,13 +1,13 @@
 """Tokens a second of GPT-2 124M, ours and others', in one run on one machine: `python -m bench.trainer.speed`.
 
-Ours is the whole `python -m trainer.train` on a dataset of the sample text, read from its metrics; peers.py has the
-others, limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an
-accelerator): gradients add up over four micro-batches of one window, or one of four. A figure is the median of the
-steps after the first. `--only` measures a part; figures are kept in bench/results/ and the table has all of them.
+Ours is the whole `python -m trainer.train` on the sample text, read from its metrics; peers.py runs the others and
+limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an accelerator),
+as four micro-batches of one window or one of four. A figure is the median of the steps after the first. `--only`
+measures a part; bench/results/ keeps all figures and the table shows them.
 
-On a machine that others use as well, wall seconds say little: processor seconds, of one thread (`--threads 1`), do. On
-an accelerator what this machine has not measured yet comes first, so a run that `--minutes` ended is completed by the
-next one. `--tiny` rehearses the accelerator's modes with a model of a minute, its pages apart from the real ones.
+On a shared machine compare processor seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes
+not yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses the
+accelerator's modes with a model that takes a minute, on pages of their own.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The figures of speed.py as a page."""
+"""The page of speed.py's figures."""
 
 from collections.abc import Iterator
 from typing import Any

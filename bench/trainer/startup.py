@@ -1,7 +1,7 @@
-"""From the start of `python -m trainer.train` to its first step, GPT-2 124M: `python -m bench.trainer.startup`.
+"""From process start to the first step of GPT-2 124M: `python -m bench.trainer.startup`.
 
-Each phase as wall and processor seconds: what is imported, and when a real training says that it has joined, evaluated
-and made its first step; eager, compiled with an empty cache of kernels, and with the one that the run before left.
+Wall and processor seconds of each phase: the imports, then when a real training has joined, evaluated and made its
+first step; eager, compiled with an empty kernel cache, and compiled with the previous run's.
 """
 
 import argparse
