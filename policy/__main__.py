@@ -22,8 +22,8 @@ from pulumi_policy import (  # pyright: ignore[reportMissingImports]  # noqa: E4
 )
 from pulumi_policy.proxy import UnknownValueError  # pyright: ignore[reportMissingImports]  # noqa: E402
 
-from policy.resource import UNKNOWN, Resource, Rule  # noqa: E402
-from policy.rules import RULES, demand, name  # noqa: E402
+from policy import RULES  # noqa: E402
+from policy.rules import UNKNOWN, Resource, Rule, demand, name  # noqa: E402
 
 
 def validation(rule: Rule) -> Callable[[ResourceValidationArgs, ReportViolation], None]:

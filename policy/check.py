@@ -9,12 +9,9 @@ import pulumi
 
 from cli import CommandError
 from cli.target import StackNames
-from policy.resource import Resource
-from policy.rules import RULES, Violation, violations
-from review.recording import Recorded, Recording, record_anywhere
-
-#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
-_SIGNATURE = "4dabf18193072939515e22adb298388d"
+from policy import RULES
+from policy.rules import Resource, Violation, violations
+from review.recording import SIGNATURE, Recorded, Recording, record_anywhere
 
 
 def recorded(item: Recorded) -> Resource:
@@ -31,12 +28,12 @@ def recorded(item: Recorded) -> Resource:
 def _revealed(value: object) -> object:
     """Secrets as the engine shows them to a pack: their value alone."""
     if isinstance(value, dict):
-        return _revealed(value["value"]) if _SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
+        return _revealed(value["value"]) if SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
     return [_revealed(item) for item in value] if isinstance(value, list) else value
 
 
 def broken(stack: Recording) -> list[Violation]:
-    return violations(recorded(item) for item in stack.resources)
+    return violations(RULES, (recorded(item) for item in stack.resources))
 
 
 def check(names: StackNames = None) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from policy.resource import UNKNOWN, Resource, Stack
+from policy.rules import UNKNOWN, Resource, Rule, Stack
 
 #: Most hosts' bits of a range that may come in: a /8 is the largest that one organisation has. Two halves of the
 #: internet (0.0.0.0/1, 128.0.0.0/1) are as open as the whole.
@@ -15,13 +15,7 @@ WIDEST = 8
 #: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, P, Trainium, Inferentia, DL, F, VT.
 AWS_ACCELERATED = ("g", "p", "trn", "inf", "dl", "f", "vt")
 #: Resources that a cloud makes a load balancer of, and bills by the hour; Kubernetes would leave them behind.
-BALANCERS = (
-    "aws:lb/",
-    "aws:alb/",
-    "aws:elb/",
-    "gcp:compute/forwardingRule:",
-    "gcp:compute/globalForwardingRule:",
-)
+BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
 #: What a bill is divided by.
 LABELS = ("app", "stack")
 #: Provider -> where it says what it labels everything with.
@@ -86,10 +80,9 @@ def no_accelerator_at_rest(resource: Resource, stack: Stack) -> Iterator[str]:
                 yield "no autoscaling, so nodes that came would stay; give it, with totalMinNodeCount 0"
         case "aws:eks/nodeGroup:NodeGroup" if _is_accelerated(resource, stack):
             yield from _at_rest(resource.at("scalingConfig") or {}, "minSize", "desiredSize")
-        case "gcp:compute/instance:Instance" if resource.at("guestAccelerators"):
-            yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
-        case "aws:ec2/instance:Instance" if _family(resource.at("instanceType")) in AWS_ACCELERATED:
-            yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
+        case "gcp:compute/instance:Instance" | "aws:ec2/instance:Instance":
+            if resource.at("guestAccelerators") or _family(resource.at("instanceType")) in AWS_ACCELERATED:
+                yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
 
 
 def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
@@ -161,3 +154,12 @@ def _decoded(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str) and value != UNKNOWN:
         value = json.loads(value)
     return value if isinstance(value, Mapping) else {}
+
+
+RULES: tuple[Rule, ...] = (
+    no_open_network,
+    no_load_balancer,
+    no_accelerator_at_rest,
+    encrypted_storage,
+    labels_for_cost,
+)

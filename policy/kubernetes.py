@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from typing import Any
 
-from policy.resource import UNKNOWN, Resource, Stack
+from policy.rules import UNKNOWN, Resource, Rule, Stack
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 #: Names of environment variables that hold what nobody else may know.
@@ -15,24 +15,20 @@ SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|CREDENTIALS?)$"
 #: What builds an image: with BuildKit, with buildah.
 BUILDS = ("docker-build:index:Image", ":BuildahImage")
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
-#: Pods that may do what the restricted Pod Security standard forbids, as namespace/name -> why. The namespace in which
-#: the training runs is in none of them; kube-system is the cluster's own.
-EXCEPTIONS = {
-    "*-storage/nfs-server": "serves files as whoever owns them, and names them by handle",
-    "*-storage/volume-owner": "gives an empty volume of root's to the trainer, once",
-    "kube-system/gpu-driver": "loads a kernel module",
-    "kube-system/nvidia-device-plugin": "opens a socket in a folder of root's",
-    "kube-system/efa-device-plugin": "opens a socket in a folder of root's",
-    "kube-system/dcgm-exporter": "reads counters of the accelerators' units",
-}
-#: What of its node a pod may have, as namespace/name -> the names below; the others have to do without.
-NODE_ACCESS = {
+#: Pods that may do what the restricted Pod Security standard forbids, as namespace/name, and what of their node they
+#: may have. The namespace in which the training runs is in none of them; kube-system is the cluster's own.
+EXCEPTIONS: dict[str, set[str]] = {
+    # Serves files as whoever owns them, and names them by handle.
+    "*-storage/nfs-server": set(),
+    # Gives an empty volume of root's to the trainer, once.
+    "*-storage/volume-owner": set(),
+    # Loads a kernel module.
     "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
-    # The socket of its kubelet.
+    # Opens the socket of its kubelet, in a folder of root's.
     "kube-system/nvidia-device-plugin": {"hostPath"},
-    # And the machine's own account of its adapters, which it gives over one hop.
+    # And reads the machine's own account of its adapters, which it gives over one hop.
     "kube-system/efa-device-plugin": {"hostPath", "hostNetwork"},
-    # What the kubelet says of pods and their accelerators.
+    # Reads counters of accelerators, and what the kubelet says of pods and their accelerators.
     "kube-system/dcgm-exporter": {"hostPath"},
 }
 
@@ -53,37 +49,35 @@ def containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(pod.get("initContainers") or []), *pod["containers"], *(pod.get("ephemeralContainers") or [])]
 
 
+def _all_containers(resource: Resource) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], str]]:
+    """(pod, container, "container NAME") of every pod in a Kubernetes object."""
+    for pod in pods(resource.inputs) if resource.is_kubernetes else ():
+        for container in containers(pod):
+            yield pod, container, f"container {container.get('name')}"
+
+
 def image_by_digest(resource: Resource, stack: Stack) -> Iterator[str]:
     """Every container's image, and every base of one, is named by digest: what was reviewed is what runs."""
     base = (resource.at("buildArgs") or {}).get("BASE_IMAGE") if resource.type.endswith(BUILDS) else None
     if base not in (None, UNKNOWN) and not DIGEST.search(base):
         yield f"it is built on {base}; give NAME@sha256:DIGEST (image.base)"
-    if not resource.is_kubernetes:
-        return
-    for pod in pods(resource.inputs):
-        for container in containers(pod):
-            image = container.get("image") or ""
-            # An image that is never pulled is the node's own.
-            if image != UNKNOWN and not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
-                yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
+    for _, container, named in _all_containers(resource):
+        image = container.get("image") or ""
+        # An image that is never pulled is the node's own.
+        if image != UNKNOWN and not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
+            yield f"{named} runs {image or 'no image'}; give NAME@sha256:DIGEST"
 
 
 def restricted_pods(resource: Resource, stack: Stack) -> Iterator[str]:
     """Namespaces enforce the restricted Pod Security standard, and pods keep to it, but for those that are listed."""
-    if not resource.is_kubernetes:
-        return
     if resource.type == "kubernetes:core/v1:Namespace" and not _holds_exceptions(resource):
         level = (resource.at("metadata", "labels") or {}).get("pod-security.kubernetes.io/enforce")
         if level != "restricted":
             yield f"pod-security.kubernetes.io/enforce is {level or 'missing'}; allowed: restricted"
-    if _listed(resource, EXCEPTIONS):
-        return
-    for pod in pods(resource.inputs):
-        whole = pod.get("securityContext") or {}
-        for container in containers(pod):
-            own = {**whole, **(container.get("securityContext") or {})}
-            for problem in _unrestricted(own):
-                yield f"container {container.get('name')}: {problem}"
+    if _exception(resource) is None:
+        for pod, container, named in _all_containers(resource):
+            own = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
+            yield from (f"{named}: {problem}" for problem in _unrestricted(own))
 
 
 def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
@@ -103,14 +97,9 @@ def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
 
 def no_privileged_pod(resource: Resource, stack: Stack) -> Iterator[str]:
     """No container is privileged or sees its node, but for what is listed."""
-    if not resource.is_kubernetes:
-        return
-    pattern = _listed(resource, NODE_ACCESS)
-    allowed = NODE_ACCESS[pattern] if pattern else set()
-    for pod in pods(resource.inputs):
-        for what, problem in _node_access(pod):
-            if what not in allowed:
-                yield problem
+    allowed = _exception(resource) or set()
+    for pod in pods(resource.inputs) if resource.is_kubernetes else ():
+        yield from (problem for what, problem in _node_access(pod) if what not in allowed)
 
 
 def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -126,14 +115,14 @@ def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "hostPath", f"volume {volume.get('name')} is {path} of its node; use a claim"
 
 
-def _listed(resource: Resource, patterns: Iterable[str]) -> str | None:
-    """The pattern that an object's namespace and name fit."""
+def _exception(resource: Resource) -> set[str] | None:
+    """What of its node an object that is listed may have; None: it is not listed."""
     name, namespace = resource.at("metadata", "name") or resource.name, resource.at("metadata", "namespace")
-    for pattern in patterns:
+    for pattern, access in EXCEPTIONS.items():
         where, _, what = pattern.partition("/")
         # A namespace that does not exist yet may be known by `pulumi up` alone, which asks again.
         if fnmatch(name, what) and (namespace == UNKNOWN or fnmatch(namespace or "default", where)):
-            return pattern
+            return access
     return None
 
 
@@ -144,21 +133,17 @@ def _holds_exceptions(namespace: Resource) -> bool:
 
 def secrets_by_reference(resource: Resource, stack: Stack) -> Iterator[str]:
     """No container gets a token or password as text: it comes from a Kubernetes Secret."""
-    if not resource.is_kubernetes:
-        return
-    for pod in pods(resource.inputs):
-        for container in containers(pod):
-            for variable in container.get("env") or []:
-                if SECRET.search(str(variable.get("name"))) and variable.get("value"):
-                    yield f"container {container.get('name')} gets {variable['name']} as text; use envFrom.secretRef"
+    for _, container, named in _all_containers(resource):
+        for variable in container.get("env") or []:
+            if SECRET.search(str(variable.get("name"))) and variable.get("value"):
+                yield f"{named} gets {variable['name']} as text; use envFrom.secretRef"
 
 
 def goes_with_cluster(resource: Resource, stack: Stack) -> Iterator[str]:
     """Every Kubernetes object goes with the cluster that the stack makes, and needs no API server to be deleted."""
     clusters = [urn for urn, other in stack.items() if other.type in CLUSTERS]
-    if resource.is_kubernetes and clusters and resource.deleted_with is not None:
-        if resource.deleted_with in clusters:
-            return
+    told = resource.is_kubernetes and resource.deleted_with is not None
+    if told and clusters and resource.deleted_with not in clusters:
         yield "deletedWith is not the cluster; a destroy would ask an API server that may be gone"
 
 
@@ -177,3 +162,14 @@ def labelled_pods(resource: Resource, stack: Stack) -> Iterator[str]:
         for label in ("app.kubernetes.io/name", "app.kubernetes.io/component"):
             if label not in (template or {}):
                 yield f"its pods have no label {label}"
+
+
+RULES: tuple[Rule, ...] = (
+    image_by_digest,
+    restricted_pods,
+    no_privileged_pod,
+    secrets_by_reference,
+    goes_with_cluster,
+    job_without_ttl,
+    labelled_pods,
+)

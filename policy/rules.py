@@ -1,30 +1,48 @@
-"""All rules, and what of a stack breaks them. No Pulumi, no cloud: functions over declared resources.
+"""What a rule is, and a declared resource as rules see it: no Pulumi, no cloud.
 
-docs/operations.md lists them. A rule is broken on purpose in tests/policy/test_rules.py.
+Pulumi's engine shows resources to the rules, or a recorded stack does. docs/operations.md lists the rules; each is
+broken on purpose in tests/policy/test_rules.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from policy import cloud, kubernetes
-from policy.resource import Resource, Rule, Stack
+#: In place of a value that is not known before something exists, at preview; no rule can be broken by it.
+UNKNOWN = "(unknown)"
 
-RULES: tuple[Rule, ...] = (
-    cloud.no_open_network,
-    cloud.no_load_balancer,
-    cloud.no_accelerator_at_rest,
-    cloud.encrypted_storage,
-    cloud.labels_for_cost,
-    kubernetes.image_by_digest,
-    kubernetes.restricted_pods,
-    kubernetes.no_privileged_pod,
-    kubernetes.secrets_by_reference,
-    kubernetes.goes_with_cluster,
-    kubernetes.job_without_ttl,
-    kubernetes.labelled_pods,
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    type: str
+    """Pulumi's type token, `gcp:container/cluster:Cluster`."""
+    name: str
+    urn: str
+    inputs: Mapping[str, Any]
+    """As the program gave them, camelCase; secrets as whatever the observer shows."""
+    provider: str = ""
+    """URN of its provider; empty: none, or not a custom resource."""
+    deleted_with: str | None = None
+    """URN; empty: it is deleted by itself; None: not told (the engine tells a policy pack no such option)."""
+
+    @property
+    def is_kubernetes(self) -> bool:
+        return self.type.startswith("kubernetes:")
+
+    def at(self, *path: str) -> Any:
+        """What the inputs have at a path; None where there is nothing."""
+        value: Any = self.inputs
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+
+#: All resources of a stack, by URN.
+Stack = Mapping[str, Resource]
+#: What is wrong with one resource, a sentence each. The first line of the docstring says what the rule demands.
+Rule = Callable[[Resource, Stack], Iterator[str]]
 
 
 @dataclass(frozen=True)
@@ -47,12 +65,12 @@ def demand(rule: Rule) -> str:
     return (rule.__doc__ or "").partition("\n")[0]
 
 
-def violations(resources: Iterable[Resource]) -> list[Violation]:
-    """Everything that breaks a rule, in the order of the resources."""
+def violations(rules: Iterable[Rule], resources: Iterable[Resource]) -> list[Violation]:
+    """Everything that breaks one of the rules, in the order of the resources."""
     stack: Stack = {resource.urn: resource for resource in resources}
     return [
         Violation(name(rule), resource, problem)
         for resource in stack.values()
-        for rule in RULES
+        for rule in rules
         for problem in rule(resource, stack)
     ]

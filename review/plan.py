@@ -2,8 +2,8 @@
 
 The stack that the working tree declares is compared with the reviewed one of a git ref (tests/snapshots/STACK.yaml),
 and told as a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. What
-replaces a resource is known from the providers' own schemas (review/replaces.py, review/immutable.py). It is what the
-pull request of a fork shows, where `pulumi preview` has no credentials (docs/operations.md).
+replaces a resource is known from the providers' own schemas (review/replaces.py). It is what the pull request of a fork
+shows, where `pulumi preview` has no credentials (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 from cli import CommandError
 from cli.target import AnyStackNames
 from infra.stackfiles import ROOT, stacks
-from review import immutable, replaces
+from review import replaces
 from review.computed import ANEW
 from review.recording import record_anywhere
 from review.snapshot import FOLDER, snapshot
@@ -103,11 +103,11 @@ def _change(title: str, old: Entry, new: Entry) -> Change | None:
     force_new = [*_force_new(type_, before, after), *map(_path, (new.get("options") or {}).get("replaceOnChanges", []))]
     replaced, details = False, []
     for path, was, now in differences(before, after):
-        if any(immutable.matches(path, [pattern]) and len(pattern) <= len(path) for pattern in ignored):
+        if any(replaces.matches(path, [pattern]) and len(pattern) <= len(path) for pattern in ignored):
             continue
-        forced = immutable.matches(path, force_new)
+        forced = replaces.matches(path, force_new)
         replaced |= forced
-        rolled = immutable.matches(path, replaces.rolls(type_))
+        rolled = replaces.matches(path, replaces.rolls(type_))
         effect = REPLACES if forced else ROLLS if rolled else ""
         details.append(f"{_written(path)}: {_value(was)} → {_value(now)}{effect}")
     if (old.get("parent") or "").partition(" ")[0] != (new.get("parent") or "").partition(" ")[0]:
@@ -126,7 +126,7 @@ def _force_new(type_: str, old: Entry, new: Entry) -> list[tuple[str, ...]]:
     if type_.startswith("kubernetes:"):
         # A patch changes in place what replaces the object itself.
         is_patch = type_.endswith("Patch") or "kind" not in new
-        return immutable.IDENTITY if is_patch else immutable.force_new_paths(dict(new))
+        return replaces.IDENTITY if is_patch else replaces.of_object(new)
     if type_.startswith("pulumi:providers:"):
         return [(key,) for key in PLACE]
     return replaces.paths(type_, old, new) if replaces.is_known(type_) else []

@@ -29,6 +29,8 @@ from infra import living
 from infra.stackfiles import PROJECT, ROOT, stack_file_values
 from review import computed
 
+#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go): a key, and what it says.
+SIGNATURE, SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
 #: "TYPE NAME" -> whether a change replaces the resource; else it changes it in place.
 Moved = Mapping[str, bool]
 
@@ -151,6 +153,19 @@ class Recording:
         if len(found) != 1:
             raise LookupError(f"{len(found)} resources of kind {kind} named {name or 'anything'}, not one")
         return found[0]
+
+    def earlier(self, item: Recorded, providers: bool = True) -> set[str]:
+        """URNs of all that is made before a resource, over all levels; with what its `providers` wait for."""
+        by_urn = {other.urn: other for other in self.resources}
+        found: set[str] = set()
+        waiting = [item]
+        while waiting:
+            current = waiting.pop()
+            direct = {*current.dependencies, *([current.provider.rsplit("::", 1)[0]] if providers else [])}
+            for urn in direct & by_urn.keys() - found:
+                found.add(urn)
+                waiting.append(by_urn[urn])
+        return found
 
     def all(self, prefix: str) -> list[Recorded]:
         """The resources whose type starts with `prefix`."""

@@ -1,10 +1,10 @@
 """Which changed properties replace a resource: what the providers' own schemas say, read from each cloud's
-replaces.yaml."""
+replaces.yaml and, for Kubernetes, from the one beside this file."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,8 @@ from infra.needs import load
 from infra.stackfiles import ROOT
 
 Path = tuple[str, ...]
+#: Of any Kubernetes object; of a patch, these alone: it changes in place what replaces the object itself.
+IDENTITY: list[Path] = [("metadata", "name"), ("metadata", "namespace")]
 
 
 @cache
@@ -19,7 +21,7 @@ def _table(kind: str) -> dict[str, list[Path]]:
     """Type -> its paths of one kind: those that replace it always, when smaller, switched_off or narrower; those
     that roll its nodes; its outputs that are counted."""
     found: dict[str, list[Path]] = {}
-    for file in sorted((ROOT / "infra").glob("*/replaces.yaml")):
+    for file in [*(ROOT / "infra").glob("*/replaces.yaml"), ROOT / "review" / "replaces.yaml"]:
         content = load(file)
         for type_, paths in content.get(kind, {}).items():
             found[type_] = [tuple(path.split(".")) for path in paths.split()]
@@ -42,6 +44,17 @@ def paths(type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Pa
     for condition, holds in (("smaller", _smaller), ("switched_off", _switched_off), ("narrower", _narrower)):
         found += [path for path in _table(condition).get(type_, []) if holds(_at(old, path), _at(new, path))]
     return found
+
+
+def of_object(obj: Mapping[str, Any]) -> list[Path]:
+    """The paths whose change replaces a Kubernetes object."""
+    group, _, _ = obj["apiVersion"].rpartition("/")
+    return [*IDENTITY, *_table("kubernetes").get(f"{group}/{obj['kind']}", [])]
+
+
+def matches(path: Sequence[str | int], patterns: Sequence[Path]) -> bool:
+    """Whether a changed path is, contains or lies below one of the patterns."""
+    return any(all(want in ("*", have) for have, want in zip(path, pattern, strict=False)) for pattern in patterns)
 
 
 def counted(type_: str) -> list[str]:

@@ -20,7 +20,7 @@ import yaml
 from cli import CommandError
 from cli.target import StackNames
 from infra.stackfiles import ROOT
-from review.recording import Recorded, Recording, record_anywhere
+from review.recording import SECRET, SIGNATURE, Recorded, Recording, record_anywhere
 
 FOLDER = ROOT / "tests" / "snapshots"
 HEADER = """\
@@ -31,8 +31,6 @@ HEADER = """\
 SHORT = 80
 #: From this number on, all resources of one type are named together.
 GROUPED = 3
-#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go).
-_SIGNATURE, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
 #: Digests and the hashes of contents and configurations, in image references and in names: unrelated changes of the
 #: trainer's code change them.
 _HASHES = (
@@ -47,7 +45,7 @@ _HASHES = (
 def snapshot(stack: Recording, name: str) -> str:
     """The text of a recorded stack; the same graph gives the same text."""
     by_urn = {item.urn: item for item in stack.resources}
-    before = {urn: _before(urn, by_urn) for urn in by_urn}
+    before = {urn: stack.earlier(item, providers=False) for urn, item in by_urn.items()}
     entries = {_title(item): _entry(item, by_urn, before) for item in _ordered(stack.resources)}
     content = {"resources": entries, "outputs": _plain(stack.outputs)}
     return HEADER.format(stack=name) + yaml.dump(content, Dumper=_Dumper, width=120, sort_keys=False)
@@ -77,18 +75,6 @@ def _title(item: Recorded) -> str:
 def _ordered(resources: list[Recorded]) -> list[Recorded]:
     """Components with what is in them, by name: the order in which they were registered differs from run to run."""
     return sorted(resources, key=lambda item: (item.urn.split("::")[2], item.name))
-
-
-def _before(urn: str, by_urn: dict[str, Recorded]) -> set[str]:
-    """All that must exist before a resource, over all levels."""
-    found: set[str] = set()
-    waiting = [urn]
-    while waiting:
-        for earlier in by_urn[waiting.pop()].dependencies:
-            if earlier in by_urn and earlier not in found:
-                found.add(earlier)
-                waiting.append(earlier)
-    return found
 
 
 def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[str]]) -> dict[str, Any]:
@@ -134,7 +120,7 @@ def _reference(urn: str, by_urn: dict[str, Recorded]) -> str:
 def _plain(value: Any) -> Any:
     """Values as YAML shows them best: no secrets, no hashes, whole numbers without a point."""
     if isinstance(value, dict):
-        if value.get(_SIGNATURE) == _SECRET:
+        if value.get(SIGNATURE) == SECRET:
             return "[secret]"
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, list):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from review import immutable
-from review.immutable import Path
+from review.replaces import matches
 
 from .client import import_kubernetes
 from .naming import is_autonamed, is_named, metadata
 from .values import UNKNOWN, has_unknown
+
+Path = tuple[str | int, ...]
 
 _PART = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
 #: Objects whose values are quantities, and fields that are one.
@@ -81,7 +82,7 @@ def detailed(
     """The changes under their formatted paths; `-replace` is appended to the kinds that force a replacement."""
     ignored_paths = [parse_path(text) for text in ignored]
     return {
-        format_path(path): f"{kind}-replace" if immutable.matches(path, force_new) else kind
+        format_path(path): f"{kind}-replace" if matches(path, force_new) else kind
         for path, kind in changes(_with_namespace(old, new), _with_namespace(new, old)).items()
         if not any(contains(ignored_path, path) for ignored_path in ignored_paths)
     }

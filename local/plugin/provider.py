@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from review import immutable
+from review import replaces as replacing
 
 from . import awaiting, diff, naming, operations, state
 from .client import Client
@@ -65,7 +65,7 @@ class Provider:
         old, live = state.parse(olds)
         # A patch changes in place what replaces the object itself.
         is_patch = urn.is_patch(new.get("kind"))
-        force_new = immutable.IDENTITY if is_patch else immutable.force_new_paths(new)
+        force_new = replacing.IDENTITY if is_patch else replacing.of_object(new)
         found = diff.detailed(state.normalize(old), new, ignored, force_new)
         replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
         if naming.annotated_true(new, naming.REPLACE_UNREADY) and self._is_unready_job(urn, live):

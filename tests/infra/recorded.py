@@ -71,15 +71,5 @@ def recorded(stack: str) -> Recording:
 
 
 def earlier(stack: Recording, item: Recorded) -> set[str]:
-    """URNs of everything that is made before `item`, and so destroyed after it: over all levels, providers included."""
-    by_urn = {other.urn: other for other in stack.resources}
-    found: set[str] = set()
-    waiting = [item]
-    while waiting:
-        current = waiting.pop()
-        provider = current.provider.rsplit("::", 1)[0]
-        for urn in {*current.dependencies, provider} - found:
-            if urn in by_urn:
-                found.add(urn)
-                waiting.append(by_urn[urn])
-    return found
+    """URNs of everything that is made before `item`, and so destroyed after it."""
+    return stack.earlier(item)

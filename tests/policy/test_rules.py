@@ -13,9 +13,9 @@ import pytest
 from cli.__main__ import main
 from infra.image import RECIPES, Recipe
 from infra.stackfiles import ROOT, stacks
+from policy import RULES
 from policy.check import broken
-from policy.resource import UNKNOWN, Resource
-from policy.rules import RULES, demand, name, violations
+from policy.rules import UNKNOWN, Resource, demand, name, violations
 from review.recording import Recording, record_anywhere
 from tests.infra.recorded import recorded
 from workloads.pod import TRAINER_ID
@@ -38,7 +38,7 @@ LABELLED = Resource(
 
 def problems(resource: Resource, *others: Resource) -> set[str]:
     """Names of the rules that a resource breaks."""
-    return {found.rule for found in violations([LABELLED, *others, resource]) if found.resource is resource}
+    return {found.rule for found in violations(RULES, [LABELLED, *others, resource]) if found.resource is resource}
 
 
 def changed(stack: Recording, kind: str, which: str, change: Callable[[Inputs], object]) -> list[str]:

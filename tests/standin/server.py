@@ -17,7 +17,7 @@ from local.plugin.provider import Provider
 from local.plugin.server import Server
 from local.plugin.settings import Settings
 from local.plugin.values import UNKNOWN, from_struct, has_unknown, mark_secrets, reveal, to_struct
-from review import computed, immutable, replaces
+from review import computed, replaces
 
 from .cloud import Cloud, Thing
 
@@ -106,7 +106,7 @@ class Resources:
             old, new = state.normalize(old), state.normalize(new)
             # A patch changes in place what replaces the object itself.
             patch = urn.is_patch(new.get("kind"))
-            force_new = immutable.IDENTITY if patch else immutable.force_new_paths(new)
+            force_new = replaces.IDENTITY if patch else replaces.of_object(new)
             found = diff.detailed(old, new, ignored, force_new)
             replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
             return found, replacing, diff.must_delete_first(bool(replacing), new, old)

@@ -9,7 +9,7 @@ import pytest
 
 from local.plugin import diff, operations, state
 from local.plugin.values import UNKNOWN
-from review import immutable
+from review.replaces import matches, of_object
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def job(**spec: Any) -> dict[str, Any]:
 
 
 def detailed(old: dict[str, Any], new: dict[str, Any], *ignored: str) -> dict[str, str]:
-    return diff.detailed(old, new, list(ignored), immutable.force_new_paths(new))
+    return diff.detailed(old, new, list(ignored), of_object(new))
 
 
 def test_equal_inputs_have_no_diff() -> None:
@@ -92,8 +92,8 @@ def test_unknown_values_are_changes() -> None:
     ],
 )
 def test_changes_of_immutable_fields_replace(api_version: str, kind: str, path: str, replaces: bool) -> None:
-    patterns = immutable.force_new_paths({"apiVersion": api_version, "kind": kind})
-    assert immutable.matches(diff.parse_path(path), patterns) is replaces
+    patterns = of_object({"apiVersion": api_version, "kind": kind})
+    assert matches(diff.parse_path(path), patterns) is replaces
 
 
 @pytest.mark.parametrize("text", ["a.b[0].c", 'metadata.annotations["pulumi.com/x"]', "spec.a[12]"])
