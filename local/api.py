@@ -16,7 +16,7 @@ from local import certs, network
 TIMEOUT = 3.0  # seconds; everything is on this machine
 
 
-def _open(request: urllib.request.Request, context: ssl.SSLContext | None) -> bytes:
+def open_url(request: urllib.request.Request, context: ssl.SSLContext | None = None) -> bytes:
     # Without the proxies of the environment: they cannot know addresses of the namespace.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if context:
@@ -39,7 +39,7 @@ def reason(error: Exception) -> str:
 
 def get(path: str) -> Any:
     """The object at an API path. Raises OSError (urllib's errors are OSErrors)."""
-    return json.loads(_open(urllib.request.Request(network.API_SERVER + path), _context()))
+    return json.loads(open_url(urllib.request.Request(network.API_SERVER + path), _context()))
 
 
 def apply(path: str, thing: dict[str, Any]) -> None:
@@ -50,12 +50,12 @@ def apply(path: str, thing: dict[str, Any]) -> None:
         headers={"Content-Type": "application/apply-patch+yaml"},
         method="PATCH",
     )
-    _open(request, _context())
+    open_url(request, _context())
 
 
 def apiserver_health() -> str | None:
     try:
-        _open(urllib.request.Request(f"{network.API_SERVER}/readyz"), _context())
+        open_url(urllib.request.Request(f"{network.API_SERVER}/readyz"), _context())
     except (OSError, ssl.SSLError) as error:
         return reason(error)
     return None
@@ -67,7 +67,7 @@ def http_health(port: int, path: str, scheme: str = "http") -> Callable[[], str 
     def check() -> str | None:
         context = ssl._create_unverified_context() if scheme == "https" else None
         try:
-            _open(urllib.request.Request(f"{scheme}://{network.NODE_ADDRESS}:{port}{path}"), context)
+            open_url(urllib.request.Request(f"{scheme}://{network.NODE_ADDRESS}:{port}{path}"), context)
         except OSError as error:
             return reason(error)
         return None

@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from local import paths
-from local.errors import LocalError
 from local.kubeconfig import CONTEXT
 from local.phases import Phases, Timing, add, load, table
+from local.shell import LocalError
 
 
 class Commands(TyperGroup):
@@ -171,9 +171,9 @@ def down(
 @app.command()
 def status() -> int:
     """Say what runs; exit code 3 when something does not."""
-    from local import status as report
+    from local.up import show_status
 
-    return report.show()
+    return show_status()
 
 
 @app.command()

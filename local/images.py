@@ -1,4 +1,6 @@
-"""The three images that the node brings along, so that nothing needs a public image registry.
+"""The image registry, and the three images that the node brings along: nothing needs a public registry.
+
+The registry is Debian's docker-registry in the node's namespace, reachable from the host and from containerd.
 
 pause: the sandbox of every pod. etcd: what the rendezvous runs. base: a minimal Debian with Python, which
 trainer/Dockerfile builds on. Each is built and pushed with buildah, and again only when what it is made from changed.
@@ -9,10 +11,14 @@ import json
 import shutil
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from local import network, paths, registry, toolchain
+from local import api, network, paths, toolchain
+from local.node import write
+from local.processes import Daemon
 from local.shell import run
 
 SUITE = "bookworm"
@@ -22,19 +28,54 @@ CATATONIT = "/usr/bin/catatonit"
 # The base is made anew after this long, in seconds, so that Debian's security updates arrive: 30 days.
 BASE_AGE = 30 * 86400
 
+REGISTRY_CONFIGURATION = """\
+version: 0.1
+log:
+  level: warn
+  accesslog:
+    disabled: true
+storage:
+  filesystem:
+    rootdirectory: {data}
+    maxthreads: 100
+  cache:
+    blobdescriptor: inmemory
+  delete:
+    enabled: true
+http:
+  addr: {address}
+  # Uploads of one client stay valid over a restart of the registry. Not a secret: only this machine reaches it.
+  secret: trainyard
+"""
+
+ACCEPT = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+
+def registry() -> Daemon:
+    text = REGISTRY_CONFIGURATION.format(data=paths.REGISTRY_DATA, address=network.REGISTRY)
+    config = write(paths.CONFIGURATION / "registry.yml", text)
+    return Daemon("registry", ["docker-registry", "serve", str(config)], api.http_health(5000, "/v2/"), files=(config,))
+
+
+def registry_has(reference: str) -> bool:
+    """Whether the registry holds an image, given as HOST:PORT/NAME@DIGEST."""
+    name, _, digest = reference.removeprefix(f"{network.REGISTRY}/").partition("@")
+    url = f"http://{network.REGISTRY}/v2/{name}/manifests/{digest}"
+    try:
+        api.open_url(urllib.request.Request(url, headers={"Accept": ACCEPT}, method="HEAD"))
+    except urllib.error.HTTPError:
+        return False
+    return True
+
 
 def storage_configuration() -> Path:
     """containers-storage of this checkout: `down --all` removes it, and the user's own images stay out of it."""
-    from local.node import write
-
     text = f'[storage]\ndriver = "overlay"\ngraphroot = "{paths.BUILDAH}/graph"\nrunroot = "{paths.RUN}/buildah"\n'
     return write(paths.CONFIGURATION / "storage.conf", text)
 
 
 def registries_configuration() -> Path:
     """Says that our registry speaks plain HTTP, so that no buildah command has to."""
-    from local.node import write
-
     text = f'[[registry]]\nlocation = "{network.REGISTRY}"\ninsecure = true\n'
     return write(paths.CONFIGURATION / "registries.conf", text)
 
@@ -68,7 +109,7 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str
     """
     note = paths.IMAGES / f"{name}.json"
     found = reference(name)
-    if found and json.loads(note.read_text()).get("inputs") == inputs and registry.has(found):
+    if found and json.loads(note.read_text()).get("inputs") == inputs and registry_has(found):
         return found
     note.unlink(missing_ok=True)
     paths.IMAGES.mkdir(parents=True, exist_ok=True)

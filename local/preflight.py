@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from local import cgroups, golang, network, paths, processes, toolchain
+from local import cgroups, network, paths, processes, toolchain
 
 ALTERNATIVE = "or use a cluster you have: trainyard local use kind-kind --registry localhost:5001"
 
@@ -72,7 +72,7 @@ def packages_missing() -> tuple[str, ...]:
 
 def go_available() -> bool:
     """A Go to build with, or uv to install one with."""
-    return golang.on_path() is not None or golang.cached().exists() or find_spec("uv") is not None
+    return toolchain.go_on_path() is not None or toolchain.cached_go().exists() or find_spec("uv") is not None
 
 
 def other_checkout() -> str | None:
@@ -115,7 +115,7 @@ def _capabilities_missing() -> tuple[str, ...]:
 def toolchain_problems(facts: Facts) -> list[str]:
     """What stops a machine from building the programs it lacks. Needs neither root nor Linux."""
     if facts.unbuilt and not facts.go:
-        need = ".".join(map(str, golang.OLDEST))
+        need = ".".join(map(str, toolchain.OLDEST_GO))
         return [
             f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to "
             "install one with; install Go, or Pulumi itself"

@@ -5,18 +5,19 @@ somebody else by the next time we look, and is then never signalled. A daemon wh
 restarted; one that runs, is unchanged and healthy is left alone.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from local import paths
-from local.errors import LocalError
+from local.shell import LocalError
 
 # A daemon's log is begun anew at a start when it grew beyond this, in bytes.
 LOG_LIMIT = 20_000_000
@@ -106,8 +107,7 @@ def ensure(daemon: Daemon) -> bool:
             break
         time.sleep(0.2)
     stop(daemon.name, daemon.stop_seconds)
-    for pid in strays(daemon.command):
-        _end(pid, start_time(pid), daemon.stop_seconds)
+    end_all(strays(daemon.command), daemon.stop_seconds)
     start(daemon)
     return True
 
@@ -188,26 +188,38 @@ def stop(name: str, seconds: float = 10.0) -> bool:
     record = read_record(name)
     running = is_alive(record)
     if running and record:
-        _end(record.pid, record.started, seconds)
+        end_all([record.pid], seconds)
     record_path(name).unlink(missing_ok=True)
     return running
 
 
-def _end(pid: int, started: int | None, seconds: float) -> None:
+def end_all(pids: Iterable[int], seconds: float) -> None:
+    """Ends these processes: SIGTERM to all, and SIGKILL to those that are left after `seconds`."""
+    started = {pid: start_time(pid) for pid in pids}
+
+    def left() -> list[int]:
+        for pid in started.keys() & _CHILDREN.keys():
+            _CHILDREN[pid].poll()
+        return [pid for pid, when in started.items() if when is not None and start_time(pid) == when]
+
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        if started is None or start_time(pid) != started:
-            return
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return
+        for pid in left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if pid in _CHILDREN:
-                _CHILDREN[pid].poll()
-            if start_time(pid) != started:
-                return
+        while left() and time.monotonic() < deadline:
             time.sleep(0.02)
+
+
+def find(matches: Callable[[Path], bool]) -> list[int]:
+    """The processes whose directory in /proc matches; one that ends meanwhile does not."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if matches(entry):
+                    found.append(int(entry.name))
+    return found
 
 
 def strays(command: list[str]) -> list[int]:
@@ -216,15 +228,7 @@ def strays(command: list[str]) -> list[int]:
     That is what a start leaves that was killed between starting the process and writing its record.
     """
     wanted = b"\0".join(part.encode() for part in command) + b"\0"
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes() == wanted:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return find(lambda entry: (entry / "cmdline").read_bytes() == wanted)
 
 
 def in_namespace(netns: str) -> list[int]:
@@ -233,33 +237,4 @@ def in_namespace(netns: str) -> list[int]:
         wanted = os.stat(f"/run/netns/{netns}").st_ino
     except OSError:
         return []
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.stat(entry / "ns" / "net").st_ino == wanted:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def end_all(pids: list[int], seconds: float) -> None:
-    """Ends these processes: SIGTERM to all, then SIGKILL to those that are left."""
-    started = {pid: start_time(pid) for pid in pids}
-    for pid, when in started.items():
-        if when is not None and start_time(pid) == when:
-            _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(when and start_time(pid) == when for pid, when in started.items()):
-        time.sleep(0.05)
-    for pid, when in started.items():
-        if when:
-            _end(pid, when, 0.0)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+    return find(lambda entry: os.stat(entry / "ns" / "net").st_ino == wanted)

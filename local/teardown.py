@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from local import cgroups, network, node, paths, processes
-from local.errors import LocalError
+from local.shell import LocalError
 
 # Those that would start pods anew come first, those that others write to come last.
 ORDER = (
@@ -43,7 +43,7 @@ def stop_node() -> None:
         processes.stop(name)
     ours = network.owner() == str(paths.ROOT)
     left = [*shims(), *cgroups.processes(), *(processes.in_namespace(network.NAMESPACE) if ours else ())]
-    processes.end_all(sorted(set(left)), 2.0)
+    processes.end_all(set(left), 2.0)
     unmount_all()
     remove_log_links()
     remaining = remove_cgroups()
@@ -87,16 +87,12 @@ def running_tasks() -> set[str]:
 def shims() -> list[int]:
     """containerd's shims: they outlive it, and their command line names our socket."""
     wanted = str(node.CONTAINERD_SOCKET).encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"shim" in arguments[0] and wanted in arguments:
-                found.append(int(entry.name))
-    return found
+
+    def is_shim(entry: Path) -> bool:
+        arguments = (entry / "cmdline").read_bytes().split(b"\0")
+        return b"shim" in arguments[0] and wanted in arguments
+
+    return [pid for pid in processes.find(is_shim) if pid != os.getpid()]
 
 
 def mounts() -> list[str]:

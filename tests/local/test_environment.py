@@ -133,7 +133,7 @@ def test_a_disk_that_refuses_is_one_line(
     def fail() -> int:
         raise error
 
-    monkeypatch.setattr("local.status.show", fail)
+    monkeypatch.setattr("local.up.show_status", fail)
     assert main(["local", "status"]) in (1, 2)
     said = capsys.readouterr().err
     assert said.startswith("local: ")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local import packages
-from local.errors import LocalError
+from local import shell
+from local.shell import LocalError
 
 # Fails to install until the lists are fresh, and notes whether services were forbidden meanwhile.
 APT = """#!/bin/sh
@@ -27,40 +27,40 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     apt.write_text(APT.format(log=tmp_path / "log", policy=tmp_path / "policy-rc.d"))
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-    monkeypatch.setattr(packages, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(shell, "POLICY", tmp_path / "policy-rc.d")
     return tmp_path / "log"
 
 
 def test_the_lists_are_refreshed_only_when_needed(log: Path) -> None:
-    packages.install(("runc", "buildah"))
+    shell.install(("runc", "buildah"))
     first, refreshed, second = log.read_text().splitlines()
     assert first == second
     assert first.endswith("--no-install-recommends runc buildah")
     assert refreshed.startswith("update")
-    packages.install(("runc",))
+    shell.install(("runc",))
     assert len(log.read_text().splitlines()) == 4
 
 
 def test_no_service_starts_and_the_policy_goes_away(log: Path) -> None:
-    packages.install(("runc",))
+    shell.install(("runc",))
     assert "services would start" not in log.read_text()
-    assert not packages.POLICY.exists()
+    assert not shell.POLICY.exists()
 
 
 def test_a_policy_of_the_machine_s_own_stays(log: Path) -> None:
-    packages.POLICY.write_text("#!/bin/sh\nexit 101\n# mine\n")
-    packages.POLICY.chmod(0o755)
-    packages.install(("runc",))
-    assert "# mine" in packages.POLICY.read_text()
+    shell.POLICY.write_text("#!/bin/sh\nexit 101\n# mine\n")
+    shell.POLICY.chmod(0o755)
+    shell.install(("runc",))
+    assert "# mine" in shell.POLICY.read_text()
 
 
 def test_a_package_that_cannot_be_had_is_one_line(log: Path) -> None:
     (log.parent / "bin" / "apt-get").write_text("#!/bin/sh\necho 'E: No network' >&2\nexit 100\n")
     with pytest.raises(LocalError, match="cannot refresh the lists of Debian packages: E: No network"):
-        packages.install(("runc",))
-    assert not packages.POLICY.exists()
+        shell.install(("runc",))
+    assert not shell.POLICY.exists()
 
 
 def test_nothing_missing_asks_nothing(log: Path) -> None:
-    packages.install(())
+    shell.install(())
     assert not log.exists()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from local import paths, processes
-from local.errors import LocalError
 from local.processes import Daemon
+from local.shell import LocalError
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from local import golang, paths, toolchain
-from local.errors import LocalError
+from local import paths, toolchain
+from local.shell import LocalError
 
-GO = golang.on_path()
+GO = toolchain.go_on_path()
 needs_go = pytest.mark.skipif(GO is None, reason="no Go on PATH")
 
 GO_MOD = "module trainyard/local/hello\n\ngo 1.21\n\nrequire example.invalid/hello v1.2.3\n"
@@ -96,11 +96,11 @@ def test_a_killed_build_leaves_nothing_that_counts_and_the_next_removes_it(
 import sys
 sys.path.insert(0, {str(paths.ROOT)!r})
 from pathlib import Path
-from local import golang, toolchain
+from local import toolchain
 fake = Path({str(tmp_path)!r}) / "go"
 fake.write_text("#!/bin/sh\\nwhile [ $# -gt 1 ]; do [ \\"$1\\" = -o ] && echo half > $2; shift; done; exec sleep 60\\n")
 fake.chmod(0o755)
-golang.find = lambda: str(fake)
+toolchain.find_go = lambda: str(fake)
 toolchain.GOMOD = Path({str(toolchain.GOMOD)!r})
 toolchain.version = lambda tool: "1.2.3"
 toolchain.build(toolchain.Tool("hello", "example.invalid/hello", {{"hello": "."}}, ("main.version",)))
@@ -132,12 +132,12 @@ def test_two_builds_at_once_do_not_collide(hello: toolchain.Tool) -> None:
 def test_without_a_new_enough_go_the_package_s_one_is_used(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(golang, "on_path", lambda: None)
-    go = golang.cached()
+    monkeypatch.setattr(toolchain, "go_on_path", lambda: None)
+    go = toolchain.cached_go()
     go.parent.mkdir(parents=True)
     go.write_text("#!/bin/sh\necho go version go1.26.1 linux/amd64\n")
     go.chmod(0o755)
-    assert golang.find() == str(go)
+    assert toolchain.find_go() == str(go)
 
 
 def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,5 +145,5 @@ def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     old.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
     old.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(old))
-    assert golang.version(str(old)) == (1, 19)
-    assert golang.on_path() != str(old)
+    assert toolchain.go_version(str(old)) == (1, 19)
+    assert toolchain.go_on_path() != str(old)
