@@ -22,6 +22,10 @@ MEANING = {
 """What the launcher's exit codes say (trainer/contract.py); 137 is the kubelet's SIGKILL."""
 
 
+Lines = list[tuple[datetime, dict[str, str]]]
+"""Time and fields of a pod's log lines."""
+
+
 @dataclass(frozen=True)
 class PodState:
     name: str
@@ -72,14 +76,14 @@ def state(
     """
     events = {name: list(_events(text)) for name, text in logs.items()}
     rounds = {name: _last_round(found) for name, found in events.items()}
-    told = job.get("status") or {}
+    told, end = job.get("status") or {}, _end(job)
     ordered = sorted(pods, key=lambda pod: (_index(pod), pod["metadata"].get("creationTimestamp") or ""))
     newest = max([number for number, _ in rounds.values()], default=0)
     return State(
         job=job["metadata"]["name"],
-        condition=_condition(job, pods),
+        condition=_condition(end, pods),
         started=_time(told.get("startTime")),
-        ended=_ended(told),
+        ended=_time(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
         active=told.get("active") or 0,
         failed=told.get("failed") or 0,
@@ -98,21 +102,20 @@ def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
     return max(first)[1] if first else None
 
 
-def _condition(job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
-    for condition in job.get("status", {}).get("conditions") or []:
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed", "Suspended"):
-            why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-            return f"{condition['type']} ({why})" if why and condition["type"] != "Complete" else condition["type"]
+def _end(job: dict[str, Any]) -> dict[str, Any]:
+    """The condition that says how the Job ended, or that it stands still; empty while it runs."""
+    told = (job.get("status") or {}).get("conditions") or []
+    ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
+    return ends[0] if ends else {}
+
+
+def _condition(end: dict[str, Any], pods: list[dict[str, Any]]) -> str:
+    if end:
+        why = ": ".join(filter(None, (end.get("reason"), end.get("message"))))
+        return f"{end['type']} ({why})" if why and end["type"] != "Complete" else end["type"]
     if any(pod["status"].get("phase") == "Running" for pod in pods):
         return "Running"
     return f"Waiting: {why_waiting(pods)}"
-
-
-def _ended(status: dict[str, Any]) -> datetime | None:
-    for condition in status.get("conditions") or []:
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
-            return _time(condition.get("lastTransitionTime"))
-    return None
 
 
 def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:
@@ -134,7 +137,7 @@ def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:
     return PodState(pod["metadata"]["name"], _index(pod), node, text, since, rank, number)
 
 
-def _incidents(pods: list[dict[str, Any]], events: dict[str, list[tuple[datetime, dict[str, str]]]]) -> list[Incident]:
+def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Incident]:
     found: list[Incident] = []
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -177,7 +180,7 @@ def _last_words(ended: dict[str, Any]) -> str:
     return f"ended with {code}: {message}"
 
 
-def _figures(events: dict[str, list[tuple[datetime, dict[str, str]]]], status: dict[str, Any] | None) -> dict[str, Any]:
+def _figures(events: dict[str, Lines], status: dict[str, Any] | None) -> dict[str, Any]:
     """From status.json where it can be seen, else from the newest lines of whoever is rank 0."""
     if status:
         return {key: value for key, value in status.items() if value is not None}
@@ -192,12 +195,12 @@ def _figures(events: dict[str, list[tuple[datetime, dict[str, str]]]], status: d
     return found
 
 
-def _checkpoint(events: dict[str, list[tuple[datetime, dict[str, str]]]]) -> int | None:
+def _checkpoint(events: dict[str, Lines]) -> int | None:
     lines = [line for lines in events.values() for line in lines if line[1].get("event") == "checkpoint"]
     return int(max(lines, key=lambda line: line[0])[1]["step"]) if lines else None
 
 
-def _events(text: str) -> list[tuple[datetime, dict[str, str]]]:
+def _events(text: str) -> Lines:
     """Time and fields of the trainer's lines in a log with time stamps."""
     found = []
     for raw in text.splitlines():
@@ -208,7 +211,7 @@ def _events(text: str) -> list[tuple[datetime, dict[str, str]]]:
     return found
 
 
-def _last_round(events: list[tuple[datetime, dict[str, str]]]) -> tuple[int, int | None]:
+def _last_round(events: Lines) -> tuple[int, int | None]:
     """The newest round of a pod, and the least rank of its workers in it."""
     ranks: dict[int, int] = {}
     for _, fields in events:

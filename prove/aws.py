@@ -6,9 +6,11 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jmespath
+import yaml
 
 from infra.config import StackConfig
 from infra.doctor.amazon import Amazon, NoAnswer, connect
@@ -24,7 +26,7 @@ RIGHTS = [
     {"Effect": "Allow", "Action": "ec2:SendSpotInstanceInterruptions", "Resource": "arn:aws:ec2:*:*:instance/*"},
 ]
 ENDED = ("completed", "failed", "stopped", "cancelled")
-ALIVE = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
+LEFTOVERS = Path(__file__).with_name("leftovers.yaml")
 
 
 class Aws:
@@ -101,57 +103,18 @@ class Aws:
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
         """By list, which is what holds: by tag, AWS names what was deleted for about an hour longer."""
-        found = list[str]()
-        for kind, service, operation, given, names in _lists(config.name, stack):
-            answer = self.amazon.ask(service, operation, **given)
-            found += [f"{kind} {name}" for name in jmespath.search(names, answer) or []]
+        text = LEFTOVERS.read_text("utf-8").replace("NAME", config.name).replace("STACK", marks(stack)["stack"])
+        lists, found = yaml.safe_load(text), list[str]()
+        for each in lists:
+            given = each.get("arguments", {})
+            if "filters" in each:
+                given = {"Filters": [{"Name": key, "Values": values} for key, values in each["filters"].items()]}
+            answer = self.amazon.ask(*each["ask"].split(), **given)
+            found += [f"{each['kind']} {name}" for name in jmespath.search(each["found"], answer) or []]
         filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
         tagged = self.amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
-        kinds = ", ".join(kind for kind, *_ in _lists(config.name, stack))
-        count = len(tagged["ResourceTagMappingList"])
+        kinds, count = ", ".join(each["kind"] for each in lists), len(tagged["ResourceTagMappingList"])
         return f"{kinds} of {self.amazon.account} in {self.amazon.region}; by tag AWS still names {count}", found
-
-
-def _lists(name: str, stack: str) -> list[tuple[str, str, str, dict[str, Any], str]]:
-    """(What, service, operation, its arguments, where in the answer the stack's are)."""
-    tagged = {"Filters": [{"Name": "tag:stack", "Values": [marks(stack)["stack"]]}]}
-    called = {"Filters": [{"Name": "tag:Name", "Values": [name]}]}
-    nodes = {"Filters": [{"Name": "tag:eks:cluster-name", "Values": [name]}, ALIVE]}
-    cards = {"Filters": [{"Name": "tag:cluster.k8s.amazonaws.com/name", "Values": [name]}]}
-    gateways = {"Filters": [*called["Filters"], {"Name": "state", "Values": ["pending", "available", "deleting"]}]}
-    templates = {"Filters": [{"Name": "launch-template-name", "Values": [f"{name}-*"]}]}
-    return [
-        ("cluster", "eks", "list_clusters", {}, f"clusters[?@=='{name}']"),
-        ("machine", "ec2", "describe_instances", nodes, "Reservations[].Instances[].InstanceId"),
-        ("disk", "ec2", "describe_volumes", tagged, "Volumes[].VolumeId"),
-        ("NAT gateway", "ec2", "describe_nat_gateways", gateways, "NatGateways[].NatGatewayId"),
-        ("address", "ec2", "describe_addresses", tagged, "Addresses[].PublicIp"),
-        ("interface", "ec2", "describe_network_interfaces", cards, "NetworkInterfaces[].NetworkInterfaceId"),
-        ("network", "ec2", "describe_vpcs", called, "Vpcs[].VpcId"),
-        ("launch template", "ec2", "describe_launch_templates", templates, "LaunchTemplates[].LaunchTemplateName"),
-        (
-            "file system",
-            "efs",
-            "describe_file_systems",
-            {},
-            f"FileSystems[?Tags[?Key=='stack' && Value=='{marks(stack)['stack']}']].FileSystemId",
-        ),
-        (
-            "repository",
-            "ecr",
-            "describe_repositories",
-            {},
-            f"repositories[?starts_with(repositoryName, '{name}/')].repositoryName",
-        ),
-        (
-            "log group",
-            "logs",
-            "describe_log_groups",
-            {"logGroupNamePrefix": f"/aws/eks/{name}/"},
-            "logGroups[].logGroupName",
-        ),
-        ("role", "iam", "list_roles", {}, f"Roles[?starts_with(RoleName, '{name}-')].RoleName"),
-    ]
 
 
 def _instance(provider_id: str) -> str:

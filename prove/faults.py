@@ -32,14 +32,22 @@ def pod_killed(subject: Subject) -> str:
 
 
 def node_lost(subject: Subject) -> str:
+    """Without a cloud: nothing new may come to the node, and its workers are killed."""
     cloud = cloud_of(subject.config)
-    if cloud is None:
-        return _cordoned(subject)
 
     def delete(pods: list[dict[str, Any]]) -> str:
         node = subject.node(pods[-1]["spec"]["nodeName"])
-        cloud.delete_machine(node["spec"]["providerID"])
-        return f"the machine of {node['metadata']['name']}"
+        if cloud is not None:
+            cloud.delete_machine(node["spec"]["providerID"])
+            return f"the machine of {node['metadata']['name']}"
+        name = node["metadata"]["name"]
+        victims = [pod for pod in pods if pod["spec"]["nodeName"] == name]
+        with _cordon(subject, name):
+            for pod in victims:
+                _delete(subject, pod)
+            # Where it is the only node, they wait; else they go on elsewhere.
+            where = subject.until(lambda: _elsewhere_or_waiting(subject, name, len(pods)), 300, "new pods")
+        return f"{name} cordoned, its {len(victims)} workers killed: their successors {where}"
 
     return _broken(subject, delete)
 
@@ -112,7 +120,7 @@ def resize(subject: Subject) -> str:
 
 def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> str:
     """Break something of the last worker, and see the training come back with all workers."""
-    _has_checkpoint(subject)
+    subject.until(lambda: subject.training().checkpoint, 600, "a first checkpoint")
     before, pods = subject.training(), subject.worker_pods()
     clock = time.monotonic()
     what = fault(pods)
@@ -121,27 +129,8 @@ def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> s
     expect(pods[-1]["metadata"]["uid"] not in names, "the pod that was to go is still there")
     return (
         f"{what}; {len(pods)} workers made steps again after {time.monotonic() - clock:.0f} s, in round {found.round} "
-        f"(before: {before.round}), step {before.figures['step']} before, {found.figures['step']} after"
-    )
-
-
-def _cordoned(subject: Subject) -> str:
-    """Without a cloud: nothing new may come to the node, and its workers are killed."""
-    _has_checkpoint(subject)
-    before, pods = subject.training(), subject.worker_pods()
-    node = pods[-1]["spec"]["nodeName"]
-    victims = [pod for pod in pods if pod["spec"]["nodeName"] == node]
-    clock = time.monotonic()
-    with _cordon(subject, node):
-        for pod in victims:
-            _delete(subject, pod)
-        # Where it is the only node, they wait; else they go on elsewhere.
-        where = subject.until(lambda: _elsewhere_or_waiting(subject, node, len(pods)), 300, "new pods")
-    found = subject.steps_on(len(pods), PATIENCE, after=before)
-    return (
-        f"{node} cordoned, its {len(victims)} workers killed: their successors {where}; all {len(pods)} made steps "
-        f"again after {time.monotonic() - clock:.0f} s, step {before.figures['step']} before, checkpoint "
-        f"{before.checkpoint}, step {found.figures['step']} after"
+        f"(before: {before.round}), step {before.figures['step']} before, checkpoint {before.checkpoint}, step "
+        f"{found.figures['step']} after"
     )
 
 
@@ -176,10 +165,6 @@ def uncordon(subject: Subject) -> None:
     """Open the node that a run closed, also one that was killed in between."""
     if node := subject.state.notes.pop("cordoned", None):
         subject.core.patch_node(node, {"spec": {"unschedulable": None}})
-
-
-def _has_checkpoint(subject: Subject) -> None:
-    subject.until(lambda: subject.training().checkpoint, 600, "a first checkpoint")
 
 
 def _delete(subject: Subject, pod: dict[str, Any]) -> None:
