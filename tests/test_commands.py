@@ -53,7 +53,7 @@ RUN_BY = {
     r"pulumi config set --stack (gcp|aws)-": "tests/infra/test_runbook.py::test_every_key_exists",
     r"python -m trainer\.prepare": "tests/trainer/test_prepare.py",
     r"python -m trainer\.(train|sample|evaluate|export|report) ": TRAINER_DOCS,
-    r"torchrun .*--rdzv-backend etcd-v3": "tests/trainer/test_rendezvous.py",
+    r"torchrun .*--rdzv-backend etcd-v3": "tests/trainer/elastic/test_rendezvous.py",
     r"\.venv/bin/python -m pytest ": PIPELINE,
     r"(P=YOUR-PROJECT|N=trainyard-)": "tests/infra/test_runbook.py",
 }

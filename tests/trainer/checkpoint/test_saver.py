@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.test_checkpoint import Training, newest
+from tests.trainer.checkpoint.test_checkpoint import Training, newest
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config.schema import Checkpoint as Settings
