@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -210,6 +211,19 @@ def test_every_page_is_found_from_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert sorted(page for page in pages if f"({page})" not in index) == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    """In messages, comments, stack files and workflows."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    missing = [
+        f"{file}: docs/{page}"
+        for file in files
+        if Path(file).suffix in (".py", ".yaml", ".yml", ".toml") and (ROOT / file).exists()
+        for page in re.findall(r"(?<![\w./-])docs/([\w-]+\.md)", (ROOT / file).read_text("utf-8"))
+        if not (ROOT / "docs" / page).exists()
+    ]
+    assert missing == []
 
 
 def test_the_messages_that_are_explained_are_the_programs_own() -> None:
