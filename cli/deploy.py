@@ -60,7 +60,7 @@ def unreachable(config: StackConfig) -> str | None:
     if not isinstance(eks, EksConfig):
         return None
     # The others need neither the SDK nor the question.
-    from infra.doctor.amazon import NoAnswer, connect, own_address
+    from infra.eks.doctor.aws_client import NoAnswer, connect, own_address
 
     allowed, address = eks.api_allowed_cidrs, own_address()
     if address and any(ipaddress.ip_address(address) in ipaddress.ip_network(cidr) for cidr in allowed):

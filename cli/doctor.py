@@ -14,7 +14,7 @@ from cli import CommandError
 from cli.target import StackName
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
-from infra.doctor import everywhere, finding
+from infra.doctor import finding, prerequisites
 from infra.doctor.finding import Finding, ok, problem
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
@@ -33,8 +33,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
         for line in error.problems:
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
-    yield from everywhere.pulumi()
-    yield from everywhere.state(stack, everywhere.stack_content(stack) if values is None else {})
+    yield from prerequisites.pulumi()
+    yield from prerequisites.state(stack, prerequisites.stack_content(stack) if values is None else {})
     if config is None:
         return
     yield from cloud_of(config).doctor(config, stack)

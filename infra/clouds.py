@@ -1,13 +1,13 @@
 """What the rest of the program asks of a kind of cluster, one record a kind; what else is known is in its folder.
 
-The folder's needs.yaml, names.yaml and replaces.yaml are found by the kind's name. Its code is imported when it is
-used: the SDKs of clouds are large.
+The folder's code is imported when it is used: the SDKs of clouds are large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from infra.doctor.finding import Finding
 
 
+_FOLDER = Path(__file__).parent
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
     """One kind of cluster."""
@@ -39,6 +42,8 @@ class Cloud:
     """Looks for what stands in the way of a first `pulumi up`."""
     storage: tuple[str, ...]
     """Kinds of the shared volume; the first is the default where the stack makes the cluster."""
+    folder: Path | None = None
+    """Where live.yaml, names.yaml and the other facts are."""
     section: type[Section] | None = None
     """Its section of a stack file, under the kind's name. None: the stack makes no cluster."""
     bill: Callable[[StackConfig, int], Estimate] | None = None
@@ -60,9 +65,9 @@ def _existing_cluster(config: StackConfig, stack: str) -> Cluster:
 
 
 def _existing_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.doctor import everywhere, images
+    from infra.doctor import images, prerequisites
 
-    yield from everywhere.context(config)
+    yield from prerequisites.context(config)
     yield from images.of_existing(config, stack)
 
 
@@ -73,9 +78,9 @@ def _gke_cluster(config: StackConfig, stack: str) -> Cluster:
 
 
 def _gke_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.doctor import gcp
+    from infra.gke.doctor.checks import checks
 
-    return gcp.checks(config, stack)
+    return checks(config, stack)
 
 
 def _gke_bill(config: StackConfig, images_gib: int) -> Estimate:
@@ -91,9 +96,9 @@ def _eks_cluster(config: StackConfig, stack: str) -> Cluster:
 
 
 def _eks_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.doctor import aws
+    from infra.eks.doctor.checks import checks
 
-    return aws.checks(config, stack)
+    return checks(config, stack)
 
 
 def _eks_bill(config: StackConfig, images_gib: int) -> Estimate:
@@ -106,6 +111,7 @@ def _eks_bill(config: StackConfig, images_gib: int) -> Estimate:
 CLOUDS = {
     "existing": Cloud(cluster=_existing_cluster, doctor=_existing_doctor, storage=("hostPath", "storageClass")),
     "gke": Cloud(
+        folder=_FOLDER / "gke",
         section=GkeConfig,
         rules=infra.gke.rules.RULES,
         workers=infra.gke.machines.workers,
@@ -115,6 +121,7 @@ CLOUDS = {
         doctor=_gke_doctor,
     ),
     "eks": Cloud(
+        folder=_FOLDER / "eks",
         section=EksConfig,
         rules=infra.eks.rules.RULES,
         workers=infra.eks.machines.workers,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pulumi
 
-from infra.clouds import volume_kind
+from infra.clouds import CLOUDS, volume_kind
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load
@@ -201,4 +201,11 @@ def _shown(value: Any) -> str:
 
 @cache
 def table() -> dict[str, Any]:
-    return load(Path(__file__).parent / "live.yaml")
+    """infra/live.yaml, with what the clouds say of their own keys."""
+    folders = [Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder)]
+    files = [load(folder / "live.yaml") for folder in folders]
+    return {
+        "keys": {key: said for file in files for key, said in file["keys"].items()},
+        "impossible": [row for file in files for row in file.get("impossible", ())],
+        "careful": [row for file in files for row in file.get("careful", ())],
+    }

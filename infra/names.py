@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from infra.clouds import CLOUDS
 from infra.needs import load
 from infra.sections import ClusterConfig
 
@@ -20,8 +21,8 @@ REMEDY = {"stack": "take another name for the stack (`pulumi stack init`)"}
 @cache
 def rows(kind: str) -> list[dict[str, Any]]:
     """The rows of names.yaml for a kind of cluster, the tightest first."""
-    folder = Path(__file__).parent
-    files = [folder / "names.yaml", folder / kind / "names.yaml"]
+    folders = [Path(__file__).parent, CLOUDS[kind].folder]
+    files = [folder / "names.yaml" for folder in folders if folder]
     return [row for file in files if file.exists() for row in load(file)["names"]]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict
@@ -62,7 +62,7 @@ class Feature(_Fact):
 
 
 @cache
-def features(cloud: Literal["gke", "eks"]) -> dict[str, Feature]:
+def features(cloud: str) -> dict[str, Feature]:
     """Every feature of a cloud by its name, in the order of the file."""
     content = load(Path(__file__).parent / cloud / "needs.yaml")
     return {name: Feature.model_validate(entry) for name, entry in content.items()}
@@ -73,7 +73,7 @@ def load(path: Path) -> dict[str, Any]:
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def shown(cloud: Literal["gke", "eks"], type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:
+def shown(cloud: str, type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:
     """The features that a resource uses."""
     return {
         name: feature

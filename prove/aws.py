@@ -13,7 +13,7 @@ import jmespath
 import yaml
 
 from infra.config import StackConfig
-from infra.doctor.amazon import Amazon, NoAnswer, connect
+from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.owner import marks
 from prove.engine import Until
 

@@ -19,8 +19,8 @@ from bench.graph import creation, destruction
 from cli import CommandError
 from cli.target import enter_local, known
 from infra.config import ConfigError
-from infra.doctor.amazon import NoAnswer as AmazonSilent
-from infra.doctor.google import NoAnswer as GoogleSilent
+from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
+from infra.gke.doctor.google_client import NoAnswer as GoogleSilent
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import bring_up, close, faults, report, volume
 from prove.engine import State, Step, load, play

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.google import Google, NoAnswer, connect
+from infra.gke.doctor.google_client import Google, NoAnswer, connect
 from infra.gke.section import GkeConfig
 from infra.owner import is_marked
 from prove.engine import Until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from infra.config import StackConfig
-from infra.doctor import gcp, google
 from infra.doctor.finding import Finding, Level
+from infra.gke.doctor import checks, google_client
 from infra.gke.services import apis
 from infra.needs import features
 from infra.parse import parse
@@ -112,8 +112,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    for name in google.SERVICES:
-        monkeypatch.setitem(google.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
+    for name in google_client.SERVICES:
+        monkeypatch.setitem(google_client.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield made
@@ -126,7 +126,7 @@ def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding
     local = ("gke-gcloud-auth-plugin", "kubectl", "image", "push")
     return [
         finding
-        for finding in gcp.checks(stack_config or config(), "gcp-a100")
+        for finding in checks.checks(stack_config or config(), "gcp-a100")
         if finding.level == level and finding.subject not in local
     ]
 

@@ -12,7 +12,7 @@ import yaml
 
 from cli import deploy
 from cli.__main__ import main
-from infra.doctor import amazon
+from infra.eks.doctor import aws_client
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
@@ -210,8 +210,8 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
         def ask(self, service: str, operation: str, **given: Any) -> dict[str, Any]:
             return {"cluster": {"endpoint": f"https://{'0' * 32}.invalid"}}
 
-    monkeypatch.setattr(amazon, "own_address", lambda: "198.51.100.9")
-    monkeypatch.setattr(amazon, "connect", lambda region: Aws())
+    monkeypatch.setattr(aws_client, "own_address", lambda: "198.51.100.9")
+    monkeypatch.setattr(aws_client, "connect", lambda region: Aws())
     assert main(["deploy", "reach", "aws-g4dn"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: eks.apiAllowedCidrs: ")
@@ -221,7 +221,7 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
     assert main(["deploy", "reach", "aws-g4dn"]) == 0
     monkeypatch.setattr(deploy, "_answers", lambda host: False)
     allowed = stack_file_values("aws-g4dn")["eks"]["apiAllowedCidrs"][0].partition("/")[0]
-    monkeypatch.setattr(amazon, "own_address", lambda: allowed)
+    monkeypatch.setattr(aws_client, "own_address", lambda: allowed)
     assert main(["deploy", "reach", "aws-g4dn"]) == 0
     # GKE's endpoint is a name that everybody reaches and that IAM guards.
     assert main(["deploy", "reach", "gcp-c3"]) == 0

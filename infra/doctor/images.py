@@ -11,9 +11,9 @@ from typing import Any
 
 from infra.buildx import CREATE, IMAGE, is_loopback
 from infra.config import ConfigError, StackConfig
-from infra.doctor import everywhere
-from infra.doctor.everywhere import run
+from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.prerequisites import run
 from infra.existing import image_settings
 from infra.sections import ImageConfig
 
@@ -113,7 +113,7 @@ def registry(address: str, insecure: bool) -> Iterator[Finding]:
             yield ok("registry", f"{host} answers")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            yield from everywhere.push_credentials(host, f"docker login {host}")
+            yield from prerequisites.push_credentials(host, f"docker login {host}")
         else:
             yield unchecked("registry", f"{host} answers with {error.code}")
     except OSError as error:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import main
-from infra.doctor import gcp, google
-from infra.doctor.google import NoAnswer, connect
+from infra.gke.doctor import checks, google_client
+from infra.gke.doctor.google_client import NoAnswer, connect
 from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
 
 
@@ -102,7 +102,7 @@ def test_a_new_project_whose_apis_are_off_is_no_problem_and_what_cannot_be_seen_
 
 def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     answer = cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]
-    answer["permissions"] = [name for name in gcp.permissions(config()) if not name.startswith("container.")]
+    answer["permissions"] = [name for name in checks.permissions(config()) if not name.startswith("container.")]
     finding = only(found("problem"))
     assert finding.text == "container.clusters.create, container.clusters.connect missing"
     assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
@@ -178,7 +178,7 @@ def test_without_credentials_it_says_what_it_could_not_see(monkeypatch: pytest.M
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
-    monkeypatch.setitem(google.SERVICES, "compute", "http://127.0.0.1:9")
+    monkeypatch.setitem(google_client.SERVICES, "compute", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(NoAnswer, match=r"compute\.googleapis\.com does not answer"):
         connect().get("compute", "projects/x")
@@ -235,7 +235,7 @@ def test_the_passphrase_of_the_stacks_secrets(
     level: str,
 ) -> None:
     (machine / "Pulumi.local.yaml").write_text(f"config: {{}}\n{content}")
-    monkeypatch.setattr("infra.doctor.everywhere.ROOT", machine)
+    monkeypatch.setattr("infra.doctor.prerequisites.ROOT", machine)
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.doctor import gcp
 from infra.doctor.finding import Finding
+from infra.gke.doctor import checks
 from tests.fixtures_google import TOKEN, Cloud, config, log_in, only, program
 
 
 def login_findings(subject: str) -> Finding:
-    return only([item for item in gcp.checks(config(), "gcp-a100") if item.subject == subject])
+    return only([item for item in checks.checks(config(), "gcp-a100") if item.subject == subject])
 
 
 def test_the_plugin_and_dockers_helper_are_run_and_speak_for_the_one_who_deploys(cloud: Cloud, machine: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from infra.config import StackConfig
-from infra.doctor.amazon import Amazon
-from infra.doctor.google import Google
+from infra.eks.doctor.aws_client import Amazon
+from infra.gke.doctor.google_client import Google
 from infra.gke.section import GkeConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values

@@ -23,9 +23,9 @@ from botocore.loaders import Loader
 from moto.server import ThreadedMotoServer
 
 from infra.config import StackConfig
-from infra.doctor import amazon, aws
-from infra.doctor.amazon import Amazon, connect
 from infra.doctor.finding import Finding, Level
+from infra.eks.doctor import aws_client, checks
+from infra.eks.doctor.aws_client import Amazon, connect
 from infra.parse import parse
 
 STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
@@ -205,7 +205,7 @@ def cloud(moto: str, echo: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(amazon, "ADDRESS_OF_CALLER", echo)
+    monkeypatch.setattr(aws_client, "ADDRESS_OF_CALLER", echo)
     requests.post(f"{moto}/moto-api/reset", timeout=30)
     return Cloud()
 
@@ -221,7 +221,7 @@ def found(cloud: Cloud) -> Found:
         def login(region: str) -> Amazon:
             return connect(region, cloud.session)
 
-        findings = aws.checks(stack or config(), STACK, login)
+        findings = checks.checks(stack or config(), STACK, login)
         return [item for item in findings if item.level in levels and item.subject not in ("aws", "kubectl", "image")]
 
     return look

@@ -9,9 +9,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from cli.__main__ import main
-from infra.doctor import amazon, aws_machines, aws_rights
-from infra.doctor.amazon import Amazon, NoAnswer, connect
 from infra.doctor.finding import Finding
+from infra.eks.doctor import aws_client, machines, rights
+from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.section import EksConfig
 from infra.needs import shown
 from infra.stackfiles import stack_file_values
@@ -64,7 +64,7 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
         assert stack.nodes
         return next(
             item
-            for item in aws_machines.offered(here, stack.section(EksConfig), stack.nodes)
+            for item in machines.offered(here, stack.section(EksConfig), stack.nodes)
             if item.subject == machine_type
         )
 
@@ -81,9 +81,7 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
 
 def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
     cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet"}
-    assert only(problems(aws_rights.checks(here))).text.startswith(
-        "ec2:DeleteSubnet, eks:DeleteCluster missing for arn:"
-    )
+    assert only(problems(rights.checks(here))).text.startswith("ec2:DeleteSubnet, eks:DeleteCluster missing for arn:")
 
 
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +92,7 @@ def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_SESSION_TOKEN", taken["SessionToken"])
     here = connect(REGION, cloud.session)
     assert here.identity.endswith(":assumed-role/builder/me")
-    assert [item.level for item in aws_rights.checks(here)] == ["ok"]
+    assert [item.level for item in rights.checks(here)] == ["ok"]
     assert cloud.simulated == "arn:aws:iam::123456789012:role/team/builder"
 
 
@@ -140,7 +138,7 @@ def test_the_api_would_not_let_this_machine_in(found: Found) -> None:
 
 
 def test_an_address_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
-    monkeypatch.setattr(amazon, "ADDRESS_OF_CALLER", "http://127.0.0.1:9")
+    monkeypatch.setattr(aws_client, "ADDRESS_OF_CALLER", "http://127.0.0.1:9")
     assert only(found("unchecked")).subject == "eks.apiAllowedCidrs"
 
 
@@ -148,12 +146,12 @@ def test_todays_spot_price_is_said_beside_the_estimates(cloud: Cloud, here: Amaz
     stack = config()
     assert stack.nodes
     cloud.spot = {"use1-az1": "0.301000", "use1-az2": "0.200000", "use1-az6": "0.100000"}
-    finding = only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes)))
+    finding = only(list(machines.spot_price(here, stack.section(EksConfig), stack.nodes)))
     assert finding.text == (
         "g4dn.xlarge costs 0.200 in use1-az2, 0.301 in use1-az1 now, USD an hour; `trainyard cost` counts 0.205"
     )
     cloud.spot = {}
-    assert only(list(aws_machines.spot_price(here, stack.section(EksConfig), stack.nodes))).level == "unchecked"
+    assert only(list(machines.spot_price(here, stack.section(EksConfig), stack.nodes))).level == "unchecked"
 
 
 def test_without_credentials_it_says_what_it_could_not_see(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from infra.doctor import aws, aws_leftovers
-from infra.doctor.amazon import Amazon
+from infra.eks.doctor import checks, leftovers
+from infra.eks.doctor.aws_client import Amazon
 from review.recording import record_anywhere
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
 
@@ -22,12 +22,12 @@ def cluster(**tags: str) -> None:
 def test_a_stack_that_is_up_clashes_with_nothing(here: Amazon) -> None:
     cluster(app="trainyard", stack=STACK)
     client("ecr").create_repository(repositoryName=NAME)
-    assert [item.level for item in aws_leftovers.checks(here, config(), STACK)] == ["ok"]
+    assert [item.level for item in leftovers.checks(here, config(), STACK)] == ["ok"]
 
 
 def test_a_cluster_of_somebody_else_has_the_name(here: Amazon) -> None:
     cluster(stack="other")
-    finding = only(problems(aws_leftovers.checks(here, config(), STACK)))
+    finding = only(problems(leftovers.checks(here, config(), STACK)))
     assert (finding.subject, finding.text) == ("cluster", f"{NAME} exists already, and is not of this stack")
 
 
@@ -36,30 +36,30 @@ def test_who_creates_the_cluster_is_no_admin_a_second_time(here: Amazon) -> None
     assert here.identity.endswith(":user/moto")
     other, me = "arn:aws:iam::123456789012:role/moto", "arn:aws:iam::123456789012:user/team/moto"
     stack = config(eks={"admins": [other, me]})
-    finding = only(problems(aws_leftovers.checks(here, stack, STACK)))
+    finding = only(problems(leftovers.checks(here, stack, STACK)))
     assert (finding.subject, finding.fix.split("--path ")[1]) == ("eks.admins", "'eks.admins[1]'")
     session = replace(here, identity="arn:aws:sts::123456789012:assumed-role/moto/me")
-    assert "'eks.admins[0]'" in only(problems(aws_leftovers.checks(session, stack, STACK))).fix
+    assert "'eks.admins[0]'" in only(problems(leftovers.checks(session, stack, STACK))).fix
     cluster(app="trainyard", stack=STACK)
-    assert problems(aws_leftovers.checks(here, stack, STACK)) == [], "who runs a later `pulumi up` may be in the list"
+    assert problems(leftovers.checks(here, stack, STACK)) == [], "who runs a later `pulumi up` may be in the list"
 
 
 def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> None:
-    assert [item.level for item in aws_leftovers.checks(here, config(), STACK)] == ["ok"]
+    assert [item.level for item in leftovers.checks(here, config(), STACK)] == ["ok"]
     client("logs").create_log_group(logGroupName=f"/aws/eks/{NAME}/cluster")
     client("ecr").create_repository(repositoryName=f"{NAME}/trainyard/trainer")
     client("iam").create_role(RoleName=f"{NAME}-cluster", AssumeRolePolicyDocument=TRUST)
     client("ec2").create_launch_template(LaunchTemplateName=f"{NAME}-system", LaunchTemplateData={})
     key = client("kms").create_key()["KeyMetadata"]["KeyId"]
     client("kms").create_alias(AliasName=f"alias/{NAME}", TargetKeyId=key)
-    found = problems(aws_leftovers.checks(here, config(), STACK))
+    found = problems(leftovers.checks(here, config(), STACK))
     assert [item.subject for item in found] == ["log group", "repository", "role", "launch template", "key"]
     assert found[0].fix == f"aws logs delete-log-group --region us-east-1 --log-group-name /aws/eks/{NAME}/cluster"
 
 
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
     taken = {str(item.inputs.get("name", "")) for item in record_anywhere(STACK).all("aws:")}
-    assert {fixed.name for fixed in aws_leftovers._fixed(NAME, "")} <= taken
+    assert {fixed.name for fixed in leftovers._fixed(NAME, "")} <= taken
 
 
 TAGS = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]
@@ -71,25 +71,25 @@ def test_what_has_the_stacks_tags_is_listed(here: Amazon) -> None:
     as_kms = [{"TagKey": tag["Key"], "TagValue": tag["Value"]} for tag in TAGS]
     key = client("kms").create_key(Tags=as_kms)["KeyMetadata"]
     client("kms").schedule_key_deletion(KeyId=key["KeyId"], PendingWindowInDays=7)
-    finding = only(list(aws_leftovers.checks(here, config(), STACK)))
+    finding = only(list(leftovers.checks(here, config(), STACK)))
     assert finding.subject == "leftovers"
     assert finding.text.startswith(f"1 with the tags of stack aws-g4dn, whose cluster is not there: vpc/{made} ")
 
 
 def test_a_file_system_that_was_kept_is_offered_back(here: Amazon) -> None:
     made = client("efs").create_file_system(CreationToken="kept", Tags=TAGS)["FileSystemId"]
-    finding = only(list(aws_leftovers.checks(here, config(), STACK)))
+    finding = only(list(leftovers.checks(here, config(), STACK)))
     assert f"--path storage.disk {made}" in finding.fix
     again = config(storage={"disk": made})
-    assert only(list(aws_leftovers.checks(here, again, STACK))).level == "ok"
-    assert only(list(aws._file_system(here, again, STACK))).text == f"{made} is there"
+    assert only(list(leftovers.checks(here, again, STACK))).level == "ok"
+    assert only(list(checks._file_system(here, again, STACK))).text == f"{made} is there"
 
 
 def test_a_file_system_that_is_not_there_or_is_somebody_elses(here: Amazon) -> None:
     missing = config(storage={"disk": "fs-0123456789abcdef0"})
-    assert only(list(aws._file_system(here, missing, STACK))).text == "does not exist in us-east-1"
+    assert only(list(checks._file_system(here, missing, STACK))).text == "does not exist in us-east-1"
     made = client("efs").create_file_system(CreationToken="theirs")["FileSystemId"]
     subnet = client("ec2").describe_subnets()["Subnets"][0]
     client("efs").create_mount_target(FileSystemId=made, SubnetId=subnet["SubnetId"])
-    finding = only(list(aws._file_system(here, config(storage={"disk": made}), STACK)))
+    finding = only(list(checks._file_system(here, config(storage={"disk": made}), STACK)))
     assert finding.text == f"is mounted in {subnet['VpcId']}; EFS lets one network mount it"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.doctor import aws_quota
-from infra.doctor.amazon import Amazon
+from infra.eks.doctor import quota
+from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import machines
 from infra.needs import features
 from tests.infra.doctor.conftest import NAME, STACK, Cloud, client, config, only, problems
@@ -16,7 +16,7 @@ from tests.infra.doctor.conftest import NAME, STACK, Cloud, client, config, only
 def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Amazon) -> None:
     del cloud.quotas["L-3819A6DF"]
     cloud.defaults["L-3819A6DF"] = 0
-    finding = only(problems(aws_quota.checks(here, config(), STACK)))
+    finding = only(problems(quota.checks(here, config(), STACK)))
     assert finding.subject == "quota All G and VT Spot Instance Requests"
     assert finding.text == "0 of 0 vCPUs free in us-east-1, 20 are needed"
     assert finding.fix == (
@@ -26,20 +26,20 @@ def test_a_new_account_has_no_quota_for_spot_accelerators(cloud: Cloud, here: Am
 
 
 def test_on_demand_has_a_quota_of_its_own(here: Amazon) -> None:
-    finding = only(problems(aws_quota.checks(here, config(nodes={"consumption": "on_demand"}), STACK)))
+    finding = only(problems(quota.checks(here, config(nodes={"consumption": "on_demand"}), STACK)))
     assert finding.subject == "quota Running On-Demand G and VT instances"
 
 
 def test_the_largest_alternative_counts_and_a_successor_while_a_spot_machine_goes(cloud: Cloud, here: Amazon) -> None:
     cloud.quotas |= {"L-3819A6DF": 79, "L-DB2E81BA": 63}
     alternatives = {"alternatives": ["g4dn.2xlarge", "g4dn.4xlarge"]}
-    finding = only(problems(aws_quota.checks(here, config(nodes=alternatives), STACK)))
+    finding = only(problems(quota.checks(here, config(nodes=alternatives), STACK)))
     assert finding.text == "79 of 79 vCPUs free in us-east-1, 80 are needed"
     on_demand = config(nodes={**alternatives, "consumption": "on_demand"})
-    assert only(problems(aws_quota.checks(here, on_demand, STACK))).text.endswith("64 are needed")
+    assert only(problems(quota.checks(here, on_demand, STACK))).text.endswith("64 are needed")
     cloud.quotas |= {"L-3819A6DF": 80, "L-DB2E81BA": 15}
     both = config(nodes={**alternatives, "fallback": "on_demand"})
-    assert only(problems(aws_quota.checks(here, both, STACK))).text == "15 of 15 vCPUs free in us-east-1, 16 are needed"
+    assert only(problems(quota.checks(here, both, STACK))).text == "15 of 15 vCPUs free in us-east-1, 16 are needed"
 
 
 def start(instance_type: str, count: int, cluster: str, **options: Any) -> None:
@@ -58,15 +58,15 @@ def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon
     start("m5.xlarge", 6, "somebody")
     start("m6i.large", 3, NAME)
     start("m5.large", 8, "somebody", InstanceMarketOptions={"MarketType": "spot"})
-    assert problems(aws_quota.checks(here, config(), STACK)) == []
+    assert problems(quota.checks(here, config(), STACK)) == []
     cloud.quotas["L-1216C47A"] = 29
-    finding = only(problems(aws_quota.checks(here, config(), STACK)))
+    finding = only(problems(quota.checks(here, config(), STACK)))
     assert finding.text == "5 of 29 vCPUs free in us-east-1, 6 are needed"
     assert finding.fix.endswith("--desired-value 30")
 
 
 @pytest.mark.parametrize(
-    ("name", "quota"),
+    ("name", "code"),
     [
         ("g4dn.xlarge", "L-3819A6DF"),
         ("vt1.3xlarge", "L-3819A6DF"),
@@ -74,26 +74,26 @@ def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon
         ("t3.large", "L-34B43A08"),
     ],
 )
-def test_which_quota_a_machine_falls_under(name: str, quota: str) -> None:
-    found = aws_quota.quota_of(name, spot=True)
+def test_which_quota_a_machine_falls_under(name: str, code: str) -> None:
+    found = quota.quota_of(name, spot=True)
     assert found
-    assert found.code == quota
-    assert aws_quota.quota_of(name, spot=False) not in (None, found)
-    assert aws_quota.quota_of("trn1.2xlarge", spot=True) is None
+    assert found.code == code
+    assert quota.quota_of(name, spot=False) not in (None, found)
+    assert quota.quota_of("trn1.2xlarge", spot=True) is None
 
 
 def test_every_machine_of_the_catalog_has_a_quota() -> None:
-    assert all(aws_quota.quota_of(name, spot=spot) for name in machines() for spot in (True, False))
+    assert all(quota.quota_of(name, spot=spot) for name in machines() for spot in (True, False))
     named = {name for feature in features("eks").values() for name in feature.quotas}
-    assert named == aws_quota.QUOTAS.keys(), "what a feature takes from, and what the doctor counts"
+    assert named == quota.QUOTAS.keys(), "what a feature takes from, and what the doctor counts"
 
 
 def test_networks_addresses_and_gateways_are_counted(cloud: Cloud, here: Amazon) -> None:
     cloud.quotas |= {"L-F678F1CE": 1, "L-0263D0A3": 0, "L-FE5A380F": 0}
-    assert [item.subject for item in problems(aws_quota.checks(here, config(), STACK))] == [
+    assert [item.subject for item in problems(quota.checks(here, config(), STACK))] == [
         "quota VPCs",
         "quota Elastic IPs",
         "quota NAT gateways in a zone",
     ]
     public = config(eks={"publicNodes": True})
-    assert [item.subject for item in problems(aws_quota.checks(here, public, STACK))] == ["quota VPCs"]
+    assert [item.subject for item in problems(quota.checks(here, public, STACK))] == ["quota VPCs"]

@@ -12,9 +12,9 @@ import jmespath
 import pytest
 
 from infra import owner
-from infra.doctor import aws_leftovers
-from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding
+from infra.eks.doctor.aws_client import Amazon, NoAnswer
+from infra.eks.doctor.leftovers import checks
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
 from tests.infra.recorded import recorded
@@ -110,7 +110,7 @@ class _Clients(dict[tuple[str, str], Any]):
 
 def leftovers(account: Account) -> list[Finding]:
     amazon = Amazon(boto3.Session(), REGION, _clients=_Clients(account))
-    return list(aws_leftovers.checks(amazon, parse(stack_file_values(STACK), STACK), STACK))
+    return list(checks(amazon, parse(stack_file_values(STACK), STACK), STACK))
 
 
 def test_the_doctor_knows_its_own_stack(tagged: Built) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.machines import machines, regions
 from infra.eks.section import EksConfig
 from infra.needs import shown

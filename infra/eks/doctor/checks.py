@@ -1,7 +1,7 @@
 """What a stack on AWS needs: an account, an open region, a supported version, machines in the zones, quota, rights.
 
 Everything is asked of AWS's APIs with the credentials that the provider would use; what cannot be asked is said, and
-the rest goes on. The longer checks are in aws_machines.py, aws_quota.py, aws_rights.py and aws_leftovers.py.
+the rest goes on. The longer checks are in machines.py, quota.py, rights.py and leftovers.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor import aws_leftovers, aws_machines, aws_quota, aws_rights, everywhere, images
-from infra.doctor.amazon import Amazon, NoAnswer, connect, own_address
+from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks.doctor import leftovers, machines, quota, rights
+from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
@@ -35,7 +36,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     """All of them, those that need no cloud first."""
     eks = config.section(EksConfig)
     yield from _program()
-    yield from everywhere.kubectl(INSTALL_KUBECTL)
+    yield from prerequisites.kubectl(INSTALL_KUBECTL)
     yield from images.builder(config.image)
     try:
         amazon = login(eks.region)
@@ -52,11 +53,11 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         return
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
-    yield from aws_machines.checks(amazon, eks, config.section(NodesConfig))
+    yield from machines.checks(amazon, eks, config.section(NodesConfig))
     yield from _file_system(amazon, config, stack)
-    yield from aws_quota.checks(amazon, config, stack)
-    yield from aws_rights.checks(amazon)
-    yield from aws_leftovers.checks(amazon, config, stack)
+    yield from quota.checks(amazon, config, stack)
+    yield from rights.checks(amazon)
+    yield from leftovers.checks(amazon, config, stack)
     yield from _reached(eks, stack)
 
 
@@ -64,7 +65,7 @@ def _program() -> Iterator[Finding]:
     if not shutil.which("aws"):
         yield problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
         return
-    version = re.match(r"aws-cli/(\d+)\S*", everywhere.run("aws", "--version") or "")
+    version = re.match(r"aws-cli/(\d+)\S*", prerequisites.run("aws", "--version") or "")
     if version and int(version[1]) < 2:
         yield warning("aws", f"{version[0]} is enough for kubectl, but only version 2 has `aws sso login`", INSTALL_AWS)
     else:
@@ -196,7 +197,7 @@ def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Fi
         else:
             yield unchecked("EFS", str(reason))
         return
-    if targets and not aws_leftovers.is_up(amazon, config.name, stack):
+    if targets and not leftovers.is_up(amazon, config.name, stack):
         networks = ", ".join(sorted({target["VpcId"] for target in targets}))
         yield problem(
             f"file system {given}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.eks import prices
+from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.section import EksConfig
 from infra.image import TRAINER
 from infra.owner import is_marked, marks

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor import everywhere, gcp_login, gcp_quota, images
+from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.doctor.google import LOGIN, Google, NoAnswer, connect, unanswered
+from infra.gke.doctor import credentials, quota
+from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect, unanswered
 from infra.gke.pools import zones
 from infra.gke.section import GkeConfig
 from infra.gke.services import apis, used
@@ -27,7 +28,7 @@ PLACEHOLDER = "your-project"
 def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connect) -> Iterator[Finding]:
     """All of them, those that need no cloud first."""
     gke = config.section(GkeConfig)
-    yield from everywhere.kubectl("gcloud components install kubectl")
+    yield from prerequisites.kubectl("gcloud components install kubectl")
     yield from images.builder(config.image)
     if gke.project == PLACEHOLDER:
         yield problem(
@@ -38,7 +39,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     try:
         google = login()
     except NoAnswer as reason:
-        yield from gcp_login.plugin(None)
+        yield from credentials.plugin(None)
         yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
             f"project {gke.project}",
@@ -46,16 +47,16 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         )
         return
     yield ok("credentials", google.identity)
-    yield from gcp_login.plugin(google)
+    yield from credentials.plugin(google)
     # buildah pushes with the same logins (containers-auth.json falls back to Docker's).
     if config.image.builder != "prebuilt":
-        yield from gcp_login.push(google, f"{gke.region}-docker.pkg.dev")
+        yield from credentials.push(google, f"{gke.region}-docker.pkg.dev")
     yield from _project(google, gke)
     yield from _rights(google, config)
     yield from _apis(google, config)
     yield from _version(google, config)
     yield from _offered(google, config)
-    yield from gcp_quota.checks(google, config)
+    yield from quota.checks(google, config)
     yield from _names(google, config, stack)
 
 

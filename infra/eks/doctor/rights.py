@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.doctor.amazon import Amazon, NoAnswer
 from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.needs import features
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.doctor.google import LOGIN, Google
 from infra.gke.cluster import PLUGIN
+from infra.gke.doctor.google_client import LOGIN, Google
 
 PATIENCE = 20  # seconds: the plug-in and the helper ask Google for a token
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, problem, unchecked
-from infra.doctor.google import Google, NoAnswer, unanswered
 from infra.gke.cost import SYSTEM_DISK_GIB
+from infra.gke.doctor.google_client import Google, NoAnswer, unanswered
 from infra.gke.machines import system
 from infra.gke.pools import kinds
 from infra.gke.rules import FLEX_HOURS

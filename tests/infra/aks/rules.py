@@ -1,0 +1,42 @@
+"""What Azure refuses, which machines it has (learn.microsoft.com/azure/virtual-machines/sizes) and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.bill import Estimate, always, counted
+from infra.config import StackConfig
+from infra.machine import Machine, machine_type
+from infra.sections import NodesConfig
+from tests.infra.aks.section import AksConfig
+
+
+def machines() -> dict[str, Machine]:
+    """A table in the file, because it has one row; machines.yaml where there are more."""
+    name = "Standard_NC24ads_A100_v4"
+    return {
+        name: machine_type(
+            name=name, family="NCads_A100_v4", vcpus=24, memory_gib=220, accelerator="a100", accelerators=1
+        )
+    }
+
+
+def _location(config: StackConfig) -> Iterator[str]:
+    location = config.section(AksConfig).location
+    if location != location.lower():
+        yield f"aks.location: '{location}' is not a location; give one such as westeurope"
+
+
+def _adapter(config: StackConfig) -> Iterator[str]:
+    if config.section(NodesConfig).efa:
+        yield "nodes.efa: only used with cluster.kind eks; remove it"
+
+
+RULES = (_location, _adapter)
+
+
+def bill(config: StackConfig, images_gib: int) -> Estimate:
+    """List prices would be in prices.yaml."""
+    nodes = config.section(NodesConfig)
+    lines = (always("AKS control plane", 0.10), counted(nodes.machine_type, 0, nodes.max, 3.673))
+    return Estimate(config.section(AksConfig).location, lines, "2026-11-22", "an exercise")

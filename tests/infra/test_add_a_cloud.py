@@ -1,0 +1,91 @@
+"""docs/add-a-cloud.md, tried: a folder and a record make a cloud, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import cost, living
+from infra.clouds import CLOUDS, Cloud, keys
+from infra.config import ConfigError, StackConfig
+from infra.parse import parse
+from review.recording import record
+from tests.infra.aks.rules import RULES, bill, machines
+from tests.infra.aks.section import AksConfig
+
+A100 = "Standard_NC24ads_A100_v4"
+VALUES: dict[str, Any] = {
+    "cluster": {"kind": "aks"},
+    "aks": {"location": "westeurope"},
+    "nodes": {"machineType": A100, "max": 2},
+    "image": {"builder": "prebuilt", "ref": f"registry/trainer@sha256:{'0' * 64}"},
+    "storage": {"sizeGib": 100},
+}
+
+
+@pytest.fixture(autouse=True)
+def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def cluster(config: StackConfig, stack: str) -> Any:
+        from tests.infra.aks.stack import aks_cluster
+
+        return aks_cluster(config, stack)
+
+    record = Cloud(
+        folder=Path(__file__).parent / "aks",
+        section=AksConfig,
+        rules=RULES,
+        workers=machines,
+        storage=("azureFiles",),
+        cluster=cluster,
+        bill=bill,
+        doctor=lambda config, stack: iter(()),
+    )
+    monkeypatch.setitem(CLOUDS, "aks", record)
+    living.table.cache_clear()
+    yield
+    living.table.cache_clear()
+
+
+def test_its_cluster_is_under_the_same_workloads() -> None:
+    stack = record("aks-exercise", VALUES)
+    azure = [item.name for item in stack.all("azure-native:")]
+    assert azure == ["group", "cluster", "workers"]
+    (job,) = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("training")]
+    assert job.inputs["spec"]["template"]["spec"]["nodeSelector"] == {"trainyard/pool": "workers"}
+    assert stack.outputs["costPerHour"]["atFullSize"] == 7.45
+
+
+def test_pods_are_as_large_as_its_machine() -> None:
+    config = parse(VALUES, "aks-exercise")
+    assert (config.workers.gpus, config.workers.processes) == (1, 1)
+    assert 20 <= config.workers.cpu < 24
+    found = cost.estimate(config)
+    assert found
+    assert found.at_rest == 0.10
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    values = {**VALUES, "aks": {"location": "WestEurope"}, "nodes": {"machineType": "Standard_NC24", "efa": True}}
+    with pytest.raises(ConfigError) as error:
+        parse({**values, "gke": {"project": "p-12345", "zone": "us-central1-a"}}, "aks-exercise")
+    assert [line.split(":")[0] for line in error.value.problems] == [
+        "aks.location",
+        "gke",
+        "nodes.efa",
+        "nodes.machineType",
+    ]
+    with pytest.raises(ConfigError, match=r"'azure' is not known; allowed: 'existing', 'gke', 'eks', 'aks'"):
+        parse({"cluster": {"kind": "azure"}}, "test")
+    with pytest.raises(ConfigError, match=r"storage.kind: efs needs cluster.kind eks; allowed here: azureFiles"):
+        parse({**VALUES, "storage": {"kind": "efs"}}, "test")
+
+
+def test_its_keys_are_documented_and_a_living_cluster_does_not_move() -> None:
+    assert keys()["aks.location"].description
+    built = {key: living.value_of(parse(VALUES, "test"), key) for key in living.table()["keys"]}
+    moved = parse({**VALUES, "aks": {"location": "northeurope"}}, "test")
+    (problem,) = living.problems(moved, built)
+    assert problem.startswith("aks.location: northeurope on a stack that lives with westeurope; a resource group stays")
