@@ -81,7 +81,10 @@ def test_what_would_be_destroyed_too_early_is_found_out(living: Built, used: str
 #: What pods act by is in use only once pods run, and no node is in the NAT gateway's subnet.
 FREE = re.compile(r"aws:iam/.* (autoscaler|efs-driver|network)|RouteTableAssociation nat|AccessPoint")
 HELD = {*order("in_use"), *order("beside"), *order("needed")}
-IN_USE = [item for item in built.of_aws(recorded(STACK)) if item.type in HELD and not FREE.search(title(item))]
+#: Sorted: resources are recorded in another order each time, and every process must collect the same tests.
+IN_USE = sorted(
+    (item for item in built.of_aws(recorded(STACK)) if item.type in HELD and not FREE.search(title(item))), key=title
+)
 
 
 @pytest.mark.parametrize("item", IN_USE, ids=title)
