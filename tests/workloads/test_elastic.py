@@ -22,13 +22,17 @@ def stack(**sections: dict[str, Any]) -> Recording:
     return record("local", values)
 
 
-def arguments(made: Recording) -> list[str]:
-    return made.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+def pod(made: Recording, kind: str = "Job", name: str = "training") -> dict[str, Any]:
+    return made.one(kind, name).inputs["spec"]["template"]["spec"]
 
 
 def option(made: Recording, name: str) -> str:
-    found = arguments(made)
-    return found[found.index(name) + 1]
+    arguments = pod(made)["containers"][0]["args"]
+    return arguments[arguments.index(name) + 1]
+
+
+def priorities(made: Recording) -> dict[str, dict[str, Any]]:
+    return {item.inputs["metadata"]["name"]: item.inputs for item in made.all("kubernetes:scheduling")}
 
 
 def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
@@ -39,21 +43,18 @@ def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
     assert patch.inputs["metadata"]["name"] == after.outputs["jobName"]
     assert patch.inputs["spec"] == {"completions": 4, "parallelism": 4, "maxFailedIndexes": 2}
     job = after.one("Job", "training")
-    template, reference = (made.one("Job", "training").inputs["spec"]["template"] for made in (after, same))
-    assert template == reference, "a change in the template would replace the Job"
+    assert pod(after) == pod(same), "a change in the template would replace the Job"
     assert job.ignore_changes == ("spec.completions", "spec.parallelism", "spec.maxFailedIndexes")
 
 
-def test_the_patch_is_given_up_without_touching_the_job() -> None:
-    """Deleting it would release its fields, and the API server would then set them to one."""
-    patch = stack().one("JobPatch", "training-size")
+def test_a_job_that_runs_is_left_alone() -> None:
+    """Deleting the patch would release its fields, and the API server would then set them to one; and to Pulumi's
+    Kubernetes provider only a Job that is complete is ready."""
+    made = stack()
+    patch = made.one("JobPatch", "training-size")
     assert patch.retain_on_delete
     assert patch.inputs["metadata"]["annotations"]["pulumi.com/patchForce"] == "true"
-
-
-def test_a_job_that_runs_is_left_alone() -> None:
-    """To Pulumi's Kubernetes provider only a Job that is complete is ready."""
-    assert "pulumi.com/replaceUnready" not in stack().one("Job", "training").inputs["metadata"]["annotations"]
+    assert "pulumi.com/replaceUnready" not in made.one("Job", "training").inputs["metadata"]["annotations"]
 
 
 def test_spares_are_pods_beyond_the_number_that_trains() -> None:
@@ -66,13 +67,12 @@ def test_spares_are_pods_beyond_the_number_that_trains() -> None:
 
 def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_their_cost() -> None:
     made = stack()
-    classes = {item.inputs["metadata"]["name"]: item.inputs for item in made.all("kubernetes:scheduling")}
+    classes = priorities(made)
     rendezvous, training = classes["trainyard-rendezvous"], classes["trainyard-training"]
     assert rendezvous["value"] > training["value"] > 0
     assert training["preemptionPolicy"] == "Never"
     for kind, name, expected in [("StatefulSet", "etcd", rendezvous), ("Job", "training", training)]:
-        pod = made.one(kind, name).inputs["spec"]["template"]["spec"]
-        assert pod["priorityClassName"] == expected["metadata"]["name"]
+        assert pod(made, kind, name)["priorityClassName"] == expected["metadata"]["name"]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,7 @@ def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
     def variables(**environment: str) -> dict[str, str]:
         values = stack_file_values(name)
         made = record_anywhere(name, values | {"workers": {**values.get("workers", {}), "environment": environment}})
-        container = made.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
-        return {each["name"]: each.get("value", "") for each in container["env"]}
+        return {each["name"]: each.get("value", "") for each in pod(made)["containers"][0]["env"]}
 
     own = variables()
     assert (own.get("NCCL_SOCKET_NTHREADS"), own.get("NCCL_NSOCKS_PERTHREAD")) == (threads, sockets)
@@ -104,15 +103,14 @@ def test_pulumi_waits_for_the_rendezvous_pod_and_not_for_its_address() -> None:
 
 def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
     made = record("gcp-a100", stack_file_values("gcp-a100"))
-    pod = made.one("Deployment", "nfs-server").inputs["spec"]["template"]
-    classes = {item.inputs["metadata"]["name"]: item.inputs for item in made.all("kubernetes:scheduling")}
-    server = classes.pop(pod["spec"]["priorityClassName"])
+    template, classes = made.one("Deployment", "nfs-server").inputs["spec"]["template"], priorities(made)
+    server = classes.pop(template["spec"]["priorityClassName"])
     assert classes
     assert all(server["value"] > other["value"] for other in classes.values())
     assert server["preemptionPolicy"] == "PreemptLowerPriority"
     budget = made.one("PodDisruptionBudget", "nfs-server").inputs
     assert budget["spec"]["maxUnavailable"] == 0
-    assert budget["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert budget["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert budget["metadata"]["namespace"] == made.one("Deployment", "nfs-server").inputs["metadata"]["namespace"]
 
 
@@ -124,43 +122,40 @@ def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever(
 
 
 def test_a_silent_node_is_given_up_after_half_a_minute_and_workers_spread_over_nodes() -> None:
-    pod = stack().one("Job", "training").inputs["spec"]["template"]["spec"]
-    seconds = {each["key"]: each.get("tolerationSeconds") for each in pod["tolerations"]}
+    spec = pod(stack())
+    seconds = {each["key"]: each.get("tolerationSeconds") for each in spec["tolerations"]}
     assert seconds["node.kubernetes.io/unreachable"] == seconds["node.kubernetes.io/not-ready"] == 30
-    (spread,) = pod["topologySpreadConstraints"]
+    (spread,) = spec["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
 def test_c10d_is_a_store_in_the_trainers_image_behind_the_same_service() -> None:
     made = stack(rendezvous={"backend": "c10d"})
-    pod = made.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]["containers"][0]
-    assert pod["image"] == made.outputs["image"]
-    assert pod["args"][:3] == ["python", "-m", "trainer.store"]
+    (container,) = pod(made, "StatefulSet", "etcd")["containers"]
+    assert container["image"] == made.outputs["image"]
+    assert container["args"][:3] == ["python", "-m", "trainer.store"]
     assert option(made, "--rdzv-backend") == "c10d"
     assert option(made, "--rdzv-endpoint") == "etcd.trainyard.svc:29400"
 
 
 def test_with_tls_etcd_lets_in_whoever_has_the_stacks_certificate() -> None:
     made = stack(rendezvous={"tls": True})
-    server = made.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]
+    server, trainer = pod(made, "StatefulSet", "etcd"), pod(made)
     assert "--client-cert-auth=true" in server["containers"][0]["args"]
     assert "--listen-client-urls=https://0.0.0.0:2379" in server["containers"][0]["args"]
     assert option(made, "--rdzv-endpoint") == "https://etcd.trainyard.svc:2379"
-    trainer = made.one("Job", "training").inputs["spec"]["template"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in trainer["containers"][0]["volumeMounts"]}
     variables = {each["name"]: each.get("value") for each in trainer["containers"][0]["env"]}
     for name in ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY"):
         assert str(variables[name]).startswith(f"{mounts['certificates']}/")
     secrets = {
         volume["name"]: volume["secret"]["secretName"]
-        for pod in (server, trainer)
-        for volume in pod["volumes"]
+        for spec in (server, trainer)
+        for volume in spec["volumes"]
         if "secret" in volume
     }
     assert len(secrets) == 1
-    assert "certificates" not in {
-        volume["name"] for volume in stack().one("Job", "training").inputs["spec"]["template"]["spec"]["volumes"]
-    }
+    assert "certificates" not in {volume["name"] for volume in pod(stack())["volumes"]}
 
 
 def test_certificates_are_kept_until_their_names_change_or_their_end_is_near() -> None:
@@ -191,21 +186,17 @@ def test_c10d_with_tls_is_refused() -> None:
         parse(values, "local")
 
 
-def test_workers_save_within_what_their_node_gives_them() -> None:
+@pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])
+def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(name: str, given: int) -> None:
+    made = record_anywhere(name)
+    assert pod(made)["terminationGracePeriodSeconds"] == given
+    assert int(option(made, "--shutdown-timeout")) == given - 5
+
+
+def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:
     from infra.gke.nodes import as_scheduled
 
-    made = stack()
-    pod = made.one("Job", "training").inputs["spec"]["template"]["spec"]
-    assert int(option(made, "--shutdown-timeout")) < pod["terminationGracePeriodSeconds"] == 30
     values = stack_file_values("gcp-a100")
     values["nodes"] = {**values["nodes"], "consumption": "spot"}
     values["gke"] = {**values["gke"], "project": "p-12345"}
     assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 25
-
-
-@pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])
-def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(name: str, given: int) -> None:
-    made = record_anywhere(name)
-    pod = made.one("Job", "training").inputs["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] == given
-    assert int(option(made, "--shutdown-timeout")) == given - 5

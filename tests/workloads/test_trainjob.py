@@ -9,18 +9,15 @@ import pytest
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record
 from tests.workloads import schema
-from workloads import custom_resources as trainjob
+from workloads.custom_resources import job_of
 
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, dict[str, Any]]:
     """Kind -> schema."""
-    found = {path.name.split("_")[1].removesuffix("s.yaml"): schema.schema(path) for path in _definitions()}
-    return {"TrainJob": found["trainjob"], "TrainingRuntime": found["trainingruntime"]}
-
-
-def _definitions() -> list[Any]:
-    return [path for path in schema.kubeflow_definitions() if "cluster" not in path.name]
+    names = {"TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes"}
+    files = {path.stem.split("_")[1]: path for path in schema.kubeflow_definitions()}
+    return {kind: schema.schema(files[name]) for kind, name in names.items()}
 
 
 @pytest.fixture
@@ -83,15 +80,12 @@ def test_the_controller_finds_what_it_fills_in(as_trainjob: Recording) -> None:
     assert {rule["onExitCodes"]["containerName"] for rule in policy if "onExitCodes" in rule} == {"node"}
 
 
-def test_the_tools_find_the_job_that_the_controller_makes(as_trainjob: Recording) -> None:
-    name = as_trainjob.one("TrainJob").inputs["metadata"]["name"]
-    assert as_trainjob.outputs["jobName"] == trainjob.job_of(name) == f"{name}-node-0"
-
-
-def test_names_of_its_pods_fit_a_dns_label(local_kubeconfig: object) -> None:
+def test_the_tools_find_the_job_that_the_controller_makes(local_kubeconfig: object) -> None:
+    """Also under the longest name, with which those of its pods still fit a DNS label."""
     stack = record("local", values(name="n" * 40))
     name = stack.one("TrainJob").inputs["metadata"]["name"]
-    assert len(f"{trainjob.job_of(name)}-999-abcde") <= 63
+    assert stack.outputs["jobName"] == job_of(name) == f"{name}-node-0"
+    assert len(f"{job_of(name)}-999-abcde") <= 63
 
 
 def test_it_costs_nothing_when_off_and_the_run_stays_the_same(local_stack: Recording, as_trainjob: Recording) -> None:
