@@ -13,7 +13,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import AUTOSCALER as NAME
 from infra.cluster import Autoscaler, Cluster
-from workloads.pod import container_security, environment, metadata, pod_security, pod_template, resources, select
+from workloads.objects import RBAC, allow, bind_role, metadata, pod_template, select
+from workloads.pod import container_security, environment, pod_security, resources
 
 #: The one namespace in which pods may be critical for their node.
 NAMESPACE = "kube-system"
@@ -43,7 +44,7 @@ class ClusterAutoscaler(pulumi.ComponentResource):
             data={"priorities": ranks},
             opts=opts,
         )
-        granted = _rights(opts)
+        granted = _grant_rights(opts)
         k8s.apps.v1.Deployment(
             NAME,
             metadata=metadata(NAME, NAMESPACE, NAME),
@@ -91,73 +92,42 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
     )
 
 
-def _rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+def _grant_rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     """It reads what a scheduler reads, drains nodes, and writes its lease and its status."""
     rbac = k8s.rbac.v1
     here, anywhere = metadata(NAME, NAMESPACE, NAME), metadata(NAME, name=f"trainyard-{NAME}")
     account = k8s.core.v1.ServiceAccount(NAME, metadata=here, opts=opts)
-    subjects = [rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=NAMESPACE)]
-
-    def rule(
-        group: str, resources: list[str], verbs: list[str], names: list[str] | None = None
-    ) -> k8s.rbac.v1.PolicyRuleArgs:
-        return rbac.PolicyRuleArgs(api_groups=[group], resources=resources, verbs=verbs, resource_names=names)
-
-    look = ["get", "list", "watch"]
-    seen = [
-        "namespaces",
-        "nodes",
-        "persistentvolumeclaims",
-        "persistentvolumes",
-        "pods",
-        "replicationcontrollers",
-        "services",
-    ]
+    look, volumes = ["get", "list", "watch"], ["persistentvolumeclaims", "persistentvolumes"]
     role = rbac.ClusterRole(
         NAME,
         metadata=anywhere,
         rules=[
-            rule("", seen, look),
-            rule("apps", ["daemonsets", "replicasets", "statefulsets"], look),
-            rule("batch", ["cronjobs", "jobs"], look),
-            rule("policy", ["poddisruptionbudgets"], look),
+            allow("", ["namespaces", "nodes", *volumes, "pods", "replicationcontrollers", "services"], look),
+            allow("apps", ["daemonsets", "replicasets", "statefulsets"], look),
+            allow("batch", ["cronjobs", "jobs"], look),
+            allow("policy", ["poddisruptionbudgets"], look),
             # Of these it watches whatever the scheduler of its version does.
-            rule("storage.k8s.io", ["*"], look),
-            rule("resource.k8s.io", ["*"], look),
+            allow("storage.k8s.io", ["*"], look),
+            allow("resource.k8s.io", ["*"], look),
             # Taints on nodes that are to go, and their pods' eviction.
-            rule("", ["nodes"], ["update", "patch"]),
-            rule("", ["pods/eviction"], ["create"]),
-            rule("", ["pods/status"], ["update"]),
-            rule("", ["events"], ["create", "patch"]),
+            allow("", ["nodes"], ["update", "patch"]),
+            allow("", ["pods/eviction"], ["create"]),
+            allow("", ["pods/status"], ["update"]),
+            allow("", ["events"], ["create", "patch"]),
         ],
         opts=opts,
     )
-    own = rbac.Role(
+    everywhere = rbac.ClusterRoleBinding(
         NAME,
-        metadata=here,
-        rules=[
-            # A creation cannot be limited by name: the API server does not know it yet when it decides.
-            rule("coordination.k8s.io", ["leases"], ["create"]),
-            rule("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
-            rule("", ["configmaps"], ["create", "list", "watch"]),
-            rule("", ["configmaps"], ["get", "update", "delete"], [STATUS, PRIORITIES]),
-        ],
+        metadata=anywhere,
+        role_ref=rbac.RoleRefArgs(api_group=RBAC, kind="ClusterRole", name=role.metadata.name),
+        subjects=[rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=NAMESPACE)],
         opts=opts,
     )
-    api = "rbac.authorization.k8s.io"
-    return [
-        rbac.ClusterRoleBinding(
-            NAME,
-            metadata=anywhere,
-            role_ref=rbac.RoleRefArgs(api_group=api, kind="ClusterRole", name=role.metadata.name),
-            subjects=subjects,
-            opts=opts,
-        ),
-        rbac.RoleBinding(
-            NAME,
-            metadata=here,
-            role_ref=rbac.RoleRefArgs(api_group=api, kind="Role", name=own.metadata.name),
-            subjects=subjects,
-            opts=opts,
-        ),
+    own = [
+        allow("coordination.k8s.io", ["leases"], ["create"]),
+        allow("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
+        allow("", ["configmaps"], ["create", "list", "watch"]),
+        allow("", ["configmaps"], ["get", "update", "delete"], [STATUS, PRIORITIES]),
     ]
+    return [everywhere, bind_role(NAME, here, own, account, NAMESPACE, opts)]

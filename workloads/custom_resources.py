@@ -7,7 +7,7 @@ import pulumi_kubernetes as k8s
 from pulumi_kubernetes.apiextensions import CustomResource
 
 from infra.cluster import WorkerPool
-from workloads.pod import metadata, pod_template
+from workloads.objects import metadata, pod_template
 
 #: It is granted, or done, after hours: what depends on it waits, not `pulumi up`.
 NOT_AWAITED = {"pulumi.com/skipAwait": "true"}

@@ -10,17 +10,8 @@ import pulumi_kubernetes as k8s
 from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from workloads.layout import DATA, dataset_folder, weights_folder
-from workloads.pod import (
-    TRAINER_ENVIRONMENT,
-    await_annotations,
-    container_security,
-    environment,
-    metadata,
-    pod_template,
-    resources,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.objects import await_annotations, metadata, pod_template
+from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
 from workloads.secrets import environment_of
 from workloads.workspace import Workspace
 

@@ -13,7 +13,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
-from workloads.pod import labels
+from workloads.objects import labels
 from workloads.workspace import Namespace
 
 #: The most pods that a Job may be scaled to: the limit of workers.count. A limit that is never reached costs the first

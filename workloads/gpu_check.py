@@ -14,21 +14,25 @@ import pulumi_kubernetes as k8s
 
 from infra.config import StackConfig
 from workloads.layout import DATA
-from workloads.pod import (
+from workloads.objects import (
     CHECK_PRIORITY,
+    allow,
+    await_annotations,
+    bind_role,
+    make_priority_class,
+    make_service,
+    metadata,
+    pod_template,
+    select,
+)
+from workloads.pod import (
     STAYS,
     TRAINER_ENVIRONMENT,
-    await_annotations,
-    component,
     container_security,
     environment,
     from_field,
-    make_priority_class,
-    metadata,
     node_environment,
-    pod_template,
     resources,
-    select,
     trainer_mounts,
     trainer_pod,
 )
@@ -68,12 +72,7 @@ class GpuCheck(pulumi.ComponentResource):
         job_name = f"{NAME}-{identity}"
         account = self._account(namespace, job_name, opts)
         core = k8s.core.v1
-        service = core.Service(
-            name,
-            metadata=metadata(NAME, namespace.name, NAME),
-            spec=core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=component(NAME)),
-            opts=opts,
-        )
+        service = make_service(name, NAME, metadata(NAME, namespace.name, NAME), None, opts)
         self._policy(namespace, opts)
         pool = workspace.cluster.workers
         container = core.ContainerArgs(
@@ -141,27 +140,10 @@ class GpuCheck(pulumi.ComponentResource):
         self, namespace: Namespace, config_map: str, opts: pulumi.ResourceOptions
     ) -> k8s.core.v1.ServiceAccount:
         """An account that may make ConfigMaps, and change the one of this name."""
-        meta, rbac = metadata(NAME, namespace.name, NAME), k8s.rbac.v1
-        account = k8s.core.v1.ServiceAccount(NAME, metadata=meta, automount_service_account_token=False, opts=opts)
-        role = rbac.Role(
-            NAME,
-            metadata=meta,
-            rules=[
-                # A creation cannot be limited by name: the API server does not know it yet when it decides.
-                rbac.PolicyRuleArgs(api_groups=[""], resources=["configmaps"], verbs=["create"]),
-                rbac.PolicyRuleArgs(
-                    api_groups=[""], resources=["configmaps"], resource_names=[config_map], verbs=["patch"]
-                ),
-            ],
-            opts=opts,
-        )
-        rbac.RoleBinding(
-            NAME,
-            metadata=meta,
-            role_ref=rbac.RoleRefArgs(api_group="rbac.authorization.k8s.io", kind="Role", name=role.metadata.name),
-            subjects=[rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=namespace.name)],
-            opts=opts,
-        )
+        described = metadata(NAME, namespace.name, NAME)
+        account = k8s.core.v1.ServiceAccount(NAME, metadata=described, automount_service_account_token=False, opts=opts)
+        rules = [allow("", ["configmaps"], ["create"]), allow("", ["configmaps"], ["patch"], [config_map])]
+        bind_role(NAME, described, rules, account, namespace.name, opts)
         return account
 
     def _policy(self, namespace: Namespace, opts: pulumi.ResourceOptions) -> None:

@@ -11,19 +11,16 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
 from infra.image import ContainerImage
-from workloads.pod import (
-    STAYS,
+from workloads.objects import (
     STORAGE_PRIORITY,
-    TRAINER_ID,
-    component,
-    environment,
     labels,
     make_priority_class,
+    make_service,
     metadata,
     pod_template,
-    resources,
     select,
 )
+from workloads.pod import STAYS, TRAINER_ID, environment, resources
 
 NAME = "nfs-server"
 PORT = 2049
@@ -92,15 +89,8 @@ class NfsServer(pulumi.ComponentResource):
             ),
             opts=opts,
         )
-        service = k8s.core.v1.Service(
-            name,
-            metadata=described,
-            spec=k8s.core.v1.ServiceSpecArgs(
-                selector=component(NAME),
-                ports=[k8s.core.v1.ServicePortArgs(name="nfs", port=PORT, target_port=PORT)],
-            ),
-            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[server])),
-        )
+        after_server = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[server]))
+        service = make_service(name, NAME, described, ("nfs", PORT), after_server)
         address = service.spec.cluster_ip.apply(str)
         self.storage = static_volume(
             size_gib,

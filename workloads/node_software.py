@@ -13,7 +13,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import EFA, Cluster, DriverInstaller, WorkerPool
 from workloads.autoscaler import NAMESPACE, ClusterAutoscaler
-from workloads.pod import environment, metadata, pod_template, resources, root_security, select
+from workloads.objects import metadata, pod_template, select
+from workloads.pod import environment, resources, root_security
 
 #: Where kubelets expect the sockets of device plugins.
 SOCKETS = "/var/lib/kubelet/device-plugins"

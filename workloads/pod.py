@@ -1,4 +1,4 @@
-"""What all our pods share: labels, security contexts, the trainer's volumes and environment, priority classes."""
+"""What all our pods share: security contexts, and the trainer's volumes and environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import NVIDIA_GPU, Cluster, WorkerPool
+from infra.cluster import NVIDIA_GPU, WorkerPool
 from infra.config import WorkersConfig
 from trainer.contract import BIND_CORES, DEVICE
 from workloads.layout import DATA
@@ -21,42 +21,6 @@ TRAINER_ID = 1000
 
 #: On pods that the autoscalers' consolidation is no reason to interrupt.
 STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-
-
-def component(name: str) -> dict[str, str]:
-    """The labels that select one kind of pod."""
-    return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name}
-
-
-def labels(name: str) -> dict[str, str]:
-    return {**component(name), "app.kubernetes.io/managed-by": "pulumi"}
-
-
-def select(name: str) -> k8s.meta.v1.LabelSelectorArgs:
-    """Selects one kind of pod."""
-    return k8s.meta.v1.LabelSelectorArgs(match_labels=component(name))
-
-
-def metadata(
-    what: str,
-    namespace: pulumi.Input[str] | None = None,
-    name: pulumi.Input[str] | None = None,
-    annotations: Mapping[str, pulumi.Input[str]] | None = None,
-) -> k8s.meta.v1.ObjectMetaArgs:
-    """Metadata of an object that belongs to the component `what`; without a `name`, Pulumi makes one up."""
-    noted = dict(annotations) if annotations else None
-    return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace, labels=labels(what), annotations=noted)
-
-
-def pod_template(
-    what: str, spec: k8s.core.v1.PodSpecArgs, annotations: Mapping[str, str] | None = None
-) -> k8s.core.v1.PodTemplateSpecArgs:
-    return k8s.core.v1.PodTemplateSpecArgs(metadata=metadata(what, annotations=annotations), spec=spec)
-
-
-def await_annotations(minutes: float) -> dict[str, str]:
-    """`pulumi up` waits for the Job this long, and makes a failed one again."""
-    return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}
 
 
 def root_security(*capabilities: str, read_only: bool | None = True) -> k8s.core.v1.SecurityContextArgs:
@@ -215,30 +179,3 @@ def resources(
         requests={"cpu": f"{round(cpu * 1000)}m", "memory": memory, **accelerators},
         limits={**({"cpu": f"{round(cpu * 1000)}m"} if whole_cores else {}), "memory": memory, **accelerators},
     )
-
-
-#: Values of priority classes. Every pod of a training, the rendezvous too, waits for the one that serves their volume.
-STORAGE_PRIORITY = 10_000
-#: All rounds of a training go through one small pod: it may evict a worker, and the kubelet that runs out of memory
-#: ends workers first.
-RENDEZVOUS_PRIORITY = 1000
-#: It takes seconds, and the training goes on after it; without nodes of its own it would wait for them in vain.
-CHECK_PRIORITY = 500
-#: Other pods of the cluster have 0: a training waits in the queue before them, but evicts none.
-TRAINING_PRIORITY = 100
-
-
-def make_priority_class(
-    name: str, value: int, cluster: Cluster, namespace: pulumi.Input[str], parent: pulumi.Resource
-) -> pulumi.Output[str]:
-    """The name of a new priority class. It belongs to no namespace, so its name says whose it is."""
-    made = k8s.scheduling.v1.PriorityClass(
-        f"{name}-priority",
-        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name)),
-        value=value,
-        global_default=False,
-        preemption_policy="Never" if value == TRAINING_PRIORITY else "PreemptLowerPriority",
-        description=f"trainyard: the pods of {name}",
-        opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
-    )
-    return made.metadata.name.apply(str)

@@ -13,20 +13,8 @@ import pulumi_kubernetes as k8s
 from infra.config import RendezvousConfig
 from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.certificates import RendezvousCertificates
-from workloads.pod import (
-    RENDEZVOUS_PRIORITY,
-    STAYS,
-    TRAINER_ENVIRONMENT,
-    component,
-    container_security,
-    environment,
-    make_priority_class,
-    metadata,
-    pod_security,
-    pod_template,
-    resources,
-    select,
-)
+from workloads.objects import RENDEZVOUS_PRIORITY, make_priority_class, make_service, metadata, pod_template, select
+from workloads.pod import STAYS, TRAINER_ENVIRONMENT, container_security, environment, pod_security, resources
 from workloads.workspace import Namespace, Workspace
 
 #: Health and metrics without credentials, apart from the client port.
@@ -96,16 +84,10 @@ class Rendezvous(pulumi.ComponentResource):
             ),
             opts=opts,
         )
-        service = k8s.core.v1.Service(
-            name,
-            # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
-            metadata=metadata("rendezvous", namespace.name, name, {"pulumi.com/skipAwait": "true"}),
-            spec=k8s.core.v1.ServiceSpecArgs(
-                selector=component("rendezvous"),
-                ports=[k8s.core.v1.ServicePortArgs(name="client", port=port, target_port=port)],
-            ),
-            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[stateful_set])),
-        )
+        # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
+        described = metadata("rendezvous", namespace.name, name, {"pulumi.com/skipAwait": "true"})
+        after_pod = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[stateful_set]))
+        service = make_service(name, "rendezvous", described, ("client", port), after_pod)
         scheme = "https://" if server is not None else ""
         self.endpoint = pulumi.Output.concat(scheme, service.metadata.name, ".", namespace.name, f".svc:{port}")
         self.register_outputs({"endpoint": self.endpoint})

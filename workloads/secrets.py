@@ -11,7 +11,7 @@ from infra.cluster import Cluster
 from infra.config import SecretsConfig
 from trainer.contract import CACHE_KEY
 from workloads.certificates import CompileKey
-from workloads.pod import metadata
+from workloads.objects import metadata
 from workloads.workspace import Namespace
 
 #: Environment variable -> field of the configuration.

@@ -11,15 +11,12 @@ from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
+from workloads.objects import component, labels, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     TRAINER_ID,
-    component,
     container_security,
     environment,
-    labels,
-    metadata,
-    pod_template,
     resources,
     root_security,
     trainer_mounts,

@@ -6,18 +6,8 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from workloads.layout import DATA, TENSORBOARD_PORT
-from workloads.pod import (
-    TRAINER_ENVIRONMENT,
-    component,
-    container_security,
-    environment,
-    metadata,
-    pod_template,
-    resources,
-    select,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.objects import make_service, metadata, pod_template, select
+from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
 from workloads.workspace import Workspace
 
 NAME = "tensorboard"
@@ -42,14 +32,7 @@ class TensorBoard(pulumi.ComponentResource):
             ),
             opts=opts,
         )
-        k8s.core.v1.Service(
-            name,
-            metadata=described,
-            spec=k8s.core.v1.ServiceSpecArgs(
-                selector=component(NAME), ports=[k8s.core.v1.ServicePortArgs(name="http", port=PORT, target_port=PORT)]
-            ),
-            opts=opts,
-        )
+        make_service(name, NAME, described, ("http", PORT), opts)
         self.register_outputs({})
 
 

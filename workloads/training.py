@@ -15,7 +15,7 @@ from workloads.custom_resources import job_of, make_train_job, request_annotatio
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import run_folder
-from workloads.pod import TRAINING_PRIORITY, component, make_priority_class, metadata, select
+from workloads.objects import TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
 from workloads.secrets import environment_of, fingerprint, make_compile_key
 from workloads.training_arguments import run_name, training_arguments
@@ -66,7 +66,8 @@ class Training(pulumi.ComponentResource):
             # Its controller appends to the name what tells Jobs and pods apart.
             name_of_job = f"train-{self.run_name[:26]}-{digest}"
         self.job_name = job_of(name_of_job) if training.runtime == "trainjob" else name_of_job
-        self._service(namespace)
+        # Names for the pods: <job>-<index>.trainer.<namespace>.svc.
+        make_service(SERVICE, "trainer", metadata("trainer", namespace.name, SERVICE), None, workspace.owned(self))
         container, opts = CONTAINERS[training.runtime], workspace.owned(self)
         pod = trainer_pod_spec(
             container,
@@ -138,19 +139,5 @@ class Training(pulumi.ComponentResource):
             metadata=metadata("trainer", namespace.name, SERVICE),
             # A number, not a share: a Job has no scale that a share could be taken of.
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=select("trainer")),
-            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
-        )
-
-    def _service(self, namespace: Namespace) -> k8s.core.v1.Service:
-        """Names for the pods: <job>-<index>.trainer.<namespace>.svc."""
-        return k8s.core.v1.Service(
-            SERVICE,
-            metadata=metadata("trainer", namespace.name, SERVICE),
-            spec=k8s.core.v1.ServiceSpecArgs(
-                cluster_ip="None",
-                # Workers look each other up before any of them is ready.
-                publish_not_ready_addresses=True,
-                selector=component("trainer"),
-            ),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
         )

@@ -12,6 +12,7 @@ import pulumi_kubernetes as k8s
 from infra.config import WorkersConfig
 from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from workloads.elastic import job_size, node_range
+from workloads.objects import pod_template, select
 from workloads.pod import (
     STAYS,
     TRAINER_ENVIRONMENT,
@@ -19,9 +20,7 @@ from workloads.pod import (
     environment,
     from_field,
     node_environment,
-    pod_template,
     resources,
-    select,
     trainer_mounts,
     trainer_pod,
 )

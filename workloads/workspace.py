@@ -14,7 +14,8 @@ from infra.cluster import Cluster
 from infra.config import TrainingConfig
 from infra.image import ContainerImage
 from trainer.contract import ETCD_PORT, STORE_PORT
-from workloads.pod import SharedVolume, labels, metadata, select
+from workloads.objects import labels, metadata, select
+from workloads.pod import SharedVolume
 
 #: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
 #: its latest.

@@ -15,7 +15,7 @@ from local import network
 from review.recording import record
 from tests.fixtures_cluster import local
 from trainer.contract import ETCD_PORT, STORE_PORT
-from workloads.pod import labels
+from workloads.objects import labels
 from workloads.rendezvous import METRICS_PORT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]

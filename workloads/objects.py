@@ -1,0 +1,125 @@
+"""How our objects are labelled, selected and awaited; priority classes, Services and roles in one call each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from infra.cluster import Cluster
+
+RBAC = "rbac.authorization.k8s.io"
+#: Values of priority classes. Every pod of a training, the rendezvous too, waits for the one that serves their volume.
+STORAGE_PRIORITY = 10_000
+#: All rounds of a training go through one small pod: it may evict a worker, and the kubelet that runs out of memory
+#: ends workers first.
+RENDEZVOUS_PRIORITY = 1000
+#: It takes seconds, and the training goes on after it; without nodes of its own it would wait for them in vain.
+CHECK_PRIORITY = 500
+#: Other pods of the cluster have 0: a training waits in the queue before them, but evicts none.
+TRAINING_PRIORITY = 100
+
+
+def component(name: str) -> dict[str, str]:
+    """The labels that select one kind of pod."""
+    return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name}
+
+
+def labels(name: str) -> dict[str, str]:
+    return {**component(name), "app.kubernetes.io/managed-by": "pulumi"}
+
+
+def select(name: str) -> k8s.meta.v1.LabelSelectorArgs:
+    """Selects one kind of pod."""
+    return k8s.meta.v1.LabelSelectorArgs(match_labels=component(name))
+
+
+def metadata(
+    what: str,
+    namespace: pulumi.Input[str] | None = None,
+    name: pulumi.Input[str] | None = None,
+    annotations: Mapping[str, pulumi.Input[str]] | None = None,
+) -> k8s.meta.v1.ObjectMetaArgs:
+    """Metadata of an object that belongs to the component `what`; without a `name`, Pulumi makes one up."""
+    noted = dict(annotations) if annotations else None
+    return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace, labels=labels(what), annotations=noted)
+
+
+def pod_template(
+    what: str, spec: k8s.core.v1.PodSpecArgs, annotations: Mapping[str, str] | None = None
+) -> k8s.core.v1.PodTemplateSpecArgs:
+    return k8s.core.v1.PodTemplateSpecArgs(metadata=metadata(what, annotations=annotations), spec=spec)
+
+
+def await_annotations(minutes: float) -> dict[str, str]:
+    """`pulumi up` waits for the Job this long, and makes a failed one again."""
+    return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}
+
+
+def make_priority_class(
+    name: str, value: int, cluster: Cluster, namespace: pulumi.Input[str], parent: pulumi.Resource
+) -> pulumi.Output[str]:
+    """The name of a new priority class. It belongs to no namespace, so its name says whose it is."""
+    made = k8s.scheduling.v1.PriorityClass(
+        f"{name}-priority",
+        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name)),
+        value=value,
+        global_default=False,
+        preemption_policy="Never" if value == TRAINING_PRIORITY else "PreemptLowerPriority",
+        description=f"trainyard: the pods of {name}",
+        opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
+    )
+    return made.metadata.name.apply(str)
+
+
+def make_service(
+    name: str,
+    what: str,
+    described: k8s.meta.v1.ObjectMetaArgs,
+    port: tuple[str, int] | None,
+    opts: pulumi.ResourceOptions,
+) -> k8s.core.v1.Service:
+    """An address inside the cluster for the pods of the component `what`; `port` is its name and number.
+
+    Without a port the Service is headless: it names pods that look each other up before any of them is ready.
+    """
+    core = k8s.core.v1
+    if port is None:
+        spec = core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=component(what))
+    else:
+        ports = [core.ServicePortArgs(name=port[0], port=port[1], target_port=port[1])]
+        spec = core.ServiceSpecArgs(selector=component(what), ports=ports)
+    return core.Service(name, metadata=described, spec=spec, opts=opts)
+
+
+def allow(
+    group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] | None = None
+) -> k8s.rbac.v1.PolicyRuleArgs:
+    """A rule of a role. Creations cannot be limited by name: the API server does not know it yet when it decides."""
+    return k8s.rbac.v1.PolicyRuleArgs(
+        api_groups=[group],
+        resources=list(resources),
+        verbs=list(verbs),
+        resource_names=list(names) if names else None,
+    )
+
+
+def bind_role(
+    name: str,
+    described: k8s.meta.v1.ObjectMetaArgs,
+    rules: list[k8s.rbac.v1.PolicyRuleArgs],
+    account: k8s.core.v1.ServiceAccount,
+    namespace: pulumi.Input[str],
+    opts: pulumi.ResourceOptions,
+) -> k8s.rbac.v1.RoleBinding:
+    """Gives an account rights in one namespace."""
+    rbac = k8s.rbac.v1
+    role = rbac.Role(name, metadata=described, rules=rules, opts=opts)
+    return rbac.RoleBinding(
+        name,
+        metadata=described,
+        role_ref=rbac.RoleRefArgs(api_group=RBAC, kind="Role", name=role.metadata.name),
+        subjects=[rbac.SubjectArgs(kind="ServiceAccount", name=account.metadata.name, namespace=namespace)],
+        opts=opts,
+    )
