@@ -1,11 +1,12 @@
 """`trainyard`: the commands of people and workflows, in groups.
 
 A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. Its help is
-the module's docstring, whose first line stands in the list.
+the docstring of its function, or of its module; the first paragraph stands in the list.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -33,8 +34,8 @@ GROUPS = {
     "Cloud": {
         "deploy": "cli.deploy:app",
         "expired": "cli.expired:expired",
-        "docker-login": "cli.docker_login:docker_login",
-        "image": "cli.image:image",
+        "docker-login": "cli.registry:docker_login",
+        "image": "cli.registry:image",
     },
     "Review": {
         "plan": "review.plan:plan",
@@ -66,9 +67,12 @@ class Lazy(TyperGroup):
 
 
 def _summary(target: str) -> str:
-    """The first paragraph of a module's docstring, read without the import."""
-    module = target.partition(":")[0].replace(".", "/")
-    return (ROOT / f"{module}.py").read_text("utf-8").split('"""', 2)[1].strip().split("\n\n")[0]
+    """The first paragraph of a command's docstring, or of its module's, read without the import."""
+    module, _, name = target.partition(":")
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    found = [text for node in (*functions, tree) if (text := ast.get_docstring(node))]
+    return found[0].split("\n\n")[0]
 
 
 def load(name: str) -> Any:
@@ -78,7 +82,7 @@ def load(name: str) -> Any:
     found = getattr(module, attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        found.command(name, help=module.__doc__)(function)
+        found.command(name, help=function.__doc__ or module.__doc__)(function)
     command = typer.main.get_command(found)
     command.name = name
     return command

@@ -103,8 +103,8 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
         CommandError: when the stack has no template for it, or it does not start.
     """
     core = client.CoreV1Api(api)
-    what = f"PodTemplate {namespace}/{VOLUME_ACCESS}"
-    with asking(what, missing=f"the stack has no {what}; `pulumi up` brings it"):
+    name = f"{namespace}/{VOLUME_ACCESS}"
+    with asking(f"PodTemplate {name}", missing=f"the stack has no PodTemplate {name}; `pulumi up` brings it"):
         template = as_json(core.read_namespaced_pod_template, VOLUME_ACCESS, namespace)["template"]
     _remove_ended(core, namespace)
     pod = Pod(api, namespace, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:8]}")

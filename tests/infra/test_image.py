@@ -167,7 +167,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Programs that note what they are asked for; the file they note it in."""
     notes = tmp_path / "notes"
     notes.touch()
-    for name, text in (("docker", 'case "$*" in *inspect*) exit 1;; esac'), ("pulumi", "")):
+    for name, text in (("docker", 'case "$*" in *inspect*) exit 1;; esac'), ("pulumi", ""), ("gcloud", "")):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {notes}\n{text}\n')
@@ -235,3 +235,8 @@ def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Pat
     assert build.startswith("docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push")
     assert build.endswith(f"--tag {tag} --file {context}/trainer/Dockerfile {context}")
     assert inspect == f"docker buildx imagetools inspect {tag}"
+
+
+def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:
+    assert [main(["docker-login", stack]) for stack in ("gcp-c3", "aws-g4dn", "local")] == [0, 0, 0]
+    assert docker.read_text() == "gcloud auth configure-docker --quiet us-central1-docker.pkg.dev\n"

@@ -1,4 +1,4 @@
-"""Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."""
+"""Registries: push the trainer's image, and let Docker push to a stack's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from cli.target import StackName, configuration
+from infra.gke.section import GkeConfig
 from infra.image import TRAINER, content_hash, stage
 from infra.stackfiles import ROOT
 
 
 def image(registry: Annotated[str, typer.Argument(help="Where you may push to: ghcr.io/you.")]) -> int:
+    """Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."""
     version = content_hash(TRAINER, {})
     context, tag = stage(TRAINER, version), f"{registry}/{TRAINER.repository}:{version}"
     build = ["build", "--platform", "linux/amd64", "--sbom=true", "--provenance=mode=max", "--push", "--tag", tag]
@@ -21,3 +24,11 @@ def image(registry: Annotated[str, typer.Argument(help="Where you may push to: g
         if code:
             return code
     return 0
+
+
+def docker_login(stack: StackName) -> int:
+    """Let Docker push to a Google stack's registry; the program itself logs into AWS's."""
+    gke = configuration(stack).cloud
+    if not isinstance(gke, GkeConfig):
+        return 0
+    return subprocess.run(["gcloud", "auth", "configure-docker", "--quiet", f"{gke.region}-docker.pkg.dev"]).returncode
