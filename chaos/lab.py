@@ -16,6 +16,7 @@ from typing import Any
 from chaos.journal import Journal
 from chaos.network import Network
 from chaos.nodes import ROOT, Pod
+from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
 
 MACHINES = 6
 ETCD, DNS, FIRST = 2, 3, 11
@@ -91,7 +92,7 @@ class Lab:
         self._servers["dns"] = subprocess.Popen(command, cwd=ROOT)
 
     def start_etcd(self) -> None:
-        url = f"http://{self.network.machines['etcd']}:2379"
+        url = f"http://{self.network.machines['etcd']}:{ETCD_PORT}"
         peer = "http://127.0.0.1:2380"
         options = {"data-dir": self.folder / "etcd", "listen-client-urls": url, "advertise-client-urls": url}
         options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
@@ -127,7 +128,7 @@ class Lab:
             name=f"{job}-{name}-{len(self.pods)}",
             address=self.network.machines[name],
             enter=self.network.enter(name, self._resolv),
-            options=["--nnodes", NODES, "--rdzv-endpoint", "etcd.chaos:2379", "--rdzv-id", job],
+            options=["--nnodes", NODES, "--rdzv-endpoint", f"etcd.chaos:{ETCD_PORT}", "--rdzv-id", job],
             arguments=[f"{key}={value}" for key, value in values.items()],
             folder=self.folder,
         )
@@ -157,7 +158,7 @@ class Lab:
         while not condition():
             if time.monotonic() > end:
                 raise Expected(f"{what}: not within {seconds:.0f} s")
-            dead = [pod for pod in self.pods if pod.code == 42]
+            dead = [pod for pod in self.pods if pod.code == EXIT_FATAL]
             if dead and "42" not in what:
                 raise Expected(f"{what}: {dead[0].name} ended with 42: {dead[0].last_words.get('message')}")
             if all(pod.code is not None for pod in self.pods) and not condition():
@@ -179,7 +180,7 @@ class Lab:
         return [pod.code for pod in pods if pod.code is not None]
 
     def done(self, job: str = "job") -> dict[str, Any]:
-        path = self.run_folder(job) / "DONE"
+        path = self.run_folder(job) / DONE
         if not path.exists():
             raise Expected(f"{path.name} is missing: the training did not end")
         return json.loads(path.read_text("utf-8"))

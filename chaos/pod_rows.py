@@ -19,13 +19,13 @@ from chaos.nodes import ROOT
 from chaos.pods import End, Pods
 from chaos.report import SAME_LOSS
 from chaos.stack import Stack
+from trainer.contract import EXIT_TERMINATED
 
 WORKERS = 3
 PERIOD = 20
 """Steps between two checkpoints."""
 ABSENCE = 60
 """Seconds without etcd."""
-TERMINATED = 143
 STACK: dict[str, Any] = {
     # Three of them fit on a node with two processors; no limit, so each takes what is free.
     "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
@@ -143,7 +143,9 @@ def replaced(pods: Pods, index: int, fault: Callable[[str], None]) -> End:
 
 def asked_to_leave(ends: list[End]) -> list[End]:
     codes = [end.code for end in ends]
-    expect(set(codes) == {TERMINATED}, f"exit codes {codes} of pods that were asked to leave, not {TERMINATED}")
+    expect(
+        set(codes) == {EXIT_TERMINATED}, f"exit codes {codes} of pods that were asked to leave, not {EXIT_TERMINATED}"
+    )
     return ends
 
 

@@ -16,13 +16,22 @@ from pathlib import Path
 from types import FrameType
 
 from trainer import log
-from trainer.config import schema as config
-from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
+from trainer.config.schema import load, run_directory
+from trainer.contract import (
+    DONE,
+    ETCD_PORT,
+    EXIT_DONE,
+    EXIT_FATAL,
+    EXIT_RESTART,
+    EXIT_TERMINATED,
+    STORE_PORT,
+    TERMINATION_LOG,
+)
 from trainer.elastic import network, processor
 from trainer.errors import Stop, UserError
 from trainer.files import read_json
 
-TERMINATION_LOG = "/dev/termination-log"
+KUBERNETES_LOG = "/dev/termination-log"
 MESSAGE_BYTES = 4096
 """Kubernetes keeps this much of a container's termination message."""
 SAMPLE_CHARACTERS = 1500
@@ -38,9 +47,9 @@ def main(arguments: list[str]) -> int:
     run: Path | None = None
     try:
         options, rest = parse(arguments)
-        settings = config.load(rest)
+        settings = load(rest)
         processor.require_capability(settings.require_capability)
-        run = config.run_directory(settings)
+        run = run_directory(settings)
         launch(options, rest, run)
         stop = Stop(EXIT_RESTART, "the workers ended without a finished run")
     except UserError as error:
@@ -99,7 +108,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         raise Stop(EXIT_DONE, "done before this launcher began")
     store = standalone(options) if options.standalone else None
     etcd = options.rdzv_backend == "etcd-v3"
-    host, port = network.split_endpoint(options.rdzv_endpoint, 2379 if etcd else 29400)
+    host, port = network.split_endpoint(options.rdzv_endpoint, ETCD_PORT if etcd else STORE_PORT)
     # Whoever hosts the store itself cannot wait for it.
     hosting = options.conf.get("is_host", "").lower() in ("1", "true", "t", "y", "yes")
     reason = network.wait_reachable(host, port, REACH_SECONDS, connect=not hosting)
@@ -163,8 +172,8 @@ def standalone(options: argparse.Namespace) -> object:
 
 def last_words(content: dict[str, object]) -> None:
     """Write the termination message, where there is a place for it. Written in place: it is a mount, not a file."""
-    path = os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG)
-    if "TRAINYARD_TERMINATION_LOG" not in os.environ and not os.path.exists(path):
+    path = os.environ.get(TERMINATION_LOG, KUBERNETES_LOG)
+    if TERMINATION_LOG not in os.environ and not os.path.exists(path):
         return
     text = json.dumps(content, ensure_ascii=False)
     while len(text.encode()) > MESSAGE_BYTES:

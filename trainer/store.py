@@ -10,16 +10,14 @@ import threading
 from datetime import timedelta
 
 from trainer import log
-from trainer.contract import EXIT_DONE
+from trainer.contract import EXIT_DONE, STORE_PORT
 from trainer.errors import EXIT_USAGE
-
-PORT = 29400
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.store", description=__doc__)
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--port", type=int, default=STORE_PORT)
     options = parser.parse_args(arguments)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

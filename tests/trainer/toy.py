@@ -143,8 +143,8 @@ def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: 
 
 
 def configuration(**changes: Any) -> Any:
-    from trainer.config import schema as config
+    from trainer.config.schema import load
 
     values = {"data.directory": "/none", "run.directory": "/none", "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1}
     values |= {key.replace("__", "."): value for key, value in changes.items()}
-    return config.load([f"{key}={value}" for key, value in values.items()])
+    return load([f"{key}={value}" for key, value in values.items()])

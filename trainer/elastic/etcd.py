@@ -16,10 +16,10 @@ from typing import Any
 import urllib3
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
 
+from trainer.contract import ETCD_PORT
 from trainer.elastic.network import split_endpoint
 from trainer.errors import UserError
 
-PORT = 2379
 RETRY_SECONDS = 90.0
 """An etcd pod that is moved to another node is back within 60 s; the rest is for its name to be found again."""
 LEASE_SECONDS = 300
@@ -75,7 +75,7 @@ def access(endpoint: str, settings: Mapping[str, Any], environment: Mapping[str,
     password = given["password"] or (inline if separator else None)
     if username and not password:
         raise UserError("etcd's username is given without a password; set ETCDCTL_PASSWORD")
-    host, port = split_endpoint(endpoint, PORT)
+    host, port = split_endpoint(endpoint, ETCD_PORT)
     return Access(endpoint, host, port, tls, username or None, password)
 
 

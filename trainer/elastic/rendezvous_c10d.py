@@ -14,10 +14,10 @@ from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateIm
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token
 
+from trainer.contract import STORE_PORT
 from trainer.elastic import network
 from trainer.elastic.rendezvous import Handler, create_handler
 
-PORT = 29400
 RETRY_SECONDS = 90.0
 CONNECT_SECONDS = 5.0
 GLANCE_SECONDS = 2.0
@@ -147,7 +147,7 @@ def create(parameters: RendezvousParameters) -> Handler:
 
     With `is_host=true` in --rdzv-conf this process is the store as well, as in torch: for a try on one machine.
     """
-    host, port = network.split_endpoint(parameters.endpoint, PORT)
+    host, port = network.split_endpoint(parameters.endpoint, STORE_PORT)
     server = None
     if parameters.get_as_bool("is_host", False):
         with contextlib.suppress(RuntimeError):  # another process of this machine is the store already

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from tests.trainer.conftest import Workers, losses, run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint
-from trainer.config import schema as config
+from trainer.config.schema import load
 from trainer.contract import CACHE_KEY
 from trainer.parallel.world import World
 from trainer.train import compiled
@@ -89,7 +89,7 @@ def test_each_worker_reads_a_part_of_a_checkpoint_and_all_of_them_everything(tmp
 
 def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["data.directory=/d", "run.directory=/r"]
-    chosen = config.load(common)
+    chosen = load(common)
     monkeypatch.setattr(compiled.shutil, "which", lambda name: "/usr/bin/cc")
     assert compiled.choose(chosen, torch.device("cpu")) == (
         False,
@@ -98,9 +98,9 @@ def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatc
     assert compiled.choose(chosen, torch.device("cuda"))[0]
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     assert "no C compiler" in compiled.choose(chosen, torch.device("cuda"))[1]
-    asked = config.load([*common, "compile=True"])
+    asked = load([*common, "compile=True"])
     assert compiled.choose(asked, torch.device("cpu")) == (True, "asked for")
-    refused = config.load([*common, "compile=no"])
+    refused = load([*common, "compile=no"])
     assert compiled.choose(refused, torch.device("cuda")) == (False, "asked for")
 
 

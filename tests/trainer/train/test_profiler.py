@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer.conftest import Workers
 from trainer import report
-from trainer.config import schema as config
+from trainer.config.schema import load
 from trainer.errors import UserError
 from trainer.export import plots
 from trainer.parallel import communication
@@ -48,7 +48,7 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
 @pytest.mark.parametrize("given", ["3", "4:3", "0:2", "900:1100", "1222"])
 def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"^metrics\.profile: '.*' is not FIRST:LAST from 1 to steps=1000"):
-        config.load([*NEEDED, f"metrics.profile={given}"])
+        load([*NEEDED, f"metrics.profile={given}"])
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
     ],
 )
 def test_the_setting_that_lowers_the_exchange_is_named(given: list[str], sent: str, named: str) -> None:
-    assert named in communication.advice(config.load([*NEEDED, *given]), sent)
+    assert named in communication.advice(load([*NEEDED, *given]), sent)
