@@ -17,85 +17,65 @@ from review.recording import record
 #: Configurations of each stack; each takes half a second to declare.
 EXAMPLES = 12
 
-NAMES = st.sampled_from(["a", "trainyard", "team-1", "x" * 40])
-WORKERS = st.fixed_dictionaries({}, optional={"spares": st.integers(0, 2), "min": st.just(1)})
-TRAINING = st.fixed_dictionaries(
-    {},
-    optional={
-        "steps": st.integers(1, 10**6),
-        "engine": st.sampled_from(["ddp", "deepspeed"]),
-        "maxHours": st.floats(0.5, 100),
-        "task": st.sampled_from(["language_model", "question_answering"]),
-        "weights": st.sampled_from(["gpt2", "/data/mine"]),
-        "name": NAMES,
-    },
-)
-RENDEZVOUS = st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}])
-SWITCH = st.fixed_dictionaries({}, optional={"enabled": st.booleans()})
-SECRETS = st.fixed_dictionaries(
-    {}, optional={"huggingFaceToken": st.just("hf_token"), "wandbApiKey": st.just("wandb_key")}
-)
+NAMES = ["a", "trainyard", "team-1", "x" * 40]
+
+
+def section(**keys: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Any of these keys, each with a value of a list or of a strategy."""
+    return st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(of) if isinstance(of, list) else of for key, of in keys.items()}
+    )
+
+
+SWITCH = section(enabled=[True, False])
 ANY_STACK = {
-    "training": TRAINING,
-    "rendezvous": RENDEZVOUS,
+    "training": section(
+        steps=st.integers(1, 10**6),
+        engine=["ddp", "deepspeed"],
+        maxHours=st.floats(0.5, 100),
+        task=["language_model", "question_answering"],
+        weights=["gpt2", "/data/mine"],
+        name=NAMES,
+    ),
+    "rendezvous": st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}]),
     "tensorboard": SWITCH,
     "check": SWITCH,
-    "secrets": SECRETS,
-    "workers": WORKERS,
+    "secrets": section(huggingFaceToken=["hf_token"], wandbApiKey=["wandb_key"]),
+    "workers": section(spares=st.integers(0, 2), min=[1]),
 }
-IMAGE = st.sampled_from([{}, {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}])
-CLUSTER = st.fixed_dictionaries({}, optional={"namespace": NAMES, "name": NAMES, "deletionProtection": st.booleans()})
-INPUT = st.sampled_from([["sample"], ["hf:squad"], ["/data/raw"]])
-GCP = {
+INPUT = [["sample"], ["hf:squad"], ["/data/raw"]]
+CLOUD = {
     **ANY_STACK,
-    "cluster": CLUSTER,
-    "image": IMAGE,
-    "dataset": st.fixed_dictionaries({}, optional={"input": st.one_of(INPUT, st.just(["gs://bucket/texts"]))}),
-    "nodes": st.fixed_dictionaries(
-        {},
-        optional={
-            "consumption": st.sampled_from(["on_demand", "spot", "flex_start", "queued"]),
-            "max": st.integers(3, 100),
-            "gpuDriver": st.sampled_from(["managed", "daemonset"]),
-            "diskGib": st.integers(50, 1000),
-        },
+    "cluster": section(namespace=NAMES, name=NAMES, deletionProtection=[True, False]),
+    "image": st.sampled_from([{}, {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}]),
+}
+FILESTORE = {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd", "retain": False}
+GCP = {
+    **CLOUD,
+    "dataset": section(input=[*INPUT, ["gs://bucket/texts"]]),
+    "nodes": section(
+        consumption=["on_demand", "spot", "flex_start", "queued"],
+        max=st.integers(3, 100),
+        gpuDriver=["managed", "daemonset"],
+        diskGib=st.integers(50, 1000),
     ),
-    "storage": st.sampled_from(
-        [
-            {},
-            {"retain": True},
-            {"disk": "mine"},
-            {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd", "retain": False},
-        ]
-    ),
+    "storage": st.sampled_from([{}, {"retain": True}, {"disk": "mine"}, FILESTORE]),
 }
 AWS = {
-    **ANY_STACK,
-    "cluster": CLUSTER,
-    "image": IMAGE,
-    "dataset": st.fixed_dictionaries({}, optional={"input": st.one_of(INPUT, st.just(["s3://bucket/texts"]))}),
-    "nodes": st.fixed_dictionaries(
-        {},
-        optional={
-            "consumption": st.sampled_from(["on_demand", "spot"]),
-            "max": st.integers(3, 100),
-            "alternatives": st.sampled_from([[], ["g4dn.2xlarge"]]),
-        },
-    ),
-    "eks": st.fixed_dictionaries(
-        {},
-        optional={
-            "publicNodes": st.booleans(),
-            "irsa": st.booleans(),
-            "secretsEncryption": st.booleans(),
-            "apiAllowedCidrs": st.sampled_from([["203.0.113.0/24"], ["198.51.100.7/32", "10.0.0.0/8"]]),
-        },
+    **CLOUD,
+    "dataset": section(input=[*INPUT, ["s3://bucket/texts"]]),
+    "nodes": section(consumption=["on_demand", "spot"], max=st.integers(3, 100), alternatives=[[], ["g4dn.2xlarge"]]),
+    "eks": section(
+        publicNodes=[True, False],
+        irsa=[True, False],
+        secretsEncryption=[True, False],
+        apiAllowedCidrs=[["203.0.113.0/24"], ["198.51.100.7/32", "10.0.0.0/8"]],
     ),
 }
 LOCAL = {
     **ANY_STACK,
-    "cluster": st.fixed_dictionaries({}, optional={"namespace": NAMES}),
-    "dataset": st.fixed_dictionaries({}, optional={"input": INPUT}),
+    "cluster": section(namespace=NAMES),
+    "dataset": section(input=INPUT),
     "storage": st.sampled_from([{}, {"kind": "storageClass"}, {"kind": "storageClass", "className": "shared"}]),
 }
 

@@ -54,7 +54,7 @@ class Built:
 
     def inputs(self, item: Recorded, **changes: Any) -> dict[str, Any]:
         """With AWS's values, and a name of the provider's where the program gives none."""
-        return self.package.check(Urn(item.urn), {}, {**self.resolved(item.inputs), **changes}, b"", None)
+        return self.package.check(Urn(item.urn), {}, {**self.resolved(item.inputs), **changes}, b"")
 
     def create(self, item: Recorded) -> None:
         """Raises PluginError, as AWS does."""
