@@ -69,7 +69,7 @@ def fetch(model: str, output: Path) -> None:
 
 def fetch_questions(named: list[str], output: Path) -> None:
     """Write train.json and validation.json, or find that they are there. Raises UserError for what is no SQuAD."""
-    from trainer.tasks.squad_data import read
+    from trainer.tasks.squad_data import read_questions
 
     found = read_json(output / COMPLETE)
     if found is not None and found.get("questions") == named:
@@ -77,7 +77,7 @@ def fetch_questions(named: list[str], output: Path) -> None:
         return
     output.mkdir(parents=True, exist_ok=True)
     for split, source in (("train", named[0]), ("validation", named[-1])):
-        asked = read(f"question_answering.{split}", source)
+        asked = read_questions(f"question_answering.{split}", source)
         articles = [
             {
                 "paragraphs": [

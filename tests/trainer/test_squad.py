@@ -20,9 +20,8 @@ from trainer import finetune_qa
 from trainer.config import schema as configuration
 from trainer.errors import UserError
 from trainer.tasks import squad, squad_data
-from trainer.tasks.squad_data import Question
-from trainer.tasks.squad_features import Batches, Feature, collate, features
-from trainer.tasks.squad_score import best_span, exact_match, f1, score
+from trainer.tasks.squad import best_span, exact_match, f1, score
+from trainer.tasks.squad_data import Batches, Feature, Question, collate, features
 
 QUESTIONS = Path(__file__).parent / "data" / "squad.json"
 KEY = "question_answering.train"
@@ -41,7 +40,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = Tokenizer(WordPiece(unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
     built.normalizer = normalizers.BertNormalizer()  # pyright: ignore[reportAttributeAccessIssue]
     built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
-    texts = [text for each in squad_data.read(KEY, str(QUESTIONS)) for text in (each.question, each.context)]
+    texts = [text for each in squad_data.read_questions(KEY, str(QUESTIONS)) for text in (each.question, each.context)]
     built.train_from_iterator(texts, WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False))
     built.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # pyright: ignore[reportAttributeAccessIssue]
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -115,14 +114,14 @@ def test_it_learns_the_answers_and_says_how_well(
     assert validations[-1]["f1"] == done["f1"]
     assert validations[-1]["validation_loss"] < 1 < validations[0]["validation_loss"]
     answers = json.loads(Path(done["predictions"]).read_text("utf-8"))
-    assert score(squad_data.read(KEY, str(QUESTIONS)), answers)["f1"] == done["f1"]
+    assert score(squad_data.read_questions(KEY, str(QUESTIONS)), answers)["f1"] == done["f1"]
     assert answers["q01"] == "Ada Morrow"
 
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     folder = Path(done["checkpoint"]) / "model"
     tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder)
-    asked = squad_data.read(KEY, str(QUESTIONS))[0]
+    asked = squad_data.read_questions(KEY, str(QUESTIONS))[0]
     encoded = tokenizer(asked.question, asked.context, return_tensors="pt")
     out = net(**encoded)
     span = encoded["input_ids"][0, out.start_logits.argmax() : out.end_logits.argmax() + 1]
@@ -147,7 +146,7 @@ def test_a_resumed_run_and_two_workers_take_the_same_steps(
 
 
 def test_windows_cover_the_text_and_hold_the_answer(words: Any) -> None:
-    questions = squad_data.read(KEY, str(QUESTIONS))
+    questions = squad_data.read_questions(KEY, str(QUESTIONS))
     long = Question("long", questions[0].question, " ".join(each.context for each in questions), ("oak",), (0,))
     long = Question(long.id, long.question, long.context, ("oak",), (long.context.index("oak"),))
     made = features([*questions, long], words, length=48, stride=8, question_tokens=12)
@@ -244,7 +243,7 @@ def test_version_2_learns_that_the_text_does_not_say(
     start_workers: Start, arguments: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     path = version_2(tmp_path)
-    assert sum(not each.answers for each in squad_data.read(KEY, str(path))) == 6
+    assert sum(not each.answers for each in squad_data.read_questions(KEY, str(path))) == 6
     changes = {"question_answering__train": path, "question_answering__validation": path}
     done = run(start_workers, arguments(tmp_path / "run", **changes), tmp_path / "run")
     answers = json.loads((tmp_path / "run" / squad.PREDICTIONS).read_text("utf-8"))
@@ -254,7 +253,7 @@ def test_version_2_learns_that_the_text_does_not_say(
 
 
 def test_a_hub_dataset_of_the_same_questions_is_the_same(tmp_path: Path) -> None:
-    questions = squad_data.read(KEY, str(QUESTIONS))
+    questions = squad_data.read_questions(KEY, str(QUESTIONS))
     folder = tmp_path / "set"
     folder.mkdir()
     rows = [
@@ -269,15 +268,15 @@ def test_a_hub_dataset_of_the_same_questions_is_the_same(tmp_path: Path) -> None
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert apart(squad_data.read, KEY, f"hf:{folder}") == questions
-    assert apart(squad_data.read, "question_answering.validation", f"hf:{folder}") == questions
+    assert apart(squad_data.read_questions, KEY, f"hf:{folder}") == questions
+    assert apart(squad_data.read_questions, "question_answering.validation", f"hf:{folder}") == questions
 
 
 def test_misplaced_answers_are_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(QUESTIONS.read_text("utf-8"))
     document["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 3
     (tmp_path / "a.json").write_text(json.dumps(document), encoding="utf-8")
-    assert len(squad_data.read(KEY, str(tmp_path / "a.json"))) == 19
+    assert len(squad_data.read_questions(KEY, str(tmp_path / "a.json"))) == 19
     assert "event=answers_misplaced" in capsys.readouterr().out
 
 
@@ -297,7 +296,7 @@ def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: byt
     if content is not None:
         (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(UserError) as raised:
-        squad_data.read(KEY, str(tmp_path / "a.json"))
+        squad_data.read_questions(KEY, str(tmp_path / "a.json"))
     assert said in str(raised.value)
     assert str(raised.value).startswith(KEY)
     assert "\n" not in str(raised.value)

@@ -14,11 +14,10 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
-from trainer.tasks import squad_cache, squad_data
-from trainer.tasks.squad_data import Question
-from trainer.tasks.squad_features import Feature, features
+from trainer.tasks import squad_data
+from trainer.tasks.squad_data import Feature, Question, features
 
-QUESTIONS = squad_data.read("question_answering.train", str(Path(__file__).parent / "data" / "squad.json"))
+QUESTIONS = squad_data.read_questions("question_answering.train", str(Path(__file__).parent / "data" / "squad.json"))
 SHAPE = (48, 8, 12)
 
 
@@ -42,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(questions))
         return features(questions, *rest)
 
-    monkeypatch.setattr(squad_cache, "features", counted)
+    monkeypatch.setattr(squad_data, "features", counted)
     return calls
 
 
@@ -55,13 +54,13 @@ def assert_equal(found: list[Feature], expected: list[Feature]) -> None:
 
 
 def test_what_is_read_is_what_was_made(words: Any, made: list[int], tmp_path: Path) -> None:
-    found = [squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path) for _ in range(2)]
+    found = [squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path) for _ in range(2)]
     assert len(made) == 1
     for each in found:
         assert_equal(each, features(QUESTIONS, words, *SHAPE))
     words.model_input_names = ["input_ids", "attention_mask"]  # a model without token types
     for _ in range(2):
-        found = squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
+        found = squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
         assert all(each.kinds is None for each in found)
     assert len(made) == 2
 
@@ -70,19 +69,19 @@ def test_other_questions_and_other_lengths_are_made_anew(words: Any, made: list[
     changed = [dataclasses.replace(QUESTIONS[0], context=QUESTIONS[0].context + " End"), *QUESTIONS[1:]]
     for questions, shape in ((QUESTIONS, SHAPE), (changed, SHAPE), (QUESTIONS, (40, 8, 12)), (QUESTIONS, (48, 9, 12))):
         expected = features(questions, words, *shape)
-        assert_equal(squad_cache.kept_features(questions, words, *shape, tmp_path), expected)
+        assert_equal(squad_data.kept_features(questions, words, *shape, tmp_path), expected)
     assert len(made) == 4
 
 
 def test_a_damaged_file_is_replaced(
     words: Any, made: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
+    squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
     (path,) = tmp_path.glob("*.npz")
     content = bytearray(path.read_bytes())
     for damaged in (content[: len(content) // 2], b"", bytes(byte ^ 1 for byte in content)):
         path.write_bytes(damaged)
-        assert_equal(squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path), features(QUESTIONS, words, *SHAPE))
+        assert_equal(squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path), features(QUESTIONS, words, *SHAPE))
         assert "event=questions_damaged" in capsys.readouterr().out
     assert len(made) == 4
     assert path.read_bytes() == content
@@ -90,7 +89,7 @@ def test_a_damaged_file_is_replaced(
 
 def test_a_storage_that_refuses_costs_time_only(words: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("", "utf-8")
-    found = squad_cache.kept_features(QUESTIONS, words, *SHAPE, tmp_path / "file" / "questions")
+    found = squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path / "file" / "questions")
     assert_equal(found, features(QUESTIONS, words, *SHAPE))
     assert "event=questions_not_kept" in capsys.readouterr().out
 
@@ -103,12 +102,12 @@ def test_workers_that_start_together_make_them_once(
         time.sleep(0.5)
         return features(questions, *rest)
 
-    monkeypatch.setattr(squad_cache, "features", slow)
+    monkeypatch.setattr(squad_data, "features", slow)
     # Threads of the tokenizer that an earlier test began are gone in a fork, and would be waited for.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     context = multiprocessing.get_context("fork")
     arguments = (QUESTIONS, words, *SHAPE, tmp_path / "questions")
-    workers = [context.Process(target=squad_cache.kept_features, args=arguments) for _ in range(3)]
+    workers = [context.Process(target=squad_data.kept_features, args=arguments) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -13,8 +13,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO
 
 from trainer.data import hub
-from trainer.data.sources import Source
-from trainer.data.streams import chunks, line_number, lines, opened, reading
+from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import UserError
 

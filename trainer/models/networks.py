@@ -57,7 +57,7 @@ def load(weights: str, preset: str, vocabulary: int, length: int, tokenizer: Pat
     Raises UserError when there is none, or when it does not fit: another architecture, another size than `preset`
     ("weights" takes any), another vocabulary than the data's, fewer positions than `length`, another tokenizer.
     """
-    source = _source(weights)
+    source = locate(weights)
     config = _config(weights, source)
     _check(weights, config, preset, vocabulary, length)
     if tokenizer is not None and (Path(source) / tokenizer.name).is_file():
@@ -99,7 +99,7 @@ def flops_per_token(net: GPT2LMHeadModel, length: int) -> float:
     return 6.0 * parameters + 12.0 * net.config.n_layer * net.config.n_embd * length
 
 
-def _source(weights: str) -> str:
+def locate(weights: str) -> str:
     """What transformers is to open: a folder with config.json, or a name on the hub."""
     path = Path(weights).expanduser()
     if (path / "checkpoints").is_dir():

@@ -5,7 +5,10 @@ entropies, as in BERT (Devlin et al. 2018, arXiv 1810.04805, section 4.2). The l
 """
 
 import math
-from collections.abc import Callable
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +18,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainer import log
-from trainer.checkpoint.format import MANIFEST, list_checkpoints, load_weights, newest_checkpoint
+from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.files import write_json
-from trainer.models import memory
+from trainer.models import memory, networks
 from trainer.parallel.world import World
-from trainer.tasks.squad_cache import kept_features
-from trainer.tasks.squad_data import Question, read
-from trainer.tasks.squad_features import Batches, Feature, collate
-from trainer.tasks.squad_score import best_span, score
+from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
 from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
@@ -34,14 +34,16 @@ PREDICTIONS = "predictions.json"
 """In the run directory: the answer given to each question of the validation set, by id."""
 FEATURES = "questions"
 """In the run directory: the questions in tokens."""
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def build(config: Config) -> Work:
     """Raises UserError when the model or the questions are missing or unfit."""
     settings = config.question_answering
     tokenizer, net = network(config)
-    learn = read("question_answering.train", settings.train)
-    asked = read("question_answering.validation", settings.validation)
+    learn = read_questions("question_answering.train", settings.train)
+    asked = read_questions("question_answering.validation", settings.validation)
     if 0 < settings.validation_examples < len(asked):
         chosen = np.linspace(0, len(asked) - 1, settings.validation_examples).round().astype(int)
         asked = [asked[number] for number in chosen]
@@ -107,7 +109,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     name = config.model.weights
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
-    source = str(begun[-1]) if begun else _folder(name)
+    source = str(begun[-1]) if begun else networks.locate(name)
     torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -138,17 +140,6 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     if config.sequence_length > positions:
         raise UserError(f"sequence_length: {config.sequence_length} is longer than the {positions} positions of {name}")
     return tokenizer, net
-
-
-def _folder(name: str) -> str:
-    """A run or a checkpoint of ours stands for the model in it."""
-    path = Path(name)
-    if (path / "checkpoints").is_dir():
-        found = newest_checkpoint(path)
-        if found is None:
-            raise UserError(f"model.weights: the run {name} holds no checkpoint that verifies")
-        return str(found.path / "model")
-    return str(path / "model") if (path / MANIFEST).is_file() else name
 
 
 def flops_per_token(net: Any, length: int) -> float:
@@ -258,3 +249,45 @@ class Validation:
             silent = self._may_be_null and null[number] - value > self._settings.null_threshold
             self.answers[question.id] = "" if silent else question.context[first:last]
         self.figures = score(self._questions, self.answers)
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation, articles and superfluous white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, truth: str) -> float:
+    return float(normalised(answer) == normalised(truth))
+
+
+def f1(answer: str, truth: str) -> float:
+    """Harmonic mean of precision and recall of the words; 1 or 0 where one of both is empty (version 2)."""
+    ours, theirs = normalised(answer).split(), normalised(truth).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def score(questions: list[Question], answers: Mapping[str, str]) -> dict[str, float]:
+    """Percentages over all questions, each judged by the accepted answer that fits best."""
+    matches = [max(exact_match(answers[each.id], truth) for truth in each.answers or ("",)) for each in questions]
+    overlaps = [max(f1(answers[each.id], truth) for truth in each.answers or ("",)) for each in questions]
+    return {"exact_match": 100 * sum(matches) / len(matches), "f1": 100 * sum(overlaps) / len(overlaps)}
+
+
+def best_span(starts: np.ndarray, ends: np.ndarray, allowed: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """The best start + end score and its first and last token, over spans of at most `longest` allowed tokens.
+
+    All of them, not the best twenty of each. Arrays of one window: scores float [length], allowed bool [length], a run
+    of tokens without a gap.
+    """
+    places = np.flatnonzero(allowed)
+    if len(places) == 0:
+        return -np.inf, 0, 0
+    first, last = starts[places], ends[places]
+    sums = first[:, None] + last[None, :]
+    distance = np.arange(len(places))[None, :] - np.arange(len(places))[:, None]
+    sums[(distance < 0) | (distance >= longest)] = -np.inf
+    start, end = divmod(int(sums.argmax()), len(places))
+    return float(sums[start, end]), int(places[start]), int(places[end])

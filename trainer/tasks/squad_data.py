@@ -1,18 +1,38 @@
-"""Questions about texts in SQuAD's format: versions 1.1 and 2, a JSON file at any URL or a dataset of the hub.
+"""Questions about texts: read in SQuAD's format, cut into windows of tokens, kept in the run directory, batched.
 
-Rajpurkar et al. 2016 (arXiv 1606.05250) and 2018 (arXiv 1806.03822): data -> paragraphs -> context and qas -> question,
-answers with text and answer_start, and in version 2 is_impossible.
+The format has versions 1.1 and 2 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): data -> paragraphs -> context and
+qas -> question, answers with text and answer_start, and in version 2 is_impossible. A text that does not fit one window
+stands in several that overlap.
+
+SQuAD takes a processor a minute to tokenise and a second to read back: a restart and the other workers read what one
+has made. The file is named by what it was made of: changed questions, another tokenizer or other lengths make another.
 """
 
+import contextlib
+import fcntl
+import hashlib
 import json
+import os
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trainer import log
 from trainer.data import hub, sources
-from trainer.data.streams import opened
+from trainer.data.batches import order
 from trainer.errors import UserError
+from trainer.files import fsync
+
+ALIGNMENT = 32
+"""Micro-batches are padded to a multiple of this, so that few different lengths occur."""
+ENCODED = 256
+"""Questions encoded in one call."""
+FORMAT = 1
+"""Raise it when features() makes something else of the same questions."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,7 @@ class Question:
     """Where each begins in the context, in characters."""
 
 
-def read(key: str, spec: str) -> list[Question]:
+def read_questions(key: str, spec: str) -> list[Question]:
     """The questions that `spec` names; `key` is the setting, for messages. Raises UserError."""
     found: list[Question] = []
     misplaced = 0
@@ -61,7 +81,7 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     try:
         (source,) = sources.find([spec])
-        with opened(source) as (file, _):
+        with sources.opened(source) as (file, _):
             content = file.read()
         document = json.loads(content)
     except UserError as error:
@@ -86,3 +106,180 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (KeyError, TypeError, AttributeError) as error:
             cause = f"{type(error).__name__}: {error}"
             raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause})") from None
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One window."""
+
+    question: int
+    """Its number among the questions."""
+    ids: np.ndarray
+    """int32 [length], without padding."""
+    kinds: np.ndarray | None
+    """token_type_ids of the same shape, for models that have them."""
+    spans: np.ndarray
+    """int32 [length, 2]: first and last character + 1 of each token in the text; (-1, -1) for other tokens."""
+    start: int
+    """First token of the answer; 0 (the first token of the window) when it is not in the window."""
+    end: int
+
+
+def features(
+    questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int
+) -> list[Feature]:
+    """The windows of all questions, in order. The answer to learn is the first."""
+    made: list[Feature] = []
+    for first in range(0, len(questions), ENCODED):
+        batch = questions[first : first + ENCODED]
+        asked = [_cut(each.question.strip(), tokenizer, question_tokens) for each in batch]
+        encoded = tokenizer(
+            asked,
+            [each.context for each in batch],
+            truncation="only_second",
+            max_length=length,
+            stride=stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+        )
+        owners = encoded["overflow_to_sample_mapping"]
+        for row, owner in enumerate(owners):
+            kinds = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
+            spans = np.array(encoded["offset_mapping"][row], dtype=np.int32)
+            spans[[place != 1 for place in encoded.sequence_ids(row)]] = -1
+            ids = np.array(encoded["input_ids"][row], dtype=np.int32)
+            start, end = _answer(batch[owner], spans)
+            kinds = None if kinds is None else np.array(kinds, dtype=np.int32)
+            made.append(Feature(first + owner, ids, kinds, spans, start, end))
+    return made
+
+
+def _cut(question: str, tokenizer: Any, most: int) -> str:
+    spans = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    return question if len(spans) <= most else question[: spans[most - 1][1]]
+
+
+def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
+    """First and last token of the first answer, or (0, 0) when the window does not hold all of it."""
+    if not question.answers:
+        return 0, 0
+    begin, end = question.starts[0], question.starts[0] + len(question.answers[0])
+    inside = (spans[:, 0] >= 0) & (spans[:, 1] > begin) & (spans[:, 0] < end)
+    tokens = np.flatnonzero(inside)
+    if len(tokens) == 0 or spans[tokens[0], 0] > begin or spans[tokens[-1], 1] < end:
+        return 0, 0
+    return int(tokens[0]), int(tokens[-1])
+
+
+def kept_features(
+    questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int, folder: Path
+) -> list[Feature]:
+    """features(), read from `folder` where some worker has made them before. A storage that refuses costs time only."""
+    shape = (length, stride, question_tokens)
+    path = folder / f"{_digest(questions, tokenizer, shape)}.npz"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(path):
+            if (found := _read_kept(path)) is not None:
+                return found
+            made = features(questions, tokenizer, *shape)
+            _write_kept(path, made)
+            return made
+    except OSError as error:
+        log.event("questions_not_kept", folder=str(folder), reason=repr(error.strerror), action="'training goes on'")
+        return features(questions, tokenizer, *shape)
+
+
+def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, int]) -> str:
+    asked = [(each.question, each.context, each.answers[:1], each.starts[:1]) for each in questions]
+    words = json.loads(tokenizer.backend_tokenizer.to_str())
+    del words["truncation"], words["padding"]  # what the latest call asked for
+    names = (tokenizer.model_input_names, tokenizer.padding_side, tokenizer.truncation_side)
+    content = json.dumps([FORMAT, shape, names, words, asked])
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """One worker at a time, so that the others wait for the first instead of doing the same. A killed one lets go.
+
+    Storage without locks lets all of them in: each then writes the same file under a name of its own.
+    """
+    with open(path.with_suffix(".lock"), "w", encoding="utf-8") as file:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_kept(path: Path, made: list[Feature]) -> None:
+    """All windows end to end. Raises OSError."""
+    arrays = {
+        "lengths": np.array([len(each.ids) for each in made], np.int32),
+        "places": np.array([(each.question, each.start, each.end) for each in made], np.int32),
+        "ids": np.concatenate([each.ids for each in made]),
+        "spans": np.concatenate([each.spans for each in made]),
+    }
+    kinds = [each.kinds for each in made if each.kinds is not None]
+    if kinds:
+        arrays["kinds"] = np.concatenate(kinds).astype(np.uint8)
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+        fsync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_kept(path: Path) -> list[Feature] | None:
+    """None when there is no such file, or a damaged one: the archive has checksums."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        cuts = np.cumsum(arrays["lengths"])[:-1]
+        ids, spans = np.split(arrays["ids"], cuts), np.split(arrays["spans"], cuts)
+        kinds = np.split(arrays["kinds"].astype(np.int32), cuts) if "kinds" in arrays else [None] * len(ids)
+        rows = zip(arrays["places"].tolist(), ids, kinds, spans, strict=True)
+        return [Feature(place[0], words, kind, span, place[1], place[2]) for place, words, kind, span in rows]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        log.event("questions_damaged", file=str(path), reason=repr(str(error)), action="'made anew'")
+        return None
+
+
+def collate(chosen: list[Feature], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:
+    """int64 ids, mask and kinds [windows, length], starts and ends [windows]. `length`: None for as few as fit."""
+    longest = max(len(feature.ids) for feature in chosen)
+    width = length or -(-longest // ALIGNMENT) * ALIGNMENT
+    ids = np.full((len(chosen), width), padding, dtype=np.int64)
+    mask, kinds = np.zeros_like(ids), np.zeros_like(ids)
+    for row, feature in enumerate(chosen):
+        ids[row, : len(feature.ids)] = feature.ids
+        mask[row, : len(feature.ids)] = 1
+        if feature.kinds is not None:
+            kinds[row, : len(feature.ids)] = feature.kinds
+    starts, ends = (np.array([getattr(each, name) for each in chosen], dtype=np.int64) for name in ("start", "end"))
+    return ids, mask, kinds, starts, ends
+
+
+class Batches:
+    """Micro-batches of windows: each window once an epoch, in an order that (seed, step) gives."""
+
+    def __init__(
+        self, made: list[Feature], micro_batch: int, per_step: int, seed: int, padding: int, length: int | None
+    ) -> None:
+        self._features, self._micro_batch, self._seed = made, micro_batch, seed
+        self._padding, self._length = padding, length
+        self.per_step = per_step
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        first = (step * self.per_step + number) * self._micro_batch
+        places = np.arange(first, first + self._micro_batch, dtype=np.uint64)
+        chosen = [self._features[index] for index in order(places, len(self._features), self._seed)]
+        return collate(chosen, self._padding, self._length)
+
+    def epoch(self, step: int) -> float:
+        return step * self.per_step * self._micro_batch / len(self._features)

@@ -238,7 +238,7 @@ def test_a_model_that_cannot_be_fetched_is_one_line(tmp_path: Path) -> None:
 
 
 def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
-    from trainer.tasks.squad_data import read
+    from trainer.tasks.squad_data import read_questions
 
     answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
     unanswered = {"id": "2", "question": "Why?", "is_impossible": True, "answers": []}
@@ -249,7 +249,8 @@ def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -
     arguments = ["--questions", *sources, "--output", str(tmp_path / "out")]
     assert fetch.main(arguments) == 0
     for split, source in zip(("train", "validation"), sources, strict=True):
-        assert read("train", str(tmp_path / "out" / f"{split}.json")) == read("train", source)
+        kept = str(tmp_path / "out" / f"{split}.json")
+        assert read_questions("train", kept) == read_questions("train", source)
     (tmp_path / "train.json").unlink()
     assert fetch.main(arguments) == 0, "what is there is not fetched again"
     assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2
