@@ -52,7 +52,7 @@ RUN_BY = {
     r"pulumi (up|preview|destroy|config set) --stack local": E2E,
     r"pulumi stack init": "tests/e2e/cloud_stack.py",
     r"pulumi config set --stack (gcp|aws)-": "tests/infra/test_runbook.py::test_every_key_exists",
-    r"python -m trainer\.prepare": "tests/trainer/test_prepare.py",
+    r"python -m trainer\.prepare": "tests/trainer/data/test_prepare.py",
     r"python -m trainer\.(train|sample|evaluate|export|report) ": TRAINER_DOCS,
     r"torchrun .*--rdzv-backend etcd-v3": "tests/trainer/elastic/test_rendezvous.py",
     r"\.venv/bin/python -m pytest ": PIPELINE,

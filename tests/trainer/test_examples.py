@@ -14,7 +14,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer.conftest import ROOT, Workers, losses
-from tests.trainer.test_squad import QUESTIONS, encoder
+from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer.config import schema as config
 from trainer.config import values as config_values
 from trainer.errors import UserError

@@ -12,7 +12,7 @@ h heads; V: vocabulary, padded; n: tokens of the pass.
 | 6 w, attention 4 w, MLP 16 w, in bf16 but the first; statistics of both         |                              |
 | on the way back: gradients of one layer, first and last hidden state            | 40 n w                       |
 
-The fourth row is counted from what autograd keeps without the compiler (tests/trainer/test_memory.py does it on a CPU);
+The fourth row is counted from what autograd keeps without the compiler (tests/trainer/models/test_memory.py does it);
 with it less is kept. DeepSpeed divides the first among its workers; here it counts whole, as one worker may be left.
 """
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Feature, Question, features
 
-QUESTIONS = squad_data.read_questions("question_answering.train", str(Path(__file__).parent / "data" / "squad.json"))
+QUESTIONS = squad_data.read_questions("question_answering.train", str(Path(__file__).parent / "squad.json"))
 SHAPE = (48, 8, 12)
 
 

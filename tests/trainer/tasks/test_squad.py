@@ -23,7 +23,7 @@ from trainer.tasks import squad, squad_data
 from trainer.tasks.squad import best_span, exact_match, f1, score
 from trainer.tasks.squad_data import Batches, Feature, Question, collate, features
 
-QUESTIONS = Path(__file__).parent / "data" / "squad.json"
+QUESTIONS = Path(__file__).parent / "squad.json"
 KEY = "question_answering.train"
 
 
@@ -313,5 +313,6 @@ def test_bad_settings_are_told(
     assert "model.weights: missing" in refusal(model__weights="")
     assert "question_answering.train: missing" in refusal(question_answering__train="")
     assert "longer than the 80 positions" in refusal(sequence_length=96, tokens_per_step=960)
-    assert "cannot be read as an encoder" in refusal(model__weights=dataset)
+    assert "holds no config.json" in refusal(model__weights=dataset)
+    assert "cannot be read as an encoder" in refusal(model__weights="nobody/nothing")
     assert "leaves no room" in refusal(question_answering__document_stride=60)

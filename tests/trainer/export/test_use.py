@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
-from tests.trainer.test_squad import QUESTIONS, encoder
+from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.export import __main__ as export
 
