@@ -69,47 +69,32 @@ def test_a_second_up_changes_nothing(a100: CloudStack) -> None:
     assert a100.preview() == {}
 
 
-def test_resizing_a_pool_updates_it(a100: CloudStack) -> None:
-    a100.configure(nodes={"max": 8})
+@pytest.mark.parametrize(
+    ("change", "replaces", "updates"),
+    [
+        ({"nodes": {"max": 8}}, set(), {POOL}),
+        ({"nodes": {"machineType": "a2-highgpu-4g", "localSsds": 4}}, {POOL, *JOB}, set()),
+        # A pod on a Spot node gets less time to leave.
+        ({"nodes": {"consumption": "spot"}}, {POOL, *JOB}, set()),
+        ({"training": {"steps": 30_000}}, JOB, set()),
+        # While they train.
+        ({"workers": {"count": 1}}, set(), set()),
+        ({"storage": {"sizeGib": 2000}}, set(), {DISK}),
+    ],
+    ids=str,
+)
+def test_a_change_updates_and_replaces_no_more_than_it_must(
+    a100: CloudStack, change: dict[str, dict[str, object]], replaces: set[str], updates: set[str]
+) -> None:
+    a100.configure(**change)
     plan = a100.preview()
-    assert plan.get("update") == {POOL}
-    assert replaced(plan) == set()
-
-
-def test_other_accelerators_replace_the_pool_and_the_job_alone(a100: CloudStack) -> None:
-    a100.configure(nodes={"machineType": "a2-highgpu-4g", "localSsds": 4})
-    plan = a100.preview()
-    assert replaced(plan) == {POOL, *JOB}
-    assert of_cloud(plan.get("update", set())) == set()
-
-
-def test_spot_replaces_the_pool_alone(a100: CloudStack) -> None:
-    a100.configure(nodes={"consumption": "spot"})
-    plan = a100.preview()
-    assert of_cloud(replaced(plan) | plan.get("update", set())) == {POOL}
-
-
-def test_another_training_replaces_the_job_alone(a100: CloudStack) -> None:
-    a100.configure(training={"steps": 30_000})
-    plan = a100.preview()
-    assert replaced(plan) == JOB
-    assert set().union(*plan.values()) == JOB
-
-
-def test_the_number_of_workers_changes_while_they_train(a100: CloudStack) -> None:
-    a100.configure(workers={"count": 1})
-    plan = a100.preview()
-    assert replaced(plan) == set()
-    assert "kubernetes:batch/v1:JobPatch training-size" in plan["update"]
-    assert of_cloud(plan["update"]) == set()
-
-
-def test_a_larger_disk_grows_in_place(a100: CloudStack) -> None:
-    a100.configure(storage={"sizeGib": 2000})
-    plan = a100.preview()
-    assert DISK in plan["update"]
-    assert replaced(plan) == set()
-    assert "delete" not in plan
+    assert replaced(plan) == replaces
+    assert of_cloud(plan.get("update", set())) == updates
+    assert of_cloud(plan.get("delete", set())) == set()
+    if "workers" in change:
+        assert "kubernetes:batch/v1:JobPatch training-size" in plan["update"]
+    if "training" in change:
+        assert set().union(*plan.values()) == JOB
 
 
 @pytest.mark.parametrize("change", [{"sizeGib": 500}, {"diskType": "pd-standard"}])
@@ -149,18 +134,21 @@ def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> Non
     assert secrets == {"kubernetes:core/v1:Secret compile-key"}
 
 
-def test_another_c3_machine_changes_the_pool_in_place(c3: CloudStack) -> None:
-    """GKE moves a pool to another machine type node by node; the pods ask for more, so the Job is another one."""
-    c3.configure(nodes={"machineType": "c3-standard-22"})
+@pytest.mark.parametrize(
+    ("nodes", "replaces", "updates"),
+    [
+        # GKE moves a pool to another machine type node by node; the pods ask for more, so the Job is another one.
+        ({"machineType": "c3-standard-22"}, JOB, {POOL}),
+        # Hyper-threads off.
+        ({"threadsPerCore": 1}, {POOL, *JOB}, set()),
+    ],
+    ids=str,
+)
+def test_other_c3_machines(c3: CloudStack, nodes: dict[str, object], replaces: set[str], updates: set[str]) -> None:
+    c3.configure(nodes=nodes)
     plan = c3.preview()
-    assert of_cloud(plan["update"]) == {POOL}
-    assert replaced(plan) == JOB
-
-
-def test_hyperthreads_off_replaces_the_pool_and_the_job(c3: CloudStack) -> None:
-    c3.configure(nodes={"threadsPerCore": 1})
-    plan = c3.preview()
-    assert replaced(plan) == {POOL, *JOB}
+    assert replaced(plan) == replaces
+    assert of_cloud(plan.get("update", set())) == updates
 
 
 def test_destroy_leaves_nothing_that_costs(c3_up: CloudStack) -> None:
@@ -202,22 +190,15 @@ def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPat
     assert smoke.existing() == set()
 
 
-def test_the_pools_of_a_fallback_and_their_class_come_and_go(fresh: CloudStack) -> None:
-    fresh.configure(nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]})
+def test_a_fallbacks_pools_and_the_grant_of_own_buckets_come_and_go(fresh: CloudStack) -> None:
+    nodes = {"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]}
+    fresh.configure(nodes=nodes, dataset={"input": ["gs://my-texts/books"]})
     fresh.up()
     assert fresh.preview() == {}
     made = fresh.existing()
     assert {f"{POOL}-on-demand", POOL, "kubernetes:cloud.google.com/v1:ComputeClass workers"} <= made
-    fresh.destroy()
-    assert fresh.existing() == set()
-
-
-def test_own_buckets_are_read_and_the_grant_goes_with_the_stack(fresh: CloudStack) -> None:
-    fresh.configure(dataset={"input": ["gs://my-texts/books"]})
-    fresh.up()
     (grant,) = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":BucketIAMMember")]
     assert "/subject/ns/trainyard/sa/dataset" in grant.inputs["member"]
-    assert fresh.preview() == {}
     fresh.destroy()
     assert fresh.existing() == set()
 
