@@ -102,9 +102,7 @@ def is_local(stack: str) -> bool:
 
 
 def enter_local() -> None:
-    """Take over the local node's programs, backend and kubeconfig, unless a backend is chosen."""
-    if os.environ.get("PULUMI_BACKEND_URL"):
-        return
+    """Take over the local node's programs, backend and kubeconfig."""
     from local import environment
 
     environment.prepare()
