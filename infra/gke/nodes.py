@@ -135,6 +135,36 @@ def _worker_pool(
     )
 
 
+def order_pools(
+    config: StackConfig, provider: k8s.Provider, cluster: gcp.container.Cluster, parent: pulumi.Resource
+) -> tuple[pulumi.Resource, ...]:
+    """The class that pods of the training ask for; nothing where the nodes come in one way.
+
+    GKE's autoscaler takes the first of its pools that can grow, and leaves one that has just failed alone for some
+    minutes. It holds for pools that we make, without auto-creation, if each has the class's label and taint
+    (cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes, GKE 1.30.3 and newer). A flex-start
+    pool gives up after 15 minutes and passes on (GoogleCloudPlatform/cluster-autoscaler 7d25050,
+    DefaultFlexStartCapacityCheckWaitTime). Within a pool the autoscaler takes whichever zone has machines (location
+    policy ANY). All read 2026-11-22.
+    """
+    if len(kinds(config)) == 1:
+        return ()
+    return (
+        k8s.apiextensions.CustomResource(
+            "workers",
+            api_version="cloud.google.com/v1",
+            kind="ComputeClass",
+            metadata=k8s.meta.v1.ObjectMetaArgs(name=CLASS),
+            spec={
+                "priorities": [{"nodepools": [pool_name(config, kind)]} for kind in kinds(config)],
+                # Said, because the default has changed with 1.33: no node of another machine type.
+                "whenUnsatisfiable": "DoNotScaleUp",
+            },
+            opts=pulumi.ResourceOptions(parent=parent, provider=provider, deleted_with=cluster),
+        ),
+    )
+
+
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker pool as pods see it."""
     pool, machine = config.section(NodesConfig), config.machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.bill import Rate
 from infra.machine import Machine
@@ -36,10 +37,12 @@ class Region:
     disk: dict[str, float]
 
 
-REGIONS = {
-    region: Region(**{key: Rate(*price) if isinstance(price, list) else price for key, price in found.items()})
-    for region, found in _TABLE["regions"].items()
-}
+def _region(found: dict[str, Any]) -> Region:
+    prices: dict[str, Any] = {key: Rate(*it) if isinstance(it, list) else it for key, it in found.items()}
+    return Region(**prices)
+
+
+REGIONS = {region: _region(found) for region, found in _TABLE["regions"].items()}
 
 
 def of_machine(region: str, machine: Machine) -> Rate | None:

@@ -17,7 +17,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
-from infra.gke import capacity, cluster, identity, network, nodes, offered, registry, services, storage
+from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
 from infra.gke.scope import Scope, provider
 from infra.gke.section import GkeConfig
 
@@ -58,11 +58,12 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         # Objects come after nodes to run on, and go before them.
         opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers]),
     )
+    order = nodes.order_pools(config, kubernetes, control_plane, component)
     component.register_outputs({"name": control_plane.name})
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=replace(nodes.as_scheduled(config), after=capacity.order(config, kubernetes, control_plane, component)),
+        workers=replace(nodes.as_scheduled(config), after=order),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

@@ -1,7 +1,7 @@
 """What a stack on AWS needs: an account, an open region, a supported version, machines in the zones, quota, rights.
 
 Everything is asked of AWS's APIs with the credentials that the provider would use; what cannot be asked is said, and
-the rest goes on. The longer checks are in machines.py, quota.py, rights.py and leftovers.py.
+the rest goes on. The longer checks are in machines.py, quota.py and leftovers.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.eks.doctor import leftovers, machines, quota, rights
+from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
 from infra.eks.section import EksConfig
+from infra.needs import features
 from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
@@ -56,7 +57,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     yield from machines.checks(amazon, eks, config.section(NodesConfig))
     yield from _file_system(amazon, config, stack)
     yield from quota.checks(amazon, config, stack)
-    yield from rights.checks(amazon)
+    yield from rights(amazon)
     yield from leftovers.checks(amazon, config, stack)
     yield from _reached(eks, stack)
 
@@ -226,3 +227,54 @@ def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
             f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
             f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[0]' {mine}/{mine.max_prefixlen}",
         )
+
+
+def permissions() -> dict[str, str]:
+    """Action -> a policy of AWS's that allows it, for all that a stack may make and delete (infra/eks/needs.yaml).
+
+    Rights to delete are what is missing most often, and it is found out when the bill goes on.
+    """
+    return {action: policy for feature in features("eks").values() for action, policy in feature.permissions.items()}
+
+
+def rights(amazon: Amazon) -> Iterator[Finding]:
+    """Whether the caller may do what `pulumi up` and `pulumi destroy` do: IAM is asked to simulate it."""
+    if amazon.identity.endswith(":root"):
+        yield ok("rights", "the root user has all")
+        return
+    policies = permissions()
+    actions = sorted(policies)
+    try:
+        answer = amazon.ask(
+            "iam", "simulate_principal_policy", home=True, PolicySourceArn=_principal(amazon), ActionNames=actions
+        )
+    except NoAnswer as reason:
+        yield unchecked("rights", str(reason))
+        return
+    missing = [item["EvalActionName"] for item in answer["EvaluationResults"] if item["EvalDecision"] != "allowed"]
+    if missing:
+        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        allowing = " and ".join(sorted({policies[action] for action in missing}))
+        yield problem(
+            "rights",
+            f"{shown} missing for {amazon.identity}",
+            "aws iam attach-role-policy --role-name ROLE --policy-arn arn:aws:iam::aws:policy/"
+            f"{allowing}   # by an administrator, see docs/aws.md",
+        )
+    else:
+        yield ok(
+            "rights", f"all {len(actions)} that were asked for; conditions and organisation policies are not simulated"
+        )
+
+
+def _principal(amazon: Amazon) -> str:
+    """The user or role whose policies count; a session of a role has none of its own.
+
+    Raises:
+        NoAnswer: the role of a session is not to be seen.
+    """
+    # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION; the role's own ARN may have a path, so IAM is asked for it.
+    kind, _, rest = amazon.identity.rpartition(":")[2].partition("/")
+    if kind != "assumed-role":
+        return amazon.identity
+    return amazon.ask("iam", "get_role", home=True, RoleName=rest.split("/")[0])["Role"]["Arn"]

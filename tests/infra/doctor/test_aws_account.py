@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSResponse
 
 from cli.__main__ import main
 from infra.doctor.finding import Finding
-from infra.eks.doctor import aws_client, machines, rights
+from infra.eks.doctor import aws_client, checks, machines
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.section import EksConfig
 from infra.needs import shown
@@ -81,7 +81,7 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
 
 def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
     cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet"}
-    assert only(problems(rights.checks(here))).text.startswith("ec2:DeleteSubnet, eks:DeleteCluster missing for arn:")
+    assert only(problems(checks.rights(here))).text.startswith("ec2:DeleteSubnet, eks:DeleteCluster missing for arn:")
 
 
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_SESSION_TOKEN", taken["SessionToken"])
     here = connect(REGION, cloud.session)
     assert here.identity.endswith(":assumed-role/builder/me")
-    assert [item.level for item in rights.checks(here)] == ["ok"]
+    assert [item.level for item in checks.rights(here)] == ["ok"]
     assert cloud.simulated == "arn:aws:iam::123456789012:role/team/builder"
 
 
