@@ -71,7 +71,6 @@ lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and 
 
 docs: .venv/dev.stamp  ## write the pictures and tables of README and docs/ anew from the code
 	$(TRAINYARD) docs
-	$(PY) -m trainer.reference
 
 snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
 	$(TRAINYARD) snapshot --update

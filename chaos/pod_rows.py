@@ -31,20 +31,19 @@ STACK: dict[str, Any] = {
     "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
     "tensorboard": {"enabled": False},
     "training": {
-        "model": "tiny",
+        "model": {"preset": "tiny"},
         # More than there is time for: the training is there until it is destroyed.
         "steps": 100_000,
         "tokensPerStep": 384,
         "sequenceLength": 64,
         "microBatch": 1,
         "precision": "fp32",
-        "metricsEvery": 1,
         "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
         # A measurement after each step makes the time pass, and changes nothing: the undisturbed run does without, and
         # has soon made as many steps.
-        "evaluation": {"every": 1, "batches": 24},
+        "evaluation": {"every": 1, "batches": 24, "sampleTokens": 4},
         "checkpoint": {"everySteps": PERIOD},
-        "settings": {"evaluation.sample_tokens": 4, "metrics.tensorboard": False},
+        "metrics": {"every": 1, "tensorboard": False},
     },
 }
 

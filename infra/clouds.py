@@ -21,7 +21,7 @@ from infra.config import Rule, StackConfig, shared_sections
 from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig
 from infra.machine import Machine
-from infra.sections import Section
+from trainer.config.section import Section
 
 if TYPE_CHECKING:
     from infra.bill import Estimate

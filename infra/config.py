@@ -8,20 +8,20 @@ from typing import TypeVar, get_type_hints
 
 from infra.machine import Machine
 from infra.sections import (
-    AnsweringConfig,
     CheckConfig,
     ClusterConfig,
     DatasetConfig,
     ImageConfig,
+    JobConfig,
     NodesConfig,
     RendezvousConfig,
     SecretsConfig,
-    Section,
     StorageConfig,
     TensorBoardConfig,
-    TrainingConfig,
     WorkersConfig,
 )
+from trainer.config.schema import Config as TrainingConfig
+from trainer.config.section import Section
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -48,8 +48,8 @@ class StackConfig:
     """The text to train on."""
     training: TrainingConfig
     """What is trained, and how."""
-    answering: AnsweringConfig
-    """The training of task question_answering: the defaults are BERT large on SQuAD 1.1."""
+    job: JobConfig
+    """The Job that trains."""
     check: CheckConfig
     """A measurement of the nodes before the training."""
     tensorboard: TensorBoardConfig

@@ -21,7 +21,7 @@ from infra.clouds import CLOUDS, volume_kind
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load
-from infra.sections import Section
+from trainer.config.section import Section
 
 TYPE = "trainyard:infra:Built"
 #: The engine's own function that reads a state; it needs neither a provider nor set-up, whatever the backend.
@@ -145,8 +145,14 @@ def _lost(key: str, built: Mapping[str, Any]) -> str:
 
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
-    found = table()["keys"][key]
+    found = said(key)
     return found if isinstance(found, str) else found.get(volume) or found.get(kind, "")
+
+
+def said(key: str) -> str | dict[str, str]:
+    """What infra/live.yaml says of a key, or of all keys of its section."""
+    keys = table()["keys"]
+    return keys.get(key) or keys[key.partition(".")[0]]
 
 
 def _replaced(said: str) -> list[str]:

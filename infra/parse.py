@@ -7,20 +7,21 @@ held to every rule; problems come as one line each: `path: what is wrong; what i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic.alias_generators import to_camel
 
 from infra.clouds import CLOUDS, sections, storage_kinds
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
 from infra.machine import for_pods
 from infra.names import unfit
 from infra.rules import RULES
-from infra.sections import ClusterConfig, NodesConfig, Section
+from infra.sections import ClusterConfig, NodesConfig
+from trainer.config.schema import Config as TrainingConfig
+from trainer.config.schema import checked
+from trainer.config.section import Problems, Section, validated
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
@@ -32,19 +33,22 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     Raises:
         ConfigError: with all problems of the stack.
     """
-    known = sections()
-    problems = [_unknown(key, list(known), key) for key in values.keys() - known.keys()]
+    known, problems = sections(), []
+    for key in sorted(values.keys() - known.keys()):
+        wrong = Problems(renamed=RENAMED)
+        if not wrong.tell_former((key,), values[key]):
+            wrong.tell_unknown((key,), list(known))
+        problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
         given = values.get(key) or {}
         if not given and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
-        try:
-            parsed[key] = section.model_validate(given)
-        except ValidationError as error:
-            parsed[key] = Mistaken()
-            problems += [_describe(section, key, detail) for detail in error.errors()]
+        wrong = Problems(to_camel, key, RENAMED, FORMS)
+        found = checked(given, wrong) if section is TrainingConfig else validated(section, given, wrong)
+        parsed[key] = Mistaken() if wrong.lines else found
+        problems += wrong.lines
     for key, allowed in (("cluster", list(CLOUDS)), ("storage", storage_kinds())):
         if isinstance(parsed[key], Section) and parsed[key].kind not in (None, *allowed):
             given = parsed[key].kind
@@ -94,7 +98,7 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
         return replace(config, node_machine=machines.get(config.section(NodesConfig).machine_type))
 
     complete = CLOUDS[kind].complete if kind else lambda config: config
-    for step in (name_cluster, _exchange_training, find_machine, complete, _fill_nodes):
+    for step in (name_cluster, _exchange_text, find_machine, complete, _fill_nodes):
         try:
             config = step(config)
         except Unreadable:
@@ -118,56 +122,17 @@ def _fill_nodes(config: StackConfig) -> StackConfig:
     return replace(config, workers=workers.model_copy(update=update))
 
 
-def _exchange_training(config: StackConfig) -> StackConfig:
-    """One key, training.task, exchanges the whole training."""
-    training, answering = config.training, config.answering
-    if training.task != "question_answering":
+def _exchange_text(config: StackConfig) -> StackConfig:
+    """One key, training.task, exchanges the text as well: the Job fetches questions."""
+    if config.training.task != "question_answering":
         return config
-    rate = {"learning_rate": answering.learning_rate, "warmup_steps": 0, "schedule": "linear", "weight_decay": 0.0}
-    shape = {
-        "weights": answering.weights,
-        "steps": answering.steps,
-        "tokens_per_step": answering.tokens_per_step,
-        "sequence_length": answering.sequence_length,
-        "micro_batch": answering.micro_batch,
-        "optimizer": training.optimizer.model_copy(update=rate),
-        "evaluation": training.evaluation.model_copy(update={"every": answering.evaluate_every}),
-    }
-    dataset = config.dataset.model_copy(update={"name": "questions", "input": answering.data})
-    return replace(config, training=training.model_copy(update=shape), dataset=dataset)
-
-
-def _describe(section: type[Section], prefix: str, detail: ErrorDetails) -> str:
-    """One line for one of pydantic's errors, in the words of a stack file."""
-    path = ".".join([prefix, *(str(part) for part in detail["loc"])])
-    given, context = detail.get("input"), detail.get("ctx", {})
-    if prefix == "secrets":
-        given = "(secret)"
-    match detail["type"]:
-        case "extra_forbidden":
-            owner = section
-            for part in detail["loc"][:-1]:
-                owner = _field(owner, str(part)) or owner
-            keys = [field.alias or name for name, field in owner.model_fields.items()]
-            return _unknown(str(detail["loc"][-1]), keys, path)
-        case "missing":
-            return f"{path}: missing; set it with `pulumi config set --path {path} VALUE`"
-        case "literal_error":
-            return f"{path}: '{given}' is not known; allowed: {context['expected'].replace(' or ', ', ')}"
-        case "string_pattern_mismatch":
-            key = ".".join(part for part in path.split(".") if not part.isdigit())
-            return f"{path}: '{given}' {PATTERNS.get(key, PATTERNS[''])}"
-        case "model_type" | "model_attributes_type":
-            return f"{path}: {given!r} is not a section; give it as keys and values"
-        case "value_error":
-            return f"{path}: {context['error']}"
-        case _:
-            rule = detail["msg"].removeprefix("Input ").removeprefix("should be ")
-            return f"{path}: {given!r} is not allowed; must be {rule[:1].lower()}{rule[1:]}"
+    asked = config.training.question_answering
+    sources = tuple(dict.fromkeys((asked.train, asked.validation)))
+    return replace(config, dataset=config.dataset.model_copy(update={"name": "questions", "input": sources}))
 
 
 #: What to say about text of the wrong form: by path, and for names.
-PATTERNS = {
+FORMS = {
     "": "is not a name; allowed: lower-case letters, digits, '-' inside; at most 40",
     "gke.project": "is not a project id; `gcloud projects list` shows yours (the id, not the name or the number)",
     "gke.zone": "is not a zone; give one such as us-central1-a, with the letter",
@@ -179,19 +144,24 @@ PATTERNS = {
     "gke.noUpgradesSince": "is not a time in UTC; give one such as 2026-11-01T00:00:00Z",
 }
 
-
-def _unknown(key: str, keys: list[str], path: str) -> str:
-    close = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(keys)}"
-    return f"{path}: unknown key; {hint}"
-
-
-def _field(section: type[Section], alias: str) -> type[Section] | None:
-    for name, field in section.model_fields.items():
-        if (
-            alias in (name, field.alias)
-            and isinstance(field.annotation, type)
-            and issubclass(field.annotation, Section)
-        ):
-            return field.annotation
-    return None
+#: Keys of stack files by their former names.
+RENAMED = {
+    "training.name": "job.name",
+    "training.runtime": "job.runtime",
+    "training.maxHours": "job.maxHours",
+    "training.model": "training.model.preset",
+    "training.weights": "training.model.weights",
+    "training.engine": "training.engine.name",
+    "training.zeroStage": "training.engine.zeroStage",
+    "training.seed": "training.run.seed",
+    "training.metricsEvery": "training.metrics.every",
+    "training.settings": "training itself, such as training.compile for train.compile",
+    "answering.data": "training.questionAnswering.train and .validation",
+    "answering.weights": "training.model.weights",
+    "answering.steps": "training.steps",
+    "answering.tokensPerStep": "training.tokensPerStep",
+    "answering.sequenceLength": "training.sequenceLength",
+    "answering.microBatch": "training.microBatch",
+    "answering.learningRate": "training.optimizer.learningRate",
+    "answering.evaluateEvery": "training.evaluation.every",
+}

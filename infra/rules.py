@@ -10,7 +10,6 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from infra.catalog import POSITIONS
 from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
@@ -109,35 +108,36 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
     yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
 
 
-def _engine(config: StackConfig) -> Iterator[str]:
+def _training(config: StackConfig) -> Iterator[str]:
+    """What wastes nodes. By hand such a run is a usual trial, so the trainer takes it."""
     training = config.training
-    if training.zero_stage != 1 and training.engine != "deepspeed":
-        yield "training.zeroStage: only used with training.engine deepspeed; set the engine, or remove the stage"
-
-
-def _trainer_settings(config: StackConfig) -> Iterator[str]:
-    """A misspelt setting would be found by the first worker, on a node that is paid for by then."""
-    training = config.training
-    if not training.settings:
-        return
-    # The trainer's own table of keys; it imports nothing but YAML, and only a stack that uses this key needs it.
-    from trainer.config.schema import keys
-
-    known = keys()
-    for key in training.settings:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "see docs/training.md"
-            yield f"training.settings.{key}: the trainer has no such setting; {hint}"
+    rate, warmup = training.optimizer.learning_rate, training.optimizer.warmup_steps
+    if rate > 1:
+        yield f"training.optimizer.learningRate: {rate:g} lets any training diverge; allowed: at most 1"
+    if warmup >= training.steps:
+        yield (
+            f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
+            f"{training.steps - 1}"
+        )
+    if training.task == "question_answering" and training.model.preset != "weights":
+        yield (
+            f"training.model.preset: {training.model.preset} is a GPT-2, and question_answering takes the shape of "
+            "training.model.weights; remove it, and what else of the section was for a text"
+        )
+    for key, value, source in (
+        ("run.directory", training.run.directory, "job.name"),
+        ("data.directory", training.data.directory, "dataset.name"),
+    ):
+        if value:
+            yield f"training.{key}: {value} would not be used; the folder follows from {source}; remove it"
 
 
 def _exporters(config: StackConfig) -> Iterator[str]:
     """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
     offline = config.workers.environment.get("WANDB_MODE") == "offline"
-    project = config.training.settings.get("metrics.wandb_project")
-    if project and not config.secrets.wandb_api_key and not offline:
+    if config.training.metrics.wandb_project and not config.secrets.wandb_api_key and not offline:
         yield (
-            "secrets.wandbApiKey: missing for training.settings.metrics.wandb_project; set it with "
+            "secrets.wandbApiKey: missing for training.metrics.wandbProject; set it with "
             "`pulumi config set --secret --path secrets.wandbApiKey KEY`, or remove the project"
         )
 
@@ -188,32 +188,6 @@ def _image_source(config: StackConfig) -> Iterator[str]:
             yield f"{key}: only used with image.builder prebuilt; set the builder, or remove the ref"
 
 
-def _batch_arithmetic(config: StackConfig) -> Iterator[str]:
-    training = config.training
-    sample = training.sequence_length * (training.micro_batch or 1)
-    if training.tokens_per_step % sample:
-        nearest_size = max(1, round(training.tokens_per_step / sample)) * sample
-        yield (
-            f"training.tokensPerStep: {training.tokens_per_step} is not a multiple of sequenceLength"
-            f"{' x microBatch' if training.micro_batch else ''} = {sample}; the nearest is {nearest_size}"
-        )
-    if training.optimizer.warmup_steps >= training.steps:
-        yield (
-            f"training.optimizer.warmupSteps: {training.optimizer.warmup_steps} leaves nothing of {training.steps} "
-            f"steps; allowed: 0 to {training.steps - 1}"
-        )
-
-
-def _model_positions(config: StackConfig) -> Iterator[str]:
-    training = config.training
-    positions = POSITIONS[training.model]
-    if training.task == "language_model" and training.sequence_length > positions:
-        yield (
-            f"training.sequenceLength: {training.sequence_length} is more than the {positions} positions of model "
-            f"{training.model}; allowed: 2 to {positions}"
-        )
-
-
 def _work_for_all(config: StackConfig) -> Iterator[str]:
     training, workers = config.training, config.workers
     micro_batches = training.tokens_per_step // (training.sequence_length * (training.micro_batch or 1))
@@ -242,12 +216,9 @@ RULES: tuple[Rule, ...] = (
     _machine,
     _pods_fit_nodes,
     _precision_of_machine,
-    _engine,
-    _trainer_settings,
+    _training,
     _exporters,
     _storage_kind,
     _image_source,
-    _batch_arithmetic,
-    _model_positions,
     _work_for_all,
 )

@@ -1,32 +1,19 @@
 """The sections of a stack's configuration: every key, its default, what it means.
 
 One class a key under `trainyard:`; infra/config.py reads them, infra/rules.py holds the rules between them. The
-sentence under a field is its documentation in the README.
+sentence under a field is its documentation in docs/configuration.md. `training:` is the trainer's own configuration.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, SecretStr, StringConstraints
 
-from infra.catalog import POSITIONS
+from trainer.config.section import Section
 
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
-
-
-def _known_model(name: str) -> str:
-    if name not in POSITIONS:
-        raise ValueError(f"'{name}' is not known; allowed: {', '.join(POSITIONS)}")
-    return name
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
 
 
 class ClusterConfig(Section):
@@ -57,8 +44,7 @@ class ClusterConfig(Section):
 class NodesConfig(Section):
     machine_type: str
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
-    infra/gke/machines.yaml
-    and infra/eks/machines.yaml list them."""
+    infra/gke/machines.py and infra/eks/machines.py list them."""
     alternatives: tuple[str, ...] = Field(default=(), max_length=10)
     """With kind eks: larger instance types with the same accelerators, any of which AWS may take, whatever their order.
     Pods ask for what fits the first."""
@@ -93,7 +79,7 @@ class NodesConfig(Section):
     """1 switches hyperthreads off, which halves the CPUs that pods can ask for. Default: as the machine type comes."""
     max_run_hours: float | None = Field(default=None, gt=0, le=24 * 365)
     """A node is removed after this time, whatever runs on it: a guard against a forgotten run. The training resumes on
-    a new node; `training.maxHours` ends it."""
+    a new node; `job.maxHours` ends it."""
     gpu_driver: Literal["managed", "daemonset"] = "managed"
     """Who installs the accelerators' driver. `managed`: GKE, when the node starts. `daemonset`: a DaemonSet of ours."""
     gpu_driver_version: Literal["DEFAULT", "LATEST"] = "LATEST"
@@ -208,101 +194,16 @@ class DatasetConfig(Section):
     """Its memory, GiB."""
 
 
-class OptimizerConfig(Section):
-    learning_rate: float = Field(default=6e-4, gt=0, le=1)
-    """Peak learning rate of AdamW."""
-    warmup_steps: int = Field(default=100, ge=0)
-    """Steps of linear warm-up from 0."""
-    schedule: Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"] = "cosine"
-    """After the warm-up: `cosine` and `linear` fall to a tenth of the peak at the last step, `wsd` stays and falls at
-    the end; `warmup_decay_log` and `warmup_decay_linear` are DeepSpeed's WarmupDecayLR with its kinds of warm-up."""
-    weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled weight decay of the matrices (not of biases and norms)."""
-    clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the gradient."""
-
-
-class EvaluationConfig(Section):
-    every: int = Field(default=250, ge=1)
-    """Steps between two measurements of the validation loss."""
-    batches: int = Field(default=20, ge=1)
-    """Micro-batches in one measurement; always the same ones."""
-
-
-class CheckpointConfig(Section):
-    every_steps: int = Field(default=500, ge=1)
-    """Steps between two checkpoints."""
-    every_minutes: float = Field(default=10, gt=0)
-    """Minutes after which a checkpoint is due whatever the step: what a lost machine can cost at most."""
-    keep: int = Field(default=2, ge=1)
-    """Checkpoints kept; older ones are removed."""
-
-
-class TrainingConfig(Section):
+class JobConfig(Section):
     name: Name | None = None
-    """Folder under /data/runs. Default: the model and a hash of what changes the mathematics, so that the same training
-    resumes and a different one starts afresh."""
-    task: Literal["language_model", "question_answering"] = "language_model"
-    """`language_model`: GPT-2 on the data set. `question_answering`: BERT on SQuAD, with the shape of the training that
-    `answering` says instead of this section and of `dataset`."""
-    model: Annotated[str, AfterValidator(_known_model)] = "small"
-    """Preset of GPT-2: tiny, micro, distil, small, medium, large or xl."""
-    weights: str | None = None
-    """Start from these weights instead of random ones: a name on the Hugging Face hub, which the dataset Job fetches
-    (`gpt2` fits model small), or a folder on the shared volume."""
-    engine: Literal["ddp", "deepspeed"] = "ddp"
-    """What spreads the training over the workers."""
-    zero_stage: Literal[1, 2] = 1
-    """With deepspeed: 1 shares out the optimizer's state, 2 the gradients as well."""
-    steps: int = Field(default=1000, ge=1)
-    """Optimizer steps."""
-    tokens_per_step: int = Field(default=524_288, ge=1)
-    """Tokens in one step, over all workers: the same mathematics at any number of workers."""
-    sequence_length: int = Field(default=1024, ge=2)
-    """Tokens in one sample."""
-    micro_batch: int | None = Field(default=None, ge=1)
-    """Samples that one process computes at once: it changes speed and memory, not the result. Default: what fits the
-    accelerator's memory, up to 32,768 tokens; 8 on processors."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Arithmetic of the forward and backward pass."""
-    seed: int = Field(default=1337, ge=0)
-    """Of the weights and of the order of the data."""
-    metrics_every: int = Field(default=10, ge=1)
-    """Steps between two lines of metrics."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW and its schedule."""
-    evaluation: EvaluationConfig = EvaluationConfig()
-    """Validation loss."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    """Checkpoints."""
+    """Folder of the run under /data/runs. Default: the model and a hash of what changes the mathematics, so that the
+    same training resumes and a different one starts afresh."""
     runtime: Literal["job", "trainjob"] = "job"
     """What runs the pods. `job`: a Job of Kubernetes, which every cluster has. `trainjob`: the same Job inside a
     TrainJob, for a cluster that has Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
-    settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    """Any other setting of the trainer by its own name, such as `compile: true`; docs/training.md lists them."""
     max_hours: float | None = Field(default=None, gt=0)
     """The Job is ended after this time, whatever it has reached: a guard for the bill. It resumes with the next
     training of the same name."""
-
-
-class AnsweringConfig(Section):
-    data: tuple[str, ...] = Field(default=("hf:squad",), min_length=1, max_length=2)
-    """Questions: a data set of the hub in SQuAD's form (hf:NAME, both splits), or two JSON files of SQuAD, one to learn
-    from and one to be judged by."""
-    weights: str = "bert-large-uncased"
-    """The encoder to begin with, on the Hugging Face hub."""
-    steps: int = Field(default=3690, ge=1)
-    """Optimizer steps; with the defaults two epochs of SQuAD 1.1."""
-    tokens_per_step: int = Field(default=18_432, ge=1)
-    """Tokens in one step, over all workers: 48 windows of 384."""
-    sequence_length: int = Field(default=384, ge=16)
-    """Tokens of one window over question and text."""
-    micro_batch: int = Field(default=8, ge=1)
-    """Windows that one process computes at once."""
-    learning_rate: float = Field(default=3e-5, gt=0, le=1)
-    """Peak learning rate, falling linearly to a tenth."""
-    evaluate_every: int = Field(default=500, ge=1)
-    """Steps between two measurements of exact match and F1."""
 
 
 class TensorBoardConfig(Section):

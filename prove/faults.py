@@ -105,8 +105,8 @@ def resize(subject: Subject) -> str:
     if most < 2:
         raise Cannot("the stack has one worker node at most")
     queued = config.nodes is not None and config.nodes.consumption == "queued"
-    if config.workers.spares or config.training.runtime != "job" or queued:
-        raise Cannot("the stack's training is not elastic (workers.spares, training.runtime or queued nodes)")
+    if config.workers.spares or config.job.runtime != "job" or queued:
+        raise Cannot("the stack's training is not elastic (workers.spares, job.runtime or queued nodes)")
     other = count + 1 if most > count else count - 1
     told = []
     for before, wanted in ((count, other), (other, count)):

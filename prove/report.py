@@ -103,7 +103,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
         "commit": state.notes.get("commit", ""),
         "cluster": f"{where}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
         "workers": f"{config.workers.count} of {config.workers.cpu:g} CPUs, {config.workers.gpus} accelerators each",
-        "training": f"model {config.training.model}, engine {config.training.engine}",
+        "training": f"model {config.training.model.preset}, engine {config.training.engine.name}",
         "run from": f"{describe('pulumi', 'pulumi-kubernetes', 'kubernetes')}; Pulumi {state.notes.get('pulumi', '?')}",
         "machine's load": state.notes.get("load", ""),
     }

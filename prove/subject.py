@@ -256,7 +256,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     """
     if kept := state.notes.get("values"):
         return kept
-    changed: dict[str, Any] = {key: dict(value) for key, value in values.items() if key not in ("secrets", "answering")}
+    changed: dict[str, Any] = {key: dict(value) for key, value in values.items() if key != "secrets"}
     run = f"prove-{int(time.time()):x}"
     state.notes["run"] = run
     cluster, workers = changed.setdefault("cluster", {}), changed.setdefault("workers", {})
@@ -274,23 +274,23 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     # Somebody's disk or file system with somebody's data.
     storage.pop("disk", None)
     changed["dataset"] = {"name": run, "input": ["sample"]}
-    for key in ("weights", "task", "runtime"):
-        training.pop(key, None)
+    changed["job"] = {"name": run, "maxHours": 6}
+    training.pop("task", None)
+    model = {key: value for key, value in training.get("model", {}).items() if key != "weights"}
+    metrics = {key: value for key, value in training.get("metrics", {}).items() if key != "wandbProject"}
     training.update(
-        name=run,
+        model=model,
         steps=LONG,
-        metricsEvery=2 if nodes is None else 10,
-        maxHours=6,
+        metrics={**metrics, "every": 2 if nodes is None else 10},
         optimizer={**training.get("optimizer", {}), "warmupSteps": 10, "schedule": "constant"},
         evaluation={"every": LONG, "batches": 4},
         checkpoint={"everySteps": LONG, "everyMinutes": 0.5, "keep": 2},
     )
-    settings = {key: value for key, value in training.get("settings", {}).items() if key != "metrics.wandb_project"}
     if state.notes.get("web"):
         # An exporter with a key of nobody: its server refuses it, and has to be reached for that.
-        settings["metrics.wandb_project"] = "trainyard-prove"
+        training["metrics"]["wandbProject"] = "trainyard-prove"
         changed["secrets"] = {"wandbApiKey": "0" * 40}
-    changed["training"] = {**training, "settings": settings}
+    changed["training"] = training
     if not state.short:
         changed["check"] = {"megabytes": 256, "storageMegabytes": 256, **changed.get("check", {}), "enabled": True}
     return changed

@@ -87,7 +87,8 @@ def own_data(subject: Subject) -> str:
     steps = 20 if subject.state.short else 40
     subject.up(
         dataset={"name": run, "input": [OWN]},
-        training={"name": run, "steps": steps, "evaluation": {"every": steps, "batches": 4}},
+        job={"name": run},
+        training={"steps": steps, "evaluation": {"every": steps, "batches": 4}},
     )
     subject.stack.tool("follow")
     return f"{len(list(source.iterdir()))} files uploaded, tokenised in the cluster, {steps} steps on them"

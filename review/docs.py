@@ -17,8 +17,7 @@ from infra.cost import comparison, estimate
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.graph import draw
-from review.reference import table
-from trainer import reference
+from review.reference import figures, table
 
 Parts = dict[str, Callable[[], str]]
 
@@ -80,8 +79,7 @@ DOCUMENTS: dict[Path, Parts] = {
         "diagram local": lambda: _picture(draw("local")),
     },
     ROOT / "docs" / "configuration.md": {"configuration": table},
-    ROOT / "docs" / "training.md": {"settings": reference.settings},
-    ROOT / "docs" / "model.md": {"figures": reference.figures},
+    ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
     ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
     ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},

@@ -1,8 +1,9 @@
-"""The table of every configuration key, written from the models that check them and from infra/live.yaml, so that it
-cannot go stale."""
+"""Tables of the documents: every key of a stack and of the trainer, from the models that check them and from
+infra/live.yaml, and every figure of a log step."""
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from infra import living
 from infra.clouds import keys
+from infra.stackfiles import ROOT
 
 
 def table() -> str:
@@ -21,12 +23,31 @@ def table() -> str:
 
 def _row(path: str, field: FieldInfo) -> str:
     meaning = " ".join((field.description or "").split()) + _allowed(field)
-    return f"| `{path}` | {_default(field)} | {meaning} | {_change(path)} |"
+    return f"| `{path}` | {_default(field)} | {_cell(meaning)} | {_change(path)} |"
+
+
+def figures() -> str:
+    """A row for each figure of a log step, from the sentences in the source: the trainer's libraries are not needed."""
+    (figures,) = (
+        item
+        for item in ast.parse((ROOT / "trainer" / "train" / "metrics.py").read_text()).body
+        if isinstance(item, ast.ClassDef) and item.name == "StepFigures"
+    )
+    rows = [
+        f"| `{ast.unparse(field.target)}` | {_cell(' '.join(ast.literal_eval(sentence.value).split()))} |"
+        for field, sentence in zip(figures.body, figures.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(sentence, ast.Expr)
+    ]
+    return "\n".join(["| figure | meaning |", "|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _change(path: str) -> str:
     """What a change of a key does to a living stack: by kind of cluster or volume, where that makes a difference."""
-    said = living.table()["keys"][path]
+    said = living.said(path)
     parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
     for row in living.table()["impossible"]:
         if row["key"] == path:

@@ -83,10 +83,6 @@ def test_every_key_of_a_stack_that_a_document_names_exists(document: Path) -> No
     """`section.key` in code marks; the trainer's own settings (`optimizer.learning_rate`) have other sections."""
     known = {*sections(), *(key for full in keys() for key in (full, full.rpartition(".")[0]))}
     named = re.findall(r"`(?:trainyard:)?([a-z][A-Za-z]*\.[A-Za-z.]+)(?:[:= ][^`]*)?`", document.read_text())
-    wrong = {
-        key
-        for key in named
-        if key.partition(".")[0] in sections() and key not in known and not key.startswith("training.settings.")
-    }
+    wrong = {key for key in named if key.partition(".")[0] in sections() and key not in known}
     files = {key for key in wrong if key.endswith((".py", ".md", ".yaml", ".yml"))}
     assert wrong - files == set()

@@ -172,7 +172,7 @@ def _settings(runs: list[Run]) -> str:
     known = [run for run in runs if run.settings]
     if not known:
         return "<h2>Settings</h2><p class=note>No run has a checkpoint yet, which is where its settings are kept.</p>"
-    defaults = {key: default for key, (_, default) in schema.keys().items()}
+    defaults = schema.flat(schema.Config())
     keys = [key for key in dict.fromkeys(key for run in known for key in run.settings) if key not in HIDDEN]
     differing = [key for key in keys if len({str(run.settings.get(key)) for run in known}) > 1]
     changed = [

@@ -34,8 +34,9 @@ class Dataset(pulumi.ComponentResource):
         text = config.dataset
         self.directory = dataset_folder(text.name)
         command = prepare_command(config.training, text, self.directory)
-        fetch = fetch_command(config.training)
-        identity = hashlib.sha256("\0".join([workspace.image.version, *command, *fetch]).encode()).hexdigest()[:8]
+        fetches = fetch_commands(config.training)
+        words = [workspace.image.version, *command, *(word for fetch in fetches for word in fetch)]
+        identity = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
         account = self._account(workspace)
         self.job = k8s.batch.v1.Job(
             name,
@@ -49,7 +50,7 @@ class Dataset(pulumi.ComponentResource):
             spec=k8s.batch.v1.JobSpecArgs(
                 # A second try helps with a node that went away, not with bad input.
                 backoff_limit=2,
-                template=pod_template("dataset", _pod(text, command, fetch, workspace, tokens, account)),
+                template=pod_template("dataset", _pod(text, command, fetches, workspace, tokens, account)),
             ),
             # Never two that write the same shards.
             opts=pulumi.ResourceOptions.merge(
@@ -96,17 +97,19 @@ def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
     ]
 
 
-def fetch_command(training: TrainingConfig) -> list[str]:
+def fetch_commands(training: TrainingConfig) -> list[list[str]]:
     """What brings weights of the hub, after `python -m`, since the trainers are offline. Nothing for a folder."""
-    if not training.weights or training.weights.startswith("/"):
-        return []
-    return ["trainer.fetch", "--model", training.weights, "--output", weights_folder(training.weights)]
+    return [
+        ["trainer.fetch", "--model", name, "--output", weights_folder(name)]
+        for name in dict.fromkeys((training.model.weights, training.distillation.teacher))
+        if name and not name.startswith("/")
+    ]
 
 
 def _pod(
     config: DatasetConfig,
     command: list[str],
-    fetch: list[str],
+    fetches: list[list[str]],
     workspace: Workspace,
     tokens: k8s.core.v1.Secret | None,
     account: k8s.core.v1.ServiceAccount | None,
@@ -129,7 +132,10 @@ def _pod(
     return trainer_pod(
         container("prepare", command),
         workspace.volume,
-        init_containers=[container("fetch", fetch)] if fetch else None,
+        init_containers=[
+            container("fetch" if number == 0 else f"fetch-{number + 1}", fetch) for number, fetch in enumerate(fetches)
+        ]
+        or None,
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",
     )

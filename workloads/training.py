@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.config import StackConfig, WorkersConfig
+from infra.config import DatasetConfig, StackConfig, TrainingConfig, WorkersConfig
+from trainer.config.schema import arguments, changed
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
-from workloads.layout import run_folder
+from workloads.layout import run_folder, weights_folder
 from workloads.objects import TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
 from workloads.secrets import environment_of, fingerprint, make_compile_key
-from workloads.training_arguments import run_name, training_arguments
 from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
 from workloads.workspace import Namespace, Workspace
 
-#: Name of the pods' container, by training.runtime.
+#: Name of the pods' container, by job.runtime.
 CONTAINERS = {"job": "train", "trainjob": TRAINJOB_CONTAINER}
 
 
@@ -45,33 +45,34 @@ class Training(pulumi.ComponentResource):
         after: Sequence[pulumi.Resource] = (),
     ):
         super().__init__("trainyard:workloads:Training", name, None, workspace.component())
-        workers, training = config.workers, config.training
+        workers, job = config.workers, config.job
         cluster, namespace = workspace.cluster, workspace.namespace
-        elastic = is_elastic(workers, cluster.workers, training.runtime)
-        self.run_name = run_name(training, config.dataset)
+        elastic = is_elastic(workers, cluster.workers, job.runtime)
+        self.run_name = job.name or run_name(config.training, config.dataset)
         self.run_directory = run_folder(self.run_name)
-        arguments = training_arguments(training, dataset.directory, self.run_directory, cluster.workers.capability)
+        training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
+        settings = arguments(training)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         # Whatever is in the pods' template has to be in it: a new Job of the same name would meet the old one going.
         what = [
             workspace.image.version,
-            arguments,
+            settings,
             identity(workers, cluster.workers, elastic),
-            training.max_hours,
+            job.max_hours,
             fingerprint(config.secrets),
         ]
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
         name_of_job = f"train-{self.run_name[:40]}-{digest}"
-        if training.runtime == "trainjob":
+        if job.runtime == "trainjob":
             # Its controller appends to the name what tells Jobs and pods apart.
             name_of_job = f"train-{self.run_name[:26]}-{digest}"
-        self.job_name = job_of(name_of_job) if training.runtime == "trainjob" else name_of_job
+        self.job_name = job_of(name_of_job) if job.runtime == "trainjob" else name_of_job
         # Names for the pods: <job>-<index>.trainer.<namespace>.svc.
         make_service(SERVICE, "trainer", metadata("trainer", namespace.name, SERVICE), None, workspace.owned(self))
-        container, opts = CONTAINERS[training.runtime], workspace.owned(self)
+        container, opts = CONTAINERS[job.runtime], workspace.owned(self)
         pod = trainer_pod_spec(
             container,
-            arguments,
+            settings,
             workers,
             elastic,
             workspace,
@@ -83,7 +84,7 @@ class Training(pulumi.ComponentResource):
         # A request that was granted is used up: each Job has its own.
         requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, opts)
         queue = request_annotations(name_of_job, cluster.workers)
-        spec = job_spec(workers, container, pod, training.max_hours, queue)
+        spec = job_spec(workers, container, pod, job.max_hours, queue)
         # Never two that train in the same folder; and the text has to be there.
         opts = pulumi.ResourceOptions(
             parent=self,
@@ -95,7 +96,7 @@ class Training(pulumi.ComponentResource):
             depends_on=[dataset.job, rendezvous, *requested, *after],
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
-        if training.runtime == "trainjob":
+        if job.runtime == "trainjob":
             make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
         else:
             self._job(name, spec, workers, namespace, elastic, opts)
@@ -141,3 +142,36 @@ class Training(pulumi.ComponentResource):
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=select("trainer")),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
         )
+
+
+#: Settings that change speed or output, not the mathematics: what does not fit the memory goes on in its folder with a
+#: smaller micro-batch.
+NO_MATHEMATICS = ("evaluation.", "checkpoint.", "metrics.", "engine.", "data.", "micro_batch", "compile")
+
+
+def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
+    """The model and a hash of all that changes the mathematics.
+
+    The same training, started again or on other machines, resumes in its folder; a different one gets a new folder.
+    """
+    mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
+    text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
+    what = "answering" if training.task == "question_answering" else training.model.preset
+    return f"{what}-{hashlib.sha256(json.dumps([mathematics, text], sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def placed(
+    training: TrainingConfig, dataset_directory: str, run_directory: str, capability: str | None
+) -> TrainingConfig:
+    """The training with its folders on the shared volume; `capability` is a processor flag of every node."""
+    changes: dict[str, str] = {"run.directory": run_directory}
+    if training.task == "question_answering":
+        for split in ("train", "validation"):
+            changes[f"question_answering.{split}"] = f"{dataset_directory}/{split}.json"
+    else:
+        changes["data.directory"] = dataset_directory
+    named = {"model.weights": training.model.weights, "distillation.teacher": training.distillation.teacher}
+    changes |= {key: weights_folder(name) for key, name in named.items() if name and not name.startswith("/")}
+    if capability and not training.require_capability:
+        changes["require_capability"] = capability
+    return changed(training, changes)

@@ -104,12 +104,12 @@ def _policies(training: TrainingConfig) -> dict[str, k8s.networking.v1.NetworkPo
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     peers = [net.NetworkPolicyPeerArgs(pod_selector=trainer)]
     egress, ingress = [net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd], [_from(peers)]
-    if training.settings.get("metrics.wandb_project"):
+    if training.metrics.wandb_project:
         # Denied, wandb waits a minute at each start of a worker and is left out. No policy can name its server.
         egress.append(net.NetworkPolicyEgressRuleArgs(ports=[net.NetworkPolicyPortArgs(port=443, protocol="TCP")]))
-    if scraped := training.settings.get("metrics.prometheus_port"):
+    if scraped := training.metrics.prometheus_port:
         # Whoever scrapes runs in a namespace of its own, or on the node.
-        ingress.append(_from(None, [net.NetworkPolicyPortArgs(port=int(scraped), protocol="TCP")]))
+        ingress.append(_from(None, [net.NetworkPolicyPortArgs(port=scraped, protocol="TCP")]))
     return {
         "default-deny": net.NetworkPolicySpecArgs(pod_selector=everyone, policy_types=["Ingress", "Egress"]),
         "allow-dns": net.NetworkPolicySpecArgs(

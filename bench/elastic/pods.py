@@ -26,7 +26,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         stack = Stack("e2e-elastic", Path(folder), dict(os.environ))
         stack.write(**STACK)
-        stack.write(training={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
+        stack.write(job={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
         stack.select()
         try:
             stack.up()

@@ -152,7 +152,7 @@ def _nodes(config: StackConfig) -> Iterator[str]:
         if field in nodes.model_fields_set and getattr(nodes, field) is not None:
             yield f"nodes.{NodesConfig.model_fields[field].alias}: {reason}; remove it"
     if nodes.max_run_hours:
-        yield "nodes.maxRunHours: AWS ends no node by its age; remove it, training.maxHours ends the training"
+        yield "nodes.maxRunHours: AWS ends no node by its age; remove it, job.maxHours ends the training"
     machine = config.machine
     if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
         allowed = ", ".join(map(str, machine.local_ssds))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from infra.sections import Section
+from trainer.config.section import Section
 
 
 def _network(text: str) -> str:

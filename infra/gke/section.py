@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from infra.sections import Section
+from trainer.config.section import Section
 
 
 class GkeConfig(Section):

@@ -43,9 +43,9 @@ def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
     made.write(
         workers={"count": 1, "min": 1},
         dataset={"name": f"{NAME}-sample"},
+        job={"name": f"{NAME}-sample"},
         training={
-            "name": f"{NAME}-sample",
-            "model": "tiny",
+            "model": {"preset": "tiny"},
             "steps": 4,
             "tokensPerStep": 1024,
             "optimizer": {"warmupSteps": 1},
@@ -105,7 +105,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
 
 def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
     # The whole folder: what is no text is left out.
-    stack.write(dataset={"name": NAME, "input": [NAME]}, training={"name": NAME})
+    stack.write(dataset={"name": NAME, "input": [NAME]}, job={"name": NAME})
     stack.up()
     followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
     assert followed.returncode == 0, followed.stdout + followed.stderr
@@ -170,7 +170,7 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
     (tmp_path / "run" / "DONE").unlink()
     sent = tool(stack, "upload", str(tmp_path / "run"), "--to", f"runs/{NAME}-moved")
     assert sent.returncode == 0, sent.stdout + sent.stderr
-    stack.write(training={"name": f"{NAME}-moved", "steps": 6})
+    stack.write(job={"name": f"{NAME}-moved"}, training={"steps": 6})
     stack.up()
     followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
     assert followed.returncode == 0, followed.stdout + followed.stderr
@@ -182,7 +182,7 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
 def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its definitions are installed for the moment; the controller is not."""
     monkeypatch.setenv("KUBECONFIG", str(paths.KUBECONFIG))
-    values = {**stack.values, "training": {**stack.values["training"], "runtime": "trainjob"}}
+    values = {**stack.values, "job": {**stack.values["job"], "runtime": "trainjob"}}
     declared = record("local", values)
     objects = [declared.one(kind).inputs for kind in ("TrainingRuntime", "TrainJob")]
     definitions = [part for path in schema.kubeflow_definitions() for part in ("--filename", str(path))]

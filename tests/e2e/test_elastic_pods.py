@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack("e2e-elastic", tmp_path_factory.mktemp("elastic"), node_environment)
     made.write(**STACK)
-    made.write(training={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
+    made.write(job={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
     made.select()
     made.up()
     yield made

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 @pytest.fixture(scope="module")
 def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack("e2e", tmp_path_factory.mktemp("e2e"), node_environment)
-    made.write(training={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
+    made.write(job={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
     made.select()
     yield made
     made.remove()
@@ -45,7 +45,7 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
     assert refused.returncode != 0
     assert "invalid configuration of stack e2e (2 problems)" in shown
     assert "workers.coutn: unknown key; did you mean count?" in shown
-    assert "training.steps: 0 is not allowed; must be greater than or equal to 1" in shown
+    assert "training.steps: 0 is not allowed; must be greater than 0" in shown
     assert "Traceback" not in shown
 
 
@@ -96,7 +96,7 @@ def test_tensorboard_shows_the_run(stack: Stack) -> None:
     finally:
         forward.terminate()
         forward.wait(timeout=10)
-    assert any(stack.values["training"]["name"] in run for run in runs)
+    assert any(stack.values["job"]["name"] in run for run in runs)
 
 
 def _get_json(url: str, seconds: float) -> Any:
@@ -114,7 +114,7 @@ def _get_json(url: str, seconds: float) -> Any:
 
 
 def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> None:
-    stack.write(training={"metricsEvery": 7})
+    stack.write(training={"metrics": {"every": 7}})
     preview = stack.pulumi("preview", "--json")
     assert preview.returncode == 0, preview.stdout + preview.stderr
     steps = json.loads(preview.stdout)["steps"]

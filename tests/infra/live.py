@@ -42,9 +42,16 @@ ON_VOLUMES = ("cluster.context", "cluster.namespace", "cluster.name", "gke.proje
 #: What the stack has beforehand, by the beginning of a key: where the file's values do not let it be changed, or hide
 #: what the change does.
 BEFORE: dict[str, Values] = {
-    "answering.": {"training": {"task": "question_answering"}},
     "check.": {"check": {"enabled": True}},
-    "training.zeroStage": {"training": {"engine": "deepspeed"}},
+    "training.engine.zeroStage": {"training": {"engine": {"name": "deepspeed"}}},
+    "training.questionAnswering.": {
+        "training": {
+            "task": "question_answering",
+            "model": {"preset": "weights"},
+            "sequenceLength": 384,
+            "tokensPerStep": 3072,
+        }
+    },
     "workers.spares": {"workers": {"count": 1}},
     "eks.region": {"eks": {"zones": []}},
     "eks.zones": {"eks": {"zones": ["use2-az2", "use2-az1"]}},
@@ -87,7 +94,8 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "storage.serverImage": (f"other@sha256:{'0' * 64}",),
     "image.ref": (f"other@sha256:{'0' * 64}",),
     "storage.accessMode": ("ReadWriteMany",),
-    "training.model": ("tiny",),
+    "training.model.preset": ("tiny",),
+    "training.model.weights": ("gpt2",),
 }
 
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog import POSITIONS
 from infra.eks import machines as eks_machines
 from infra.eks import nodes as eks_nodes
 from infra.gke import machines as gke_machines
 from infra.gke import nodes as gke_nodes
 from infra.machine import allocatable, for_pods
-from trainer.config.presets import PRESETS
 
 MACHINES = gke_machines.machines() | eks_machines.machines()
-
-
-def test_models_are_the_trainers_presets() -> None:
-    assert {name: preset.positions for name, preset in PRESETS.items()} == POSITIONS
 
 
 @pytest.mark.parametrize(

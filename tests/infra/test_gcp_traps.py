@@ -259,7 +259,7 @@ def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
         {"nodes": {"compactPlacement": True}},
         {"workers": {"memoryGib": 20}},
         {"workers": {"allocator": "glibc"}},
-        {"training": {"maxHours": 1}},
+        {"job": {"maxHours": 1}},
         {"dataset": {"name": "other"}},
         {"secrets": {"huggingFaceToken": CANARY}},
         {"secrets": {"wandbApiKey": CANARY}},

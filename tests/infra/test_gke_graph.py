@@ -96,7 +96,7 @@ def test_without_hyperthreads_the_pod_asks_for_half() -> None:
 
 
 def test_zero_stage_two_is_one_key() -> None:
-    stack = record("gcp-a100", changed("gcp-a100", training={"zeroStage": 2}))
+    stack = record("gcp-a100", changed("gcp-a100", training={"engine": {"name": "deepspeed", "zeroStage": 2}}))
     assert (
         "engine.zero_stage=2"
         in stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -273,8 +273,8 @@ def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task:
     from trainer.config.schema import load
 
     # A step is shared out between 16 accelerators, or between 3 machines.
-    answering = {"microBatch": 3 if name == "gcp-a100" else 8}
-    stack = record(name, changed(name, training={"task": task}, answering=answering))
+    asked = {"training": {"task": task, "precision": "bf16", "microBatch": 3 if name == "gcp-a100" else 8}}
+    stack = record(name, changed(name) | (asked if task == "question_answering" else {}))
     arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
     config = load(arguments[arguments.index("--") + 1 :])
     assert config.task == task
@@ -282,7 +282,7 @@ def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task:
 
 
 def test_bert_on_squad_is_one_key() -> None:
-    stack = record("gcp-c3", changed("gcp-c3", training={"task": "question_answering"}))
+    stack = record("gcp-c3", changed("gcp-c3") | {"training": {"task": "question_answering"}})
     dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
     (weights,), (questions,) = dataset["initContainers"], dataset["containers"]
     assert weights["args"][2:5] == ["trainer.fetch", "--model", "bert-large-uncased"]

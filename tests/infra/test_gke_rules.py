@@ -176,13 +176,8 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         ),
         (
             "gcp-c3",
-            {"training": {"zeroStage": 2}},
-            "training.zeroStage: only used with training.engine deepspeed",
-        ),
-        (
-            "gcp-a100",
-            {"training": {"settings": {"compil": True}}},
-            "training.settings.compil: the trainer has no such setting; did you mean compile?",
+            {"training": {"engine": {"zeroStage": 2}}},
+            "training.engine.zeroStage: given, but engine.name is ddp",
         ),
         # Storage and images.
         (

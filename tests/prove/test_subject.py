@@ -48,7 +48,7 @@ def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
     changed = overridden(given, "gcp-a100", State("gcp-a100"))
     for key in ("machineType", "consumption", "max"):
         assert changed["nodes"][key] == given["nodes"][key]
-    for key in ("model", "precision", "engine", "microBatch", "tokensPerStep"):
+    for key in ("model", "precision", "engine", "microBatch", "tokensPerStep", "sequenceLength"):
         assert changed["training"].get(key) == given["training"].get(key)
     assert given == stack_file_values("gcp-a100")
 

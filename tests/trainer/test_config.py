@@ -39,7 +39,7 @@ def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
-    assert problems("step=10") == ["step: no such setting; did you mean steps?"]
+    assert problems("step=10") == ["step: unknown key; did you mean steps?"]
 
 
 def test_all_problems_come_together() -> None:
@@ -52,7 +52,7 @@ def test_all_problems_come_together() -> None:
         "steps",
     ]
     assert "fp8" in "".join(found)
-    assert "auto, fp32, bf16, fp16" in "".join(found)
+    assert "'auto', 'fp32', 'bf16', 'fp16'" in "".join(found)
 
 
 def test_a_former_name_is_answered_with_the_present_one() -> None:
@@ -84,7 +84,7 @@ def test_what_is_required_is_asked_for() -> None:
         (["steps=inf"], "'inf' is not a whole number"),
         (["optimizer.learning_rate=nan"], "is not a number"),
         (["metrics.tensorboard=maybe"], "true or false"),
-        (["optimizer.beta2=1"], "not in [0, 1)"),
+        (["optimizer.beta2=1"], "must be less than 1"),
         (["--config", "/nowhere.yaml"], "cannot be read"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
         assert len(problems("--config", str(file))) == 1
 
 
-@given(st.dictionaries(st.sampled_from(sorted(config.keys())), st.text(max_size=12), max_size=5))
+@given(st.dictionaries(st.sampled_from(sorted(config.flat(config.Config()))), st.text(max_size=12), max_size=5))
 def test_no_value_gives_anything_but_a_configuration_or_a_list_of_problems(values: dict[str, str]) -> None:
     with contextlib.suppress(UserError):
         assert yaml.safe_load(config.resolved(config.load([f"{key}={value}" for key, value in values.items()])))

@@ -16,12 +16,12 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from tests.trainer.conftest import ROOT, Workers, losses
 from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer.config import schema as config
-from trainer.config import values as config_values
+from trainer.config.schema import EXAMPLES
 from trainer.errors import UserError
 
 __all__ = ["encoder"]  # a fixture
 
-NAMES = sorted(path.stem for path in config_values.EXAMPLES.glob("*.yaml"))
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 FOLDERS = ["data.directory=/data/text", "run.directory=/data/runs/example"]
 SMALL = """
     run.collective_timeout_seconds=60 sequence_length=32 micro_batch=2 tokens_per_step=512
@@ -34,7 +34,7 @@ SMALL = """
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_loads_by_name_and_by_path(name: str) -> None:
     by_name = config.load(["--config", name, *FOLDERS])
-    assert by_name == config.load([f"--config={config_values.EXAMPLES / name}.yaml", *FOLDERS])
+    assert by_name == config.load([f"--config={EXAMPLES / name}.yaml", *FOLDERS])
     assert by_name == config.load(["--config", f"{name}.yaml", *FOLDERS])
     assert by_name != config.load(FOLDERS), "it says something"
     assert config.load(["--config", name, *FOLDERS, "steps=7"]).steps == 7, "an argument wins"
@@ -42,7 +42,7 @@ def test_an_example_loads_by_name_and_by_path(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_arithmetic_of_its_header_is_right(name: str) -> None:
-    text = (config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8")
+    text = (EXAMPLES / f"{name}.yaml").read_text("utf-8")
     header = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
     settings = config.load(["--config", name, *FOLDERS])
     assert f"{settings.steps:,} steps" in header
@@ -97,13 +97,13 @@ def test_an_example_trains_a_step_with_everything_small(
     tmp_path: Path,
 ) -> None:
     changes = ["model.preset=tiny", f"data.directory={dataset}", f"run.directory={tmp_path / 'run'}", *SMALL.split()]
-    document = yaml.safe_load((config_values.EXAMPLES / f"{name}.yaml").read_text("utf-8"))
-    if "question_answering" in document:
+    document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text("utf-8"))
+    if document.get("task") == "question_answering":
         weights = encoder
         changes += ["model.preset=weights", "sequence_length=64", "tokens_per_step=512"]
         changes += ["question_answering.document_stride=8", "question_answering.question_tokens=16"]
         changes += [f"question_answering.{split}={QUESTIONS}" for split in ("train", "validation")]
-    if document["model"].get("weights"):
+    if document.get("model", {}).get("weights") or document.get("task") == "question_answering":
         changes += [f"model.weights={weights}"]
     if "distillation" in document:
         changes += [f"distillation.teacher={weights}"]

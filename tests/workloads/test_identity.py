@@ -11,8 +11,10 @@ from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
 from infra.stackfiles import stack_file_values
 from review.recording import record
+from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
+from trainer.config.section import Problems
 from workloads.dataset import prepare_arguments
-from workloads.training_arguments import run_name, training_arguments
+from workloads.training import placed, run_name
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -29,7 +31,7 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
     assert job_name({}) == same
     assert job_name({}, tensorboard={"enabled": False}) == same
     assert job_name({"steps": 300}) != same
-    assert job_name({"metricsEvery": 7}) != same
+    assert job_name({"metrics": {"every": 7}}) != same
     assert job_name({}, workers={"memoryGib": 5}) != same
     assert job_name({}, workers={"count": 3}) == same, "pods come and go without a new Job"
     assert job_name({}, workers={"spares": 1}) != same
@@ -39,10 +41,9 @@ def test_a_run_folder_belongs_to_one_mathematics() -> None:
     dataset = DatasetConfig()
     base = TrainingConfig(steps=500)
     name = run_name(base, dataset)
-    assert name == run_name(base.model_copy(update={"metrics_every": 1}), dataset)
-    assert name != run_name(base.model_copy(update={"seed": 2}), dataset)
+    assert name == run_name(changed(base, {"metrics.every": 1, "micro_batch": 2, "checkpoint.keep": 9}), dataset)
+    assert name != run_name(changed(base, {"run.seed": 2}), dataset)
     assert name != run_name(base, DatasetConfig(name="other"))
-    assert run_name(base.model_copy(update={"name": "mine"}), dataset) == "mine"
 
 
 def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> None:
@@ -71,12 +72,23 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
-    from trainer.config.schema import load
+    """What it loads is what the stack has, whether a value is the task's default or not."""
+    text = TrainingConfig(steps=20, compile="true", metrics=Metrics(tensorboard=False), run=Run(seed=2))
+    asked = checked({"task": "question_answering", "optimizer": {"weightDecay": 0.1}}, Problems())
+    for training in (text, asked):
+        final = placed(training, "/data/datasets/x", "/data/runs/y", "amx_bf16")
+        assert load(arguments(final)) == final
+        assert final.run.directory == "/data/runs/y"
+        assert final.require_capability == "amx_bf16"
+    assert final.evaluation.every == 500, "the task's"
 
-    training = TrainingConfig(model="tiny", steps=20, tokens_per_step=256, sequence_length=64, micro_batch=2)
-    training = training.model_copy(update={"optimizer": training.optimizer.model_copy(update={"warmup_steps": 3})})
-    config = load(training_arguments(training, "/data/datasets/x", "/data/runs/y"))
-    assert config.steps == 20
-    assert config.model.preset == "tiny"
-    assert config.optimizer.warmup_steps == 3
-    assert str(config.run.directory) == "/data/runs/y"
+
+def test_every_setting_of_the_training_reaches_the_workers() -> None:
+    other = {int: 7, float: 0.25, bool: False, str: "x"}
+    for key, value in flat(TrainingConfig()).items():
+        near = {"zero_stage": 2, "student_from_teacher": True}.get(key.rpartition(".")[2], other[type(value)])
+        try:
+            training = changed(TrainingConfig(), {key: near})
+        except ValueError:
+            continue  # a choice
+        assert [text.partition("=")[0] for text in arguments(training)] == [key]

@@ -61,13 +61,12 @@ def test_trainers_reach_as_far_as_their_figures_go_and_no_farther() -> None:
     """Dataplane V2 and others enforce it: wandb then waits a minute at each start, and is left out."""
 
     def policy(**settings: Any) -> dict[str, Any]:
-        changes = {"training": {"settings": {f"metrics.{key}": value for key, value in settings.items()}}}
-        secrets = {"secrets": {"wandbApiKey": "key"}} if "wandb_project" in settings else {}
+        secrets = {"secrets": {"wandbApiKey": "key"}} if "wandbProject" in settings else {}
         values = stack_file_values("local") | secrets
-        made = record("local", values | {"training": {**values["training"], **changes["training"]}})
+        made = record("local", values | {"training": {**values["training"], "metrics": settings}})
         return made.one("NetworkPolicy", "trainers").inputs["spec"]
 
-    plain, wandb, prometheus = policy(), policy(wandb_project="gpt2"), policy(prometheus_port=9500)
+    plain, wandb, prometheus = policy(), policy(wandbProject="gpt2"), policy(prometheusPort=9500)
     assert [rule for rule in wandb["egress"] if rule not in plain["egress"]] == [
         {"ports": [{"port": 443, "protocol": "TCP"}]}
     ]

@@ -1,4 +1,4 @@
-"""training.runtime: trainjob is the same training in Kubeflow's form, and nothing at all when it is off."""
+"""job.runtime: trainjob is the same training in Kubeflow's form, and nothing at all when it is off."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def as_trainjob(local_kubeconfig: object) -> Recording:
     return record("local", values())
 
 
-def values(**training: Any) -> dict[str, Any]:
-    found = stack_file_values("local")
-    found["training"] |= {"runtime": "trainjob", **training}
-    return found
+def values(**job: Any) -> dict[str, Any]:
+    return {**stack_file_values("local"), "job": {"runtime": "trainjob", **job}}
 
 
 def spec(item: Recorded) -> dict[str, Any]:

@@ -1,241 +1,144 @@
-"""Every setting of a training run and its default; rules.py has the rules about them.
+"""Every setting of a training run with its default: `training:` of a stack, and the trainer's file and arguments.
 
-Read from an optional YAML file, then from overrides (`steps=200`), so that one file serves several runs.
-All problems are reported together: a person mends them in one go, and no accelerator is rented to find the second.
+Read from an optional YAML file, then from arguments (`steps=200`), so that one file serves several runs. All problems
+are reported together: a person mends them in one go, and no accelerator is rented to find the second. Imports nothing
+but pydantic and YAML, so that a stack is checked by what checks in the pod.
 """
 
-import dataclasses
 import os
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field, model_validator
 
 from trainer.config import deepspeed_json, rules
-from trainer.config.values import Size, Switch, from_yaml, parse
+from trainer.config.section import Problems, merged, named, validated
+from trainer.config.sections import (
+    Checkpoint,
+    Communication,
+    Data,
+    Distillation,
+    Engine,
+    Evaluation,
+    Metrics,
+    Model,
+    Optimizer,
+    Positive,
+    QuestionAnswering,
+    Run,
+    Settings,
+    Size,
+    Switch,
+)
 from trainer.errors import UserError
+
+EXAMPLES = Path(__file__).parent / "examples"
+"""Files for --config that are installed with the package, usable by name."""
 
 RENAMED = {
     "task.name": "task",
-    "train.steps": "steps",
-    "train.tokens_per_step": "tokens_per_step",
-    "train.sequence_length": "sequence_length",
-    "train.micro_batch": "micro_batch",
-    "train.precision": "precision",
-    "train.compile": "compile",
-    "train.require_capability": "require_capability",
+    **{
+        f"train.{key}": key
+        for key in (
+            "steps",
+            "tokens_per_step",
+            "sequence_length",
+            "micro_batch",
+            "precision",
+            "compile",
+            "require_capability",
+        )
+    },
 }
-"""Former names of keys."""
+"""Former names of keys, which checkpoints still hold; infra/config.py has those of stack files."""
+
+TASKS: dict[str, dict[str, Any]] = {
+    # Two epochs of SQuAD 1.1 on BERT large: 48 windows a step, AdamW at 3e-5 that falls linearly to 0, as the run_qa.py
+    # example of transformers does it with four workers.
+    "question_answering": {
+        "model": {"preset": "weights", "weights": "bert-large-uncased"},
+        "steps": 3690,
+        "tokens_per_step": 48 * 384,
+        "sequence_length": 384,
+        "optimizer": {
+            "learning_rate": 3e-5,
+            "warmup_steps": 0,
+            "schedule": "linear",
+            "final_fraction": 0.0,
+            "weight_decay": 0.0,
+            "beta2": 0.999,
+        },
+        "evaluation": {"every": 500},
+        "question_answering": {"train": "hf:squad", "validation": "hf:squad"},
+    },
+}
+"""What a task changes of the defaults."""
 
 
-@dataclass(frozen=True)
-class Model:
-    preset: str = "small"
-    """A GPT-2 size by name: see presets.py. weights: whatever size model.weights has."""
-    weights: str = ""
-    """Where training begins: a Hugging Face folder or name, one of our run or checkpoint folders; preset is then only
-    checked. Empty: from scratch."""
-
-
-@dataclass(frozen=True)
-class Data:
-    directory: str = ""
-    """Where `python -m trainer.prepare` wrote its shards and index.json. Required, but for question answering."""
-    verify: str = "auto"
-    """auto | always | never: read every shard at the start and compare its checksum. auto: up to 1 GB."""
-
-
-@dataclass(frozen=True)
-class Run:
-    directory: str = ""
-    """Where checkpoints, metrics and DONE go: on storage that every worker mounts. Required."""
-    seed: int = 1337
-    """Initial weights and the order of the data follow from it."""
-    collective_timeout_seconds: int = 120
-    """How long a worker waits for its peers in one exchange before it calls them lost."""
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    learning_rate: float = 6e-4
-    """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
-    name: str = "adamw"
-    """adamw | muon: torch.optim.Muon for the hidden matrices, AdamW for the rest."""
-    warmup_steps: int = 100
-    """Updates over which the rate rises from 0 to its peak: linearly, but for warmup_decay_log."""
-    schedule: str = "cosine"
-    """What follows the warm-up. cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
-    warmup_decay_linear (DeepSpeed's WarmupDecayLR with each of its warm-ups; both end at 0)."""
-    schedule_steps: int = 0
-    """Updates until the decay ends. 0: steps."""
-    final_fraction: float = 0.1
-    """What cosine, linear and wsd end at, as a part of learning_rate."""
-    decay_fraction: float = 0.2
-    """The part of the steps after the warm-up in which wsd decays."""
-    weight_decay: float = 0.1
-    """AdamW's, on matrices only; biases and norms have none."""
-    beta1: float = 0.9
-    """AdamW's decay of the gradient's mean."""
-    beta2: float = 0.95
-    """AdamW's decay of the gradient's square."""
-    epsilon: float = 1e-8
-    """AdamW's, added to the root of the gradient's square."""
-    clip: float = 1.0
-    """Greatest norm of the whole gradient. 0 switches clipping off."""
-    skipped_steps_limit: int = 20
-    """After this many steps in a row without a finite gradient the training ends, with the last good checkpoint kept.
-    fp16 begins with a few: its loss scale starts high and halves at each."""
-
-
-@dataclass(frozen=True)
-class Engine:
-    name: str = "ddp"
-    """ddp | deepspeed: who keeps the optimizer's state. ddp: every worker all of it; deepspeed: each worker a part."""
-    zero_stage: int = 1
-    """1 | 2: what DeepSpeed divides among the workers: the optimizer's state, or the gradients, too."""
-    deepspeed_config: str = ""
-    """A DeepSpeed JSON file. Its optimizer, scheduler and precision become ours; deepspeed_json.py lists what it may
-    hold. Empty: none."""
-
-
-@dataclass(frozen=True)
-class Communication:
-    sync: str = "step"
-    """step | diloco: workers exchange gradients at each step, or weights every inner_steps (see diloco.py)."""
-    compression: str = "auto"
-    """auto | none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel; half of fp32's
-    bytes. auto: bf16 between accelerators that do not compute in fp32, each step; else none."""
-    bucket_megabytes: int = 25
-    """Gradients are exchanged in portions of this size, while the backward pass goes on."""
-    inner_steps: int = 50
-    """diloco: steps that each worker makes alone between two exchanges."""
-    outer_learning_rate: float = 0.7
-    """diloco: the rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
-    outer_momentum: float = 0.9
-    """diloco: the momentum of the outer step."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    every: int = 250
-    """Steps between two evaluations. 0: only before the first step and after the last."""
-    batches: int = 32
-    """Validation micro-batches in each evaluation: the same ones each time."""
-    prompt: str = "The"
-    """What the text sample in DONE begins with."""
-    sample_tokens: int = 120
-    """Length of that sample. 0: none."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    every_steps: int = 500
-    """Steps between two checkpoints. 0: not by steps."""
-    every_minutes: float = 10.0
-    """Minutes between two checkpoints. 0: not by time."""
-    keep: int = 3
-    """How many of the newest checkpoints stay."""
-    keep_every: int = 0
-    """A checkpoint at each multiple of this many steps is made and never deleted. 0: none."""
-    asynchronous: bool = True
-    """Write from a thread: training waits only for the copy to host memory, as large as weights and optimizer state."""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    every: int = 10
-    """Steps between two log lines; the only steps at which the host waits for the device."""
-    profile: str = ""
-    """FIRST:LAST, such as 20:22: torch.profiler writes a trace of these steps of the first worker to profile/ in the
-    run directory; see docs/model.md. Empty: none."""
-    attention_statistics: bool = True
-    """At every tenth log step, the greatest and least attention logit of each layer for one window: a sign of trouble
-    before the loss shows it. Costs one forward pass of a window."""
-    tensorboard: bool = True
-    """Write TensorBoard event files too."""
-    wandb_project: str = ""
-    """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: not."""
-    prometheus_port: int = 0
-    """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
-
-
-@dataclass(frozen=True)
-class Distillation:
-    teacher: str = ""
-    """The model to learn from: a Hugging Face folder or name, one of our runs or checkpoints. Same tokens as the
-    data's. Required by task=distillation."""
-    temperature: float = 2.0
-    """How much both distributions are softened before they are compared. 1: not at all."""
-    alpha: float = 0.5
-    """The teacher's part in the loss; the text's is 1 - alpha."""
-    student_from_teacher: bool = False
-    """Begin with layers of the teacher (of 12 the 0, 2, 4, 7, 9 and 11, as DistilGPT-2) instead of fresh weights."""
-
-
-@dataclass(frozen=True)
-class QuestionAnswering:
-    train: str = ""
-    """Questions to learn from: a SQuAD JSON file (v1.1 or v2) here or at any URL, or hf:squad."""
-    validation: str = ""
-    """Questions to be judged by, likewise; hf:squad means its validation split."""
-    validation_examples: int = 0
-    """How many of these are asked, evenly spread. 0: all."""
-    document_stride: int = 128
-    """Tokens by which the windows of a long text overlap."""
-    question_tokens: int = 64
-    """Longer questions are cut to this."""
-    answer_tokens: int = 30
-    """The longest answer that is given."""
-    null_threshold: float = 0.0
-    """v2: how much better than the best answer "no answer" must score to be given."""
-
-
-@dataclass(frozen=True)
-class Config:
-    task: str = "language_model"
+class Config(Settings):
+    task: Literal["language_model", "distillation", "question_answering"] = "language_model"
     """language_model | distillation | question_answering: what is learned, see work.py."""
-    steps: int = 1000
+    steps: Positive = 1000
     """Optimizer steps from the beginning of the run, however often it is interrupted."""
-    tokens_per_step: int = 524_288
+    tokens_per_step: Positive = 524_288
     """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
-    sequence_length: int = 1024
+    sequence_length: Annotated[Positive, Field(ge=2)] = 1024
     """Tokens in one training window."""
     micro_batch: Size = 0
     """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
     tokens (memory.py); 8 on a CPU and in other tasks than language_model."""
-    precision: str = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
     compile: Switch = "auto"
     """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
     of a run; later workers find the compiled code in the run directory."""
     require_capability: str = ""
     """Processor flag that every node must have, such as amx_bf16: see processor.py. Empty: any processor will do."""
-    model: Model = field(default_factory=Model)
-    data: Data = field(default_factory=Data)
-    run: Run = field(default_factory=Run)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    engine: Engine = field(default_factory=Engine)
-    communication: Communication = field(default_factory=Communication)
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    metrics: Metrics = field(default_factory=Metrics)
-    distillation: Distillation = field(default_factory=Distillation)
-    question_answering: QuestionAnswering = field(default_factory=QuestionAnswering)
+    model: Model = Model()
+    """What is trained."""
+    data: Data = Data()
+    """The text."""
+    run: Run = Run()
+    """The folder of the run, and its seed."""
+    optimizer: Optimizer = Optimizer()
+    """AdamW or Muon, and the schedule."""
+    engine: Engine = Engine()
+    """What divides the optimizer's work among the workers."""
+    communication: Communication = Communication()
+    """How workers exchange gradients."""
+    evaluation: Evaluation = Evaluation()
+    """The validation loss."""
+    checkpoint: Checkpoint = Checkpoint()
+    """When checkpoints are written and how many stay."""
+    metrics: Metrics = Metrics()
+    """What is logged, and where."""
+    distillation: Distillation = Distillation()
+    """With task distillation: the teacher."""
+    question_answering: QuestionAnswering = QuestionAnswering()
+    """With task question_answering: the questions. BERT large on SQuAD 1.1 by default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_task(cls, given: Any) -> Any:
+        task = given.get("task") if isinstance(given, Mapping) else None
+        return merged(TASKS.get(task, {}), given) if isinstance(task, str) else given
 
 
-def keys() -> dict[str, tuple[Any, Any]]:
-    """Every dotted key with its type and default."""
-    result: dict[str, tuple[Any, Any]] = {}
-    for section in fields(Config):
-        cls = get_type_hints(Config, include_extras=True)[section.name]
-        if not is_dataclass(cls):
-            result[section.name] = (cls, section.default)
-            continue
-        for item in fields(cls):
-            kind = get_type_hints(cls, include_extras=True)[item.name]
-            result[f"{section.name}.{item.name}"] = (kind, item.default)
-    return result
+def flat(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted key."""
+    return _flat(config.model_dump())
+
+
+def checked(given: Any, problems: Problems) -> Config:
+    """The configuration that `given` holds, with default values in the place of what is wrong."""
+    config = validated(Config, given, problems)
+    assert config is not None, "every key has a default"
+    for key, text in rules.broken(config, problems.spell):
+        if key not in problems.keys:
+            problems.add(tuple(key.split(".")), text)
+    return config
 
 
 def load(arguments: list[str]) -> Config:
@@ -243,66 +146,103 @@ def load(arguments: list[str]) -> Config:
 
     Raises UserError naming every problem, one a line.
     """
-    values: dict[str, Any] = {}
-    problems: list[str] = []
+    problems = Problems(renamed=RENAMED)
+    given: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--config" or argument.startswith("--config="):
             path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
-            values.update(from_yaml(path, problems))
+            given = merged(given, named(Config, _read(path, problems), problems))
         elif "=" in argument and not argument.startswith("-"):
             key, _, text = argument.partition("=")
-            values[key] = text
+            given = merged(given, named(Config, _nested({key: text}), problems))
         else:
-            problems.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
-    parsed = parse(values, keys(), RENAMED, problems)
-    if parsed.get("engine.deepspeed_config"):
-        from_json = deepspeed_json.read(parsed["engine.deepspeed_config"], problems).settings
-        for key, value in parse(from_json, keys(), RENAMED, problems).items():
-            if key in parsed and parsed[key] != value:
-                problems.append(
-                    f"{key}: {parsed[key]} was given, but {parsed['engine.deepspeed_config']} says {value}; make them "
-                    "equal or give only one"
-                )
-            parsed[key] = value
-    sections: dict[str, Any] = {
-        section.name: section.type(
-            **{k.split(".")[1]: v for k, v in parsed.items() if k.startswith(f"{section.name}.")}
-        )
-        for section in _sections()
-    }
-    config = Config(**sections, **{key: value for key, value in parsed.items() if "." not in key})
-    problems += rules.broken(config, failed=set(values) - set(parsed))
-    if problems:
-        raise UserError("\n".join(problems))
+            problems.lines.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
+    given = _with_deepspeed_file(given, problems)
+    config = checked(given, problems)
+    for key, directory in (("data.directory", config.data.directory), ("run.directory", config.run.directory)):
+        if not directory and not (key == "data.directory" and config.task == "question_answering"):
+            problems.add(tuple(key.split(".")), f"missing; give a folder, as in {key}=/data/...")
+    if problems.lines:
+        raise UserError("\n".join(problems.lines))
     return config
+
+
+def _with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """The settings with those of the DeepSpeed file that they name."""
+    path = given.get("engine", {}).get("deepspeed_config")
+    if not path:
+        return given
+    theirs = deepspeed_json.read(path, problems.lines).settings
+    both = merged(given, _nested(theirs))
+    ours, final = (flat(checked(values, Problems())) for values in (given, both))
+    for key in theirs.keys() & _flat(given).keys():
+        if ours[key] != final[key]:
+            text = f"{ours[key]} was given, but {path} says {final[key]}; make them equal or give only one"
+            problems.add(tuple(key.split(".")), text)
+    return both
+
+
+def arguments(config: Config) -> list[str]:
+    """What `load` reads this configuration from: key=value of all that differs from the task's defaults."""
+    defaults = flat(Config(task=config.task))
+    differing = {"task": config.task} if config.task != Config().task else {}
+    differing |= {key: value for key, value in flat(config).items() if value != defaults[key]}
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in differing.items()]
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The configuration with other values under some dotted keys."""
+    return Config.model_validate(merged(config.model_dump(), _nested(changes)))
 
 
 def resolved(config: Config) -> str:
     """The whole configuration as YAML, as stored in each checkpoint."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-
-
-@dataclass(frozen=True)
-class _Section:
-    name: str
-    type: type
-
-
-def _sections() -> list[_Section]:
-    hints = get_type_hints(Config)
-    return [_Section(item.name, hints[item.name]) for item in fields(Config) if is_dataclass(hints[item.name])]
+    return yaml.safe_dump(config.model_dump(), sort_keys=False)
 
 
 def stored(text: str) -> dict[str, Any]:
     """What `resolved` wrote, by dotted key; in runs that began before a key got its present name, under that."""
-    flat: dict[str, Any] = {}
-    for section, content in yaml.safe_load(text).items():
-        for key, value in content.items() if isinstance(content, dict) else [("", content)]:
-            dotted = f"{section}.{key}" if key else section
-            flat[RENAMED.get(dotted, dotted)] = value
-    return flat
+    return {RENAMED.get(key, key): value for key, value in _flat(yaml.safe_load(text)).items()}
+
+
+def _flat(nested: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        found |= _flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+    return found
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        found = merged(found, value)
+    return found
+
+
+def _read(path: str, problems: Problems) -> dict[str, Any]:
+    """What a file of settings holds."""
+    example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
+    shipped = not os.path.exists(path) and "/" not in path and example.exists()
+    try:
+        with open(example if shipped else path, encoding="utf-8") as file:
+            document = yaml.safe_load(file) or {}
+    except OSError as error:
+        names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
+        said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
+        problems.lines.append(f"{said}; give a YAML file, or one of the examples: {names}")
+        return {}
+    except yaml.YAMLError as error:
+        problems.lines.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")
+        return {}
+    if isinstance(document, dict):
+        return document
+    said = f"--config {path}: holds a {type(document).__name__}"
+    problems.lines.append(f"{said}; write settings such as `steps: 10`")
+    return {}
 
 
 def run_directory(config: Config) -> Path:

@@ -1,6 +1,5 @@
 """Where figures go beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None of them can end a training."""
 
-import dataclasses
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +69,7 @@ class WeightsAndBiases:
             id=identity.read_text("utf-8").strip(),
             name=run.name,
             dir=str(run),
-            config=dataclasses.asdict(config),
+            config=config.model_dump(),
             resume="allow",
             # Its lines would stand between the log's, and the training must not wait long for a server.
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),

@@ -10,7 +10,9 @@ from trainer.parallel.optimizer import learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:
-    settings = Optimizer(learning_rate=1.0, warmup_steps=10, schedule=schedule, final_fraction=0.1)
+    settings = Optimizer.model_validate(
+        {"learning_rate": 1.0, "warmup_steps": 10, "schedule": schedule, "final_fraction": 0.1}
+    )
     return [learning_rate(step, steps, settings) for step in range(steps + 1)]
 
 
@@ -52,8 +54,8 @@ def test_mistrals_log_line_is_reproduced_to_the_last_digit() -> None:
 def test_every_rate_is_that_of_deepspeeds_own_scheduler(kind: str) -> None:
     from deepspeed.runtime.lr_schedules import WarmupDecayLR
 
-    settings = Optimizer(
-        learning_rate=6e-4, warmup_steps=30, schedule=f"warmup_decay_{kind}", schedule_steps=90, final_fraction=0.1
+    settings = Optimizer.model_validate(
+        {"warmup_steps": 30, "schedule": f"warmup_decay_{kind}", "schedule_steps": 90, "final_fraction": 0.1}
     )
     sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     theirs = WarmupDecayLR(sgd, 90, warmup_max_lr=6e-4, warmup_num_steps=30, warmup_type=kind)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
 from tests.trainer.toy import apart
-from trainer import finetune_qa
 from trainer.config import schema as configuration
 from trainer.errors import UserError
 from trainer.tasks import squad, squad_data
@@ -88,7 +87,7 @@ def arguments(encoder: Path) -> Callable[..., list[str]]:
             "metrics.tensorboard": "false",
         }
         values |= {key.replace("__", "."): value for key, value in changes.items()}
-        return [*finetune_qa.DEFAULTS, *(f"{key}={value}" for key, value in values.items())]
+        return ["task=question_answering", *(f"{key}={value}" for key, value in values.items())]
 
     return build
 

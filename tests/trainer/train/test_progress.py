@@ -67,4 +67,4 @@ def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
 
 
 def test_every_setting_that_is_said_to_matter_exists() -> None:
-    assert not set(resume.EFFECTS) - set(config.keys())
+    assert not set(resume.EFFECTS) - set(config.flat(config.Config()))

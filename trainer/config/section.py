@@ -1,0 +1,166 @@
+"""Sections of a configuration, read with every problem told at once: `path: what was given; what is allowed`.
+
+Keys are camelCase in a stack file and snake_case in the trainer's files and arguments; both are understood in either.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+
+class Section(BaseModel):
+    """Keys with defaults; the sentence under each is its documentation."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        loc_by_alias=False,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+S = TypeVar("S", bound=Section)
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The class of a section, which may be optional; None for a plain value."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
+class Problems:
+    """One line for each thing that is wrong, its keys written as the reader writes them."""
+
+    def __init__(
+        self,
+        spell: Callable[[str], str] = str,
+        prefix: str = "",
+        renamed: Mapping[str, str] | None = None,
+        forms: Mapping[str, str] | None = None,
+    ) -> None:
+        """`renamed`: present keys by former ones; `forms`: what text of the wrong form is not, by key."""
+        self.spell, self.forms = spell, forms or {}
+        self.lines: list[str] = []
+        self.keys: set[str] = set()
+        """Those that are wrong, by the names of their fields."""
+        self._prefix, self._renamed = [prefix] if prefix else [], renamed or {}
+
+    def path(self, path: Iterable[object]) -> str:
+        return ".".join([*self._prefix, *(self._spelled(str(part)) for part in path)])
+
+    def add(self, path: tuple[str | int, ...], text: str) -> None:
+        self.keys.add(".".join(map(str, path)))
+        self.lines.append(f"{self.path(path)}: {text}")
+
+    def tell_former(self, path: tuple[str, ...], value: Any) -> bool:
+        """Whether this key, or one in it, is a former one; then the present one is told."""
+        inner = [(*path, str(key)) for key in value] if isinstance(value, Mapping) else []
+        former = [key for key in (path, *inner) if self.path(key) in self._renamed]
+        for key in former:
+            self.add(key, f"renamed to {self._renamed[self.path(key)]}")
+        return bool(former)
+
+    def tell_unknown(self, path: tuple[str, ...], known: list[str]) -> None:
+        close = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
+        self.add(path, f"unknown key; {hint}")
+
+    def _spelled(self, part: str) -> str:
+        return self.spell(part) if re.fullmatch("[a-z]+(_[a-z]+)+", part) else part
+
+
+def validated(section: type[S], given: Any, problems: Problems) -> S | None:
+    """The section with what can be used of `given`; None when a key is missing that it cannot do without."""
+    values = named(section, given, problems)
+    while True:
+        try:
+            return section.model_validate(values)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            for detail in details:
+                problems.add(detail["loc"], _described(section, detail, problems))
+            # A default stands in for what is wrong until that is told.
+            if not all([_drop(values, detail["loc"]) for detail in details]):
+                return None
+
+
+def named(section: type[Section], given: Any, problems: Problems, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What is given, by the names of fields, without the keys that the section does not know."""
+    found: dict[str, Any] = {}
+    if not isinstance(given, Mapping):
+        shown = "(secret)" if _is_secret(section) else repr(given)
+        problems.add(path, f"{shown} is not a section; give it as keys and values")
+        return found
+    names = {to_camel(name): name for name in section.model_fields} | {name: name for name in section.model_fields}
+    for key, value in given.items():
+        inner_path = (*path, names.get(str(key), str(key)))
+        inner = section_of(section.model_fields[names[key]].annotation) if key in names else None
+        if (key not in names or bool(inner) != isinstance(value, Mapping)) and problems.tell_former(inner_path, value):
+            continue
+        if key not in names:
+            problems.tell_unknown(inner_path, [problems.spell(name) for name in section.model_fields])
+        elif inner is not None:
+            found[names[key]] = named(inner, value, problems, inner_path)
+        else:
+            found[names[key]] = value
+    return found
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values, where those above win."""
+    found = dict(below)
+    for key, value in above.items():
+        under = found.get(key)
+        found[key] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return found
+
+
+def _drop(values: dict[str, Any], path: tuple[str | int, ...]) -> bool:
+    """Leave the key out, or all of the list that the path leads into; False: it is not there."""
+    name, *rest = path
+    inner = values.get(str(name))
+    if rest and isinstance(inner, dict):
+        return _drop(inner, tuple(rest))
+    given = name in values
+    values.pop(str(name), None)
+    return given
+
+
+#: What pydantic's types are in words.
+WORDS = {"int": "a whole number", "float": "a number", "finite": "a number", "bool": "true or false", "string": "text"}
+
+
+def _described(section: type[Section], detail: ErrorDetails, problems: Problems) -> str:
+    """What is wrong with one value."""
+    given, context = detail.get("input"), detail.get("ctx", {})
+    if _is_secret(section):
+        given = "(secret)"
+    kind, path = detail["type"].partition("_")[0], problems.path(detail["loc"])
+    match detail["type"]:
+        case "missing":
+            return f"missing; set it with `pulumi config set --path {path} VALUE`"
+        case "literal_error":
+            return f"'{given}' is not known; allowed: {context['expected'].replace(' or ', ', ')}"
+        case "value_error":
+            return str(context["error"])
+        case "string_pattern_mismatch":
+            key = ".".join(part for part in path.split(".") if not part.isdigit())
+            return f"'{given}' {problems.forms.get(key) or problems.forms.get('', 'has another form')}"
+        case text if kind in WORDS and text.endswith(("_parsing", "_type", "_number", "_float")):
+            return f"{given!r} is not {WORDS[kind]}"
+    rule = detail["msg"].removeprefix("Input ").removeprefix("should be ")
+    return f"{given!r} is not allowed; must be {rule[:1].lower()}{rule[1:]}"
+
+
+def _is_secret(section: type[Section]) -> bool:
+    return any(SecretStr in (field.annotation, *get_args(field.annotation)) for field in section.model_fields.values())
