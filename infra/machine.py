@@ -57,7 +57,8 @@ class Machine:
 
 def machine_type(**fields: Any) -> Machine:
     """A machine type as a data file has it: lists for tuples."""
-    return Machine(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return Machine(**plain)
 
 
 def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
