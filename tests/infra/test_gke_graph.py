@@ -8,6 +8,7 @@ import pytest
 
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
+from trainer.config.schema import load
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
@@ -64,7 +65,8 @@ def test_an_a100_node_has_all_that_a_training_needs() -> None:
     container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert container["args"][container["args"].index("--nproc-per-node") + 1] == "8"
-    assert {"engine.name=deepspeed", "engine.zero_stage=1", "precision=bf16"} <= set(container["args"])
+    training = load(container["args"][container["args"].index("--") + 1 :])
+    assert (training.engine.name, training.engine.zero_stage, training.precision) == ("deepspeed", 1, "bf16")
     environment = {item["name"]: item.get("value") for item in container["env"]}
     assert environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64", "the driver's libraries are in no default path"
 
@@ -270,8 +272,6 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
 @pytest.mark.parametrize("task", ["language_model", "question_answering"])
 @pytest.mark.parametrize("name", STACKS)
 def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task: str) -> None:
-    from trainer.config.schema import load
-
     # A step is shared out between 16 accelerators, or between 3 machines.
     asked = {"training": {"task": task, "precision": "bf16", "microBatch": 3 if name == "gcp-a100" else 8}}
     stack = record(name, changed(name) | (asked if task == "question_answering" else {}))

@@ -65,7 +65,7 @@ def test_no_change_is_none() -> None:
         ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
         ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
         ("aws-g4dn", {"nodes": {"max": 8}}, {}),  # of the autoscaler
-        ("aws-g4dn", {"training": {"metricsEvery": 7}}, {REPLACED: {JOB}}),
+        ("aws-g4dn", {"training": {"metrics": {"every": 7}}}, {REPLACED: {JOB}}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) and "nodes" in value else None,
 )
