@@ -119,6 +119,8 @@ def _training(config: StackConfig) -> Iterator[str]:
             f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
             f"{training.steps - 1}"
         )
+    if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
+        yield "training.engine.zeroStage: given, but engine.name is ddp; set deepspeed, or leave the stage out"
     if training.task == "question_answering" and training.model.preset != "weights":
         yield (
             f"training.model.preset: {training.model.preset} is a GPT-2, and question_answering takes the shape of "

@@ -27,16 +27,19 @@ def section(**keys: Any) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+QUESTIONS = {
+    "task": "question_answering",
+    "model": {"weights": "bert-large-uncased"},
+    **{"sequenceLength": 384, "tokensPerStep": 48 * 384, "microBatch": 3},
+}
 SWITCH = section(enabled=[True, False])
 ANY_STACK = {
-    "training": section(
-        steps=st.integers(1, 10**6),
-        engine=["ddp", "deepspeed"],
-        maxHours=st.floats(0.5, 100),
-        task=["language_model", "question_answering"],
-        weights=["gpt2", "/data/mine"],
-        name=NAMES,
+    "training": st.builds(
+        lambda engine, task: {**engine, **task},
+        section(steps=st.integers(10**4, 10**6), engine=[{"name": "ddp"}, {"name": "deepspeed"}]),
+        st.sampled_from([{}, {"model": {"weights": "gpt2"}}, {"model": {"weights": "/data/mine"}}, QUESTIONS]),
     ),
+    "job": section(name=NAMES, maxHours=st.floats(0.5, 100)),
     "rendezvous": st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}]),
     "tensorboard": SWITCH,
     "check": SWITCH,

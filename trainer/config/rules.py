@@ -41,8 +41,6 @@ def _engine(config: "Config") -> Iterator[tuple[str, str]]:
         if config.communication.sync != "step":
             yield "communication.sync", "diloco needs engine.name=ddp"
         return
-    if config.engine.zero_stage != 1:
-        yield "engine.zero_stage", "given, but engine.name is ddp; set deepspeed, or leave the stage out"
     if config.engine.deepspeed_config:
         text = "given, but engine.name is ddp; add engine.name=deepspeed or leave the file out"
         yield "engine.deepspeed_config", text

@@ -149,7 +149,7 @@ def test_bad_weights_end_a_training_with_42_and_one_line(
 ) -> None:
     for changes, said in (
         ({"model__weights": tmp_path / "nowhere"}, "model.weights: "),
-        ({"model__preset": "weights"}, "model.preset: weights takes the size of model.weights, which is empty"),
+        ({"model__preset": "weights"}, "model.weights: missing; name the weights to begin with"),
     ):
         workers = start_workers(1, settings(tmp_path / "run", **changes))
         assert workers.wait() == [42], workers.output
