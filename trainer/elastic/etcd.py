@@ -210,7 +210,7 @@ class Etcd:
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request, repeated while etcd cannot be reached or has no leader."""
         deadline = time.monotonic() + self._retry_seconds
-        pause = 0.1
+        pause, dropped = 0.1, False
         while True:
             try:
                 return self._once(path, body)
@@ -222,6 +222,9 @@ class Etcd:
                         f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
                         f"({error.args[0].verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
                     ) from None
+                if isinstance(error, urllib3.exceptions.ProtocolError) and not dropped:
+                    dropped = True  # etcd ended a connection that was idle: once more, over a new one
+                    continue
                 reason = str(error) or type(error).__name__
             if time.monotonic() + pause > deadline:
                 raise RendezvousConnectionError(

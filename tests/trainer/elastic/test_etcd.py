@@ -6,6 +6,8 @@ import datetime
 import ipaddress
 import json
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -180,10 +182,31 @@ def test_a_write_whose_answer_was_lost_counts_once(start: Start, monkeypatch: py
     assert now.data == b"2"
 
 
+def test_a_connection_that_etcd_ended_is_made_anew_though_nobody_waits() -> None:
+    """With a reset, as the address of a pod that was replaced gives it: a close would show before the request."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answers in (1, 9):
+                connection, _ = server.accept()
+                while received := connection.recv(65536):
+                    if b"}" not in received:  # the headers
+                        continue
+                    if not answers:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        break
+                    answers -= 1
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        client = Etcd(access(f"127.0.0.1:{server.getsockname()[1]}", {}, {}))
+        client.patient(False)
+        assert [client.get("/trainyard/x") for _ in range(3)] == [None] * 3
+
+
 def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait(start: Start) -> None:
     """Its machine is gone: nothing refuses the connection."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         client = Etcd(access(f"127.0.0.1:{deaf.getsockname()[1]}", {}, {}))
         client.patient(False)
