@@ -123,6 +123,13 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(sections: dict[str, An
     assert found[0].startswith(expected)
 
 
+def test_a_required_key_that_is_wrong_is_not_missing_too() -> None:
+    found = problems(gke={"project": "p-12345", "zone": "us"}, cluster={"kind": "gke"})
+    assert [problem for problem in found if problem.startswith("gke.zone")] == [
+        "gke.zone: 'us' is not a zone; give one such as us-central1-a, with the letter"
+    ]
+
+
 @pytest.mark.parametrize("former", RENAMED)
 def test_a_former_key_is_answered_with_the_present_one(former: str) -> None:
     section, key = former.split(".")

@@ -88,7 +88,9 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
         except ValidationError as error:
             details = error.errors(include_url=False)
             for detail in details:
-                problems.add(detail["loc"], _described(section, detail, problems))
+                # What was left out below for being wrong is not missing.
+                if detail["type"] != "missing" or ".".join(map(str, detail["loc"])) not in problems.keys:
+                    problems.add(detail["loc"], _described(section, detail, problems))
             # A default stands in for what is wrong until that is told.
             if not all([_drop(values, detail["loc"]) for detail in details]):
                 return None
