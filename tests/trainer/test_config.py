@@ -31,6 +31,13 @@ def test_overrides_win_over_the_file_and_defaults_stay(tmp_path: Path) -> None:
     assert loaded.optimizer.clip == 1.0
 
 
+def test_keys_in_a_file_may_be_dotted(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("optimizer.clip: 2.0\noptimizer: {beta1: 0.8}\n")
+    loaded = config.load(["--config", str(file), *NEEDED])
+    assert (loaded.optimizer.clip, loaded.optimizer.beta1) == (2.0, 0.8)
+
+
 def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
     loaded = config.load([*NEEDED, "checkpoint.every_minutes=2.5", "compile=true"])
     file = tmp_path / "config.yaml"

@@ -153,7 +153,7 @@ def load(arguments: list[str]) -> Config:
         argument = rest.pop(0)
         if argument == "--config" or argument.startswith("--config="):
             path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
-            given = merged(given, named(Config, _read(path, problems), problems))
+            given = merged(given, named(Config, _nested(_read(path, problems)), problems))
         elif "=" in argument and not argument.startswith("-"):
             key, _, text = argument.partition("=")
             given = merged(given, named(Config, _nested({key: text}), problems))
@@ -239,7 +239,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         problems.lines.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")
         return {}
     if isinstance(document, dict):
-        return document
+        return {str(key): value for key, value in document.items()}
     said = f"--config {path}: holds a {type(document).__name__}"
     problems.lines.append(f"{said}; write settings such as `steps: 10`")
     return {}
