@@ -275,8 +275,10 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     storage.pop("disk", None)
     changed["dataset"] = {"name": run, "input": ["sample"]}
     changed["job"] = {"name": run, "maxHours": 6}
-    training.pop("task", None)
-    model = {key: value for key, value in training.get("model", {}).items() if key != "weights"}
+    for key in ("task", "distillation"):
+        training.pop(key, None)
+    # Preset `weights` has no size without them.
+    model = {key: value for key, value in training.get("model", {}).items() if "weights" not in (key, value)}
     metrics = {key: value for key, value in training.get("metrics", {}).items() if key != "wandbProject"}
     training.update(
         model=model,
