@@ -1,7 +1,7 @@
 """Starts a node's workers and keeps them in the training, whatever comes: `python -m trainer.launch ... -- ...`.
 
 Like torchrun, with what a pod needs: SIGTERM is heard from the first moment, exit codes tell a Job what to do
-(errors.py), a finished run ends at once, and the last words are in the termination log.
+(contract.py), a finished run ends at once, and the last words are in the termination log.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The rules between settings; what one setting may be stands with its type in schema.py."""
+"""The rules between settings; what one setting may be stands with its type in sections.py."""
 
 import re
 from collections.abc import Callable, Iterator
