@@ -24,6 +24,7 @@ from trainer.errors import UserError
 from trainer.files import write_json
 from trainer.models import memory, networks
 from trainer.parallel.world import World
+from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
 from trainer.tasks.work import Interrupted, Weights, Work
 
@@ -51,7 +52,9 @@ def build(config: Config) -> Work:
     folder = Path(config.run.directory) / FEATURES
     made = kept_features(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
-    length = config.sequence_length if config.compile else None  # one length: one compiled graph
+    # One length: one compiled graph. And rounded up, another could be longer than the encoder has positions.
+    fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
+    length = config.sequence_length if fixed else None
     size = memory.micro_batch(config)
     per_step = config.tokens_per_step // (config.sequence_length * size)
     batches = Batches(made, size, per_step, config.run.seed, padding, length)

@@ -203,6 +203,21 @@ def test_padding_is_masked_and_as_short_as_the_batch_allows() -> None:
     assert collate(made, padding=9, length=80)[0].shape == (2, 80)
 
 
+def test_only_for_a_compiled_graph_are_all_batches_of_one_length(
+    arguments: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def widths(**changes: Any) -> set[int]:
+        given = arguments(tmp_path, sequence_length=80, tokens_per_step=800, **changes)
+        batches = squad.build(configuration.load(given)).batches
+        return {batches.get(step, 0)[0].shape[1] for step in range(3)}
+
+    assert widths() == {80}  # its windows cannot be rounded up to 96: the encoder has 80 positions
+    monkeypatch.setattr(squad_data, "ALIGNMENT", 16)
+    assert max(widths()) < 80
+    assert widths(compile="false") == widths()
+    assert widths(compile="true") == {80}
+
+
 @given(data=st.data(), size=st.integers(1, 12), longest=st.integers(1, 12))
 def test_the_best_span_is_the_best_of_all(data: st.DataObject, size: int, longest: int) -> None:
     numbers = st.lists(st.floats(-5, 5, width=32), min_size=size, max_size=size)
