@@ -145,8 +145,11 @@ class Training(pulumi.ComponentResource):
 
 
 #: Settings that change speed or output, not the mathematics: what does not fit the memory goes on in its folder with a
-#: smaller micro-batch.
-NO_MATHEMATICS = ("evaluation.", "checkpoint.", "metrics.", "engine.", "data.", "micro_batch", "compile")
+#: smaller micro-batch. A DeepSpeed file is none of them: it may hold the optimizer and its schedule.
+NO_MATHEMATICS = (
+    *("evaluation.", "checkpoint.", "metrics.", "data.", "engine.name", "engine.zero_stage"),
+    *("micro_batch", "compile", "require_capability", "run.collective_timeout_seconds"),
+)
 
 
 def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:

@@ -42,7 +42,9 @@ def test_a_run_folder_belongs_to_one_mathematics() -> None:
     base = TrainingConfig(steps=500)
     name = run_name(base, dataset)
     assert name == run_name(changed(base, {"metrics.every": 1, "micro_batch": 2, "checkpoint.keep": 9}), dataset)
+    assert name == run_name(changed(base, {"engine.name": "deepspeed", "run.collective_timeout_seconds": 300}), dataset)
     assert name != run_name(changed(base, {"run.seed": 2}), dataset)
+    assert name != run_name(changed(base, {"engine.name": "deepspeed", "engine.deepspeed_config": "/data/x"}), dataset)
     assert name != run_name(base, DatasetConfig(name="other"))
 
 
