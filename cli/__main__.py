@@ -88,7 +88,12 @@ def load(name: str) -> Any:
     return command
 
 
-app = typer.Typer(cls=Lazy, rich_markup_mode="markdown", help="Train GPT-2 on Kubernetes.")
+app = typer.Typer(
+    cls=Lazy,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train GPT-2 on Kubernetes. `trainyard COMMAND --help` explains a command.",
+)
 
 
 @app.callback()
@@ -98,7 +103,9 @@ def _root() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code. Every error that a user can cause is one line."""
-    chosen = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    chosen = list(sys.argv[1:] if arguments is None else arguments)
+    if not chosen or (len(chosen) == 1 and COMMANDS.get(chosen[0], "").endswith(":app")):
+        chosen.append("--help")
     try:
         return typer.main.get_command(app).main(chosen, prog_name="trainyard", standalone_mode=False) or 0
     except typer.TyperException as error:

@@ -27,7 +27,9 @@ SELECTOR = "app.kubernetes.io/component=tensorboard"
 def board(
     stack: RunningStack = "local",
     kubeconfig: Kubeconfig = None,
-    port: Annotated[int, typer.Option(help="Here; a taken one gives the next free one.")] = TENSORBOARD_PORT,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Local port; if taken, the next free one.")
+    ] = TENSORBOARD_PORT,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
 ) -> None:
     target = target_of(stack)
@@ -72,9 +74,9 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 def listener(port: int, tries: int = 20) -> socket.socket:
     """On the loopback, at the first free port from `port` on. Raises OSError when there is none."""
-    for candidate in range(port, port + tries):
+    for candidate in range(port, min(port + tries, 65536)):
         try:
             return socket.create_server(("127.0.0.1", candidate))
         except OSError:
             continue
-    raise OSError(f"--port {port}: taken, and the {tries - 1} after it; give another one")
+    raise OSError(f"--port {port}: taken, and so are those after it; give another one")

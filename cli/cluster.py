@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import urllib3.exceptions
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
@@ -36,15 +38,22 @@ def asking(what: str, missing: str = "") -> Iterator[None]:
             raise CommandError(missing) from None
         raise CommandError(f"cannot read {what}: {error.reason}") from None
     except urllib3.exceptions.HTTPError as error:
-        raise SilentError(f"the cluster does not answer: {type(error).__name__}") from None
+        reason = getattr(error, "reason", None) or error
+        raise SilentError(f"the cluster does not answer: {reason}") from None
 
 
 def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     """A client for a context. Raises CommandError when no kubeconfig has it."""
+    # Each retry is a warning, and the last one the error that is shown.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    file = kubeconfig or os.environ.get("KUBECONFIG")
     try:
-        return config.new_client_from_config(config_file=kubeconfig or os.environ.get("KUBECONFIG"), context=context)
+        return config.new_client_from_config(config_file=file, context=context)
     except config.ConfigException as error:
         raise CommandError(f"no context '{context}' in the kubeconfig: {error}") from error
+    except (yaml.YAMLError, TypeError, AttributeError) as error:
+        where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
+        raise CommandError(f"{where} is not a kubeconfig: {str(error).splitlines()[0]}") from error
 
 
 def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from infra.cost import LEFT_OUT, estimate, shown
 
 def cost(
     stack: StackName,
-    hours: Annotated[float | None, typer.Option(help="Also what this many hours at full size cost.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="Also show the cost of this many hours at full size.")
+    ] = None,
 ) -> None:
     bill = estimate(configuration(stack))
     if bill is None:

@@ -1,4 +1,4 @@
-"""Check what a stack needs before `pulumi up`, and say how to mend what is missing.
+"""Check what a stack needs before `pulumi up`, and say how to fix what is missing.
 
 Exit code 1: something stands in the way.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from cli import CommandError
-from cli.target import StackName
+from cli.target import StackName, enter_local, is_local
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
@@ -41,6 +41,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
 
 
 def doctor(stack: StackName) -> int:
+    if is_local(stack):
+        enter_local()
     found: list[Finding] = []
 
     def kept() -> Iterator[Finding]:

@@ -16,8 +16,8 @@ from cli.target import Kubeconfig, RunningStack, target_of
 def logs(
     stack: RunningStack = "local",
     kubeconfig: Kubeconfig = None,
-    pod: Annotated[int | None, typer.Option(metavar="N", help="Index of the pod.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new lines until the pod ends.")] = False,
+    pod: Annotated[int | None, typer.Option(metavar="N", min=0, help="Index of the pod.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines until the pod ends.")] = False,
 ) -> None:
     target = target_of(stack)
     job = TrainingJob.of(target, kubeconfig)

@@ -45,7 +45,7 @@ def test_the_list_needs_no_slow_package() -> None:
         (["cost", "nowhere"], "no stack 'nowhere'; there are: aws-g4dn, "),
         (["status", "--nothing"], "No such option: --nothing"),
         (["local", "nothing"], "No such command 'nothing'."),
-        (["deploy"], "Missing command."),
+        (["board", "--port", "99999"], "Invalid value for '--port': Input should be less than or equal to 65535"),
     ],
 )
 def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +53,12 @@ def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: py
     shown = capsys.readouterr()
     assert shown.err.startswith(f"error: {said}")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("arguments", [["deploy"], ["local"], ["-h"]])
+def test_a_group_without_a_command_lists_its_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert "COMMAND [ARGS]..." in capsys.readouterr().out
 
 
 def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: Path) -> None:
@@ -63,5 +69,8 @@ def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: 
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "__main__.py").write_text("import sys\ndef main():\n    print(sys.argv[1:])\n    return 7\n")
-    done = subprocess.run([script, "a b", "--c"], cwd="/", capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
+    link = tmp_path / "linked"
+    link.symlink_to(script)
+    for name in (script, link):
+        done = subprocess.run([name, "a b", "--c"], cwd="/", capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cli import CommandError, target
+from cli.__main__ import main
+from cli.cluster import TrainingJob, connect
 from local import environment
 
 
@@ -27,3 +30,39 @@ def test_a_local_stack_brings_its_environment(kept: bool, tmp_path: Path, monkey
         state.touch()
     with pytest.raises(CommandError, match="^backend file:///here$" if kept else "^backend s3://elsewhere$"):
         target.target_of("local")
+
+
+@pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])
+def test_a_file_that_is_no_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(CommandError, match=f"^{tmp_path}/config is not a kubeconfig: [^\n]+$"):
+        connect("anywhere", str(tmp_path / "config"))
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubeconfig = {
+        "clusters": [{"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [{"name": "gone", "context": {"cluster": "gone", "user": "me"}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(kubeconfig))
+    job = TrainingJob.of(target.Target("gone", "space", "job", None, {}), str(tmp_path / "config"))
+    with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
+        job.read()
+    assert not caplog.records, "no warning for each retry"
+
+
+def test_the_doctor_sees_a_local_stack_with_the_local_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://elsewhere")
+    monkeypatch.setattr(target, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "prepare", lambda: None)
+    monkeypatch.setattr(environment, "settings", lambda: {"PULUMI_BACKEND_URL": "file:///here"})
+    state = tmp_path / ".local/state/.pulumi/stacks/trainyard/local.json"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    main(["doctor", "local"])
+    assert "state: kept at file:///here" in capsys.readouterr().out

@@ -231,10 +231,16 @@ def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Pat
     assert main(["image", "ghcr.io/you"]) == 1, "the stand-in's inspect fails"
     version = content_hash(TRAINER, {})
     context, tag = stage(TRAINER, version), f"ghcr.io/you/trainyard/trainer:{version}"
-    build, inspect = docker.read_text().splitlines()
+    _, build, inspect = docker.read_text().splitlines()
     assert build.startswith("docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push")
     assert build.endswith(f"--tag {tag} --file {context}/trainer/Dockerfile {context}")
     assert inspect == f"docker buildx imagetools inspect {tag}"
+
+
+def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (docker.parent / "bin" / "docker").write_text("#!/bin/sh\necho usage >&2; exit 1\n")
+    assert main(["image", "ghcr.io/you"]) == 1
+    assert capsys.readouterr().err == "error: docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin\n"
 
 
 def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:
