@@ -19,7 +19,7 @@ STATE := .local/state/.pulumi/stacks/trainyard/local.json
 .PHONY: help up node down destroy clean test e2e chaos bench gpu lint docs snapshots lock
 
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: node  ## set up everything, train on this machine's node, follow the training to its end
 	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview
@@ -46,7 +46,7 @@ test: .venv/dev.stamp  ## all fast tests
 	@$(TRAINYARD) local toolchain etcd actionlint
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n 2
 
-e2e: .venv/dev.stamp .venv/policy.stamp  ## the real node, the real engine, the real training; MARKS=engine: without a node
+e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
 	@$(TRAINYARD) local toolchain pulumi pulumi-language-python
 	$(PY) -m pytest -m "$(MARKS)"
 
@@ -54,14 +54,14 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 	@$(TRAINYARD) local toolchain etcd
 	$(PY) -m chaos
 
-bench: .venv/dev.stamp  ## measure anew what bench/results/ holds of the trainer and of `pulumi up` (root, 2 idle cores, 2 hours)
+bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
 	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
 gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed|attention|head|memory|profile [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
-lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and types
+lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports --no-cache
@@ -69,13 +69,13 @@ lint: .venv/dev.stamp  ## format, lint, imports in one direction, workflows and 
 	$$($(PY) -c 'from local import toolchain; print(toolchain.program("actionlint"))')
 	.venv/bin/pyright
 
-docs: .venv/dev.stamp  ## write the pictures and tables of README and docs/ anew from the code
+docs: .venv/dev.stamp  ## regenerate the pictures and tables of README and docs/ from the code
 	$(TRAINYARD) docs
 
-snapshots: .venv/infra.stamp  ## write tests/snapshots/ anew: what each stack declares, for review
+snapshots: .venv/infra.stamp  ## regenerate tests/snapshots/: what each stack declares, for review
 	$(TRAINYARD) snapshot --update
 
-lock: .venv/infra.stamp  ## resolve requirements/*.in again; hashes, no addresses
+lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	for name in dev infra trainer bootstrap policy; do \
 	  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
 	    requirements/$$name.in $$(case $$name in dev|policy) ;; *) echo --constraint requirements/dev.txt ;; esac) \
