@@ -44,20 +44,21 @@ class ClusterConfig(Section):
 class NodesConfig(Section):
     machine_type: str
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
-    infra/gke/machines.py and infra/eks/machines.py list them."""
+    infra/gke/machines.yaml and infra/eks/machines.yaml list
+    them."""
     alternatives: tuple[str, ...] = Field(default=(), max_length=10)
     """With kind eks: larger instance types with the same accelerators, any of which AWS may take, whatever their order.
     Pods ask for what fits the first."""
     max: int = Field(default=2, ge=1, le=1000)
     """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
     consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
-    """How the nodes are had. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at any
-    time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all nodes
-    together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
+    """How the nodes are obtained. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at
+    any time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all
+    nodes together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
     fallback: Literal["none", "flex_start", "on_demand"] = "none"
-    """What comes where no zone has such a machine that way. `none`: the training waits, or goes on with the workers
-    that it has. `on_demand`: the same machine at its full price, beside the others; it stays until its pod ends. With
-    kind gke first flex_start, which GKE tries for 15 minutes. `flex_start`: that, and no more."""
+    """What to do when no zone has such a machine. `none`: the training waits, or continues with the workers that it
+    has. `on_demand`: add the same machine at its full price; it stays until its pod ends. With kind gke flex_start
+    comes first, which GKE tries for 15 minutes. `flex_start`: that, and no more."""
     zones: tuple[str, ...] = Field(default=(), max_length=8)
     """With kind gke: zones of the region, from any of which the nodes may come. Default: `gke.zone`, where the rest
     stays."""
@@ -66,8 +67,8 @@ class NodesConfig(Section):
     compact_placement: bool = False
     """Place the nodes close to each other: less latency between them, harder to get."""
     efa: bool = False
-    """With kind eks: attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image has to bring
-    libfabric and aws-ofi-nccl, or NCCL goes on using TCP."""
+    """With kind eks: attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have
+    libfabric and aws-ofi-nccl, or NCCL keeps using TCP."""
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
     """Boot disk, with kind gke; on AWS it is an encrypted gp3 volume."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
@@ -90,7 +91,7 @@ class WorkersConfig(Section):
     count: int = Field(default=2, ge=1, le=1000)
     """Pods of the training Job; one a node where the stack makes the nodes."""
     min: int = Field(default=1, ge=1)
-    """The training goes on with this many pods when others are lost."""
+    """The training continues with this many pods when others are lost."""
     spares: int = Field(default=0, ge=0, le=100)
     """Pods beyond `count` that wait, ready, for the place of one that is lost. With them a change of `count` makes a
     new Job; without, pods join and leave the one that trains."""
@@ -108,7 +109,7 @@ class WorkersConfig(Section):
     """Variables of the workers, over the stack's own: `NCCL_DEBUG: INFO` shows what NCCL chose, `NCCL_SOCKET_NTHREADS`
     and `NCCL_NSOCKS_PERTHREAD` change it. No secrets: they go into `secrets`."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
-    """Who gives the trainer memory on the processor: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
+    """Memory allocator of the trainer on the CPU: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
     else glibc with the trainer's settings for it."""
 
 
@@ -128,7 +129,7 @@ class StorageConfig(Section):
     size_gib: int = Field(default=10, ge=1)
     """Size of the volume, GiB. It can grow. With efs an estimate for the bill: EFS grows by itself."""
     retain: bool = False
-    """With nfs or efs: the disk or file system stays when the stack is destroyed, and goes on costing; `storage.disk`
+    """With nfs or efs: the disk or file system stays when the stack is destroyed, and is still billed; `storage.disk`
     brings it back."""
     disk: str | None = None
     """With nfs: name of a disk that exists already in the zone, instead of a new one; with efs: id of a file system
@@ -168,11 +169,11 @@ class RendezvousConfig(Section):
     image: str | None = None
     """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
     backend: Literal["etcd", "c10d"] = "etcd"
-    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, where no etcd shall run. Its restart costs
-    one new round."""
+    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, to run without etcd. Its restart costs one
+    new round."""
     tls: bool = False
-    """Encrypted, and only for who has a certificate of this stack: for clusters whose network plug-in does not enforce
-    policies. With etcd."""
+    """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce policies. Needs
+    etcd."""
 
 
 class DatasetConfig(Section):
@@ -189,9 +190,9 @@ class DatasetConfig(Section):
     timeout_minutes: int = Field(default=60, ge=1)
     """How long `pulumi up` waits for the text to be tokenised."""
     cpu: float = Field(default=0.5, gt=0)
-    """CPU cores of the Job that does it: the tokenizer uses all of them."""
+    """CPU cores of the dataset Job: the tokenizer uses all of them."""
     memory_gib: float = Field(default=2.0, gt=0)
-    """Its memory, GiB."""
+    """Memory of the dataset Job, GiB."""
 
 
 class JobConfig(Section):
