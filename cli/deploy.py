@@ -1,4 +1,4 @@
-"""Run Pulumi for a workflow: `up`, `destroy` or `drift`, then `settle`, also where the job was cancelled."""
+"""Run Pulumi in a CI job: `up`, `destroy` or `drift`, and `settle` after a job that was cancelled."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def unreachable(config: StackConfig) -> str | None:
         return None
     return (
         f"eks.apiAllowedCidrs: {', '.join(allowed)} does not let in {address or 'this machine'}, and the cluster is "
-        "not reached from here; name a runner inside, or one with an address of yours, in the variable RUNNER "
-        "(docs/operations.md)"
+        "not reachable from here; name a runner inside its network, or one whose address is let in, in the variable "
+        "RUNNER (docs/operations.md)"
     )
 
 
@@ -172,8 +172,8 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     if limit > HOSTED_MINUTES and os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted":
         print(
             f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes, and "
-            f"GitHub's machines stop: it ends after {HOSTED_MINUTES}, and the next one goes on; a runner of yours, "
-            "named in the variable RUNNER, has the time",
+            f"GitHub's machines stop earlier: it ends after {HOSTED_MINUTES}, and the next one continues; your own "
+            "runner, named in the variable RUNNER, has no such limit",
             flush=True,
         )
         limit = HOSTED_MINUTES
@@ -199,13 +199,13 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
 
 @app.command()
 def settle(stack: StackName) -> int:
-    """End what a cancelled workflow has begun; leave no locked stack."""
+    """Wait for what a cancelled job has begun to end; leave no locked stack."""
     return end(stack, Run())
 
 
 @app.command()
 def reach(stack: StackName) -> None:
-    """Check that this machine reaches a stack's cluster, as a workflow's runner has to."""
+    """Check that this machine reaches a stack's cluster, as a job's runner must."""
     if problem := unreachable(configuration(stack)):
         raise CommandError(problem, code=2)
 

@@ -1,6 +1,6 @@
-"""Name the stacks that somebody forgot: their `cluster.ttlHours` are over.
+"""List the stacks whose `cluster.ttlHours` have passed.
 
-A stack's time begins anew with each `pulumi up`. The workflow ttl.yml asks every hour, and destroys what is named.
+Each `pulumi up` restarts a stack's time. The workflow ttl.yml runs this every hour and destroys what it lists.
 """
 
 from __future__ import annotations

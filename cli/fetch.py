@@ -1,4 +1,4 @@
-"""Bring a run to this machine: model, metrics, report.
+"""Download a run: model, metrics, report.
 
 The newest complete checkpoint's model, in the form that transformers loads, the metrics, TensorBoard's files, and the
 report page, which is made in the cluster. What is here already in the same version is not fetched again.
@@ -27,7 +27,7 @@ def fetch(
     kubeconfig: Kubeconfig = None,
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with what training on needs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with optimizer state.")] = False,
 ) -> None:
     target = target_of(stack)
     remote = run_folder(run) if run else str(target.run_directory)

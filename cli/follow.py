@@ -25,7 +25,7 @@ from workloads.layout import DATA
 #: Output of the stack -> what its command is for.
 ADVICE = {
     "sampleCommand": "Let it write",
-    "fetchCommand": "Model, metrics and report to this machine",
+    "fetchCommand": "Download model, metrics and report",
     "tensorboardCommand": "Curves, at http://localhost:6006",
     "logsCommand": "Logs",
 }
@@ -44,7 +44,7 @@ def follow(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> int:
         with Board() as board:
             ended = watch.follow(board)
     except KeyboardInterrupt:
-        print(f"\nThe training goes on; `trainyard follow --stack {stack}` comes back to it.")
+        print(f"\nThe training continues; `trainyard follow --stack {stack}` returns to it.")
         return 130
     report(Console(), target, ended, ENTER if is_local(stack) else None)
     return 0 if ended.succeeded else 1

@@ -127,7 +127,7 @@ def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, P
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
             yield Volume(lambda: pod.connect(PORT)), pod, bar
     except KeyboardInterrupt:
-        raise CommandError("interrupted; the same command goes on where it stopped", code=130) from None
+        raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
 
 def _message(error: ApiException) -> str:

@@ -33,15 +33,18 @@ def _names(incomplete: str) -> list[str]:
 
 #: The stack of a command that reads its file.
 StackName = Annotated[
-    str, typer.Argument(metavar="STACK", help="A stack file's name.", callback=known, autocompletion=_names)
+    str,
+    typer.Argument(
+        metavar="STACK", help="Name of a stack: gcp-c3 for Pulumi.gcp-c3.yaml.", callback=known, autocompletion=_names
+    ),
 ]
 StackNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[STACK]...", help="Default: all.", callback=_known_all, autocompletion=_names),
+    typer.Argument(metavar="STACK", help="Default: all.", callback=_known_all, autocompletion=_names),
 ]
 #: The same, of which some may have a file in another commit only.
 AnyStackNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[STACK]...", help="Default: all.", autocompletion=_names)
+    list[str] | None, typer.Argument(metavar="STACK", help="Default: all.", autocompletion=_names)
 ]
 #: The stack of a command that asks its cluster; it may have no file here.
 RunningStack = Annotated[str, typer.Option("--stack", metavar="STACK", autocompletion=_names)]

@@ -1,7 +1,7 @@
 """Files between this machine and the shared volume, in pieces: resumed by checksum, several on the way at once.
 
 The other end is cli/volume_server.py; how it is reached is the caller's (cli/reach.py, or a socket in a
-test). A connection that breaks is made again; a command that was ended goes on where it stopped, because the pieces
+test). A connection that breaks is made again; a command that was ended continues where it stopped, because the pieces
 that are there are known by their checksums.
 """
 
@@ -288,5 +288,5 @@ def _error(content: bytes) -> str:
 def _lost(error: Exception) -> TransferError:
     return TransferError(
         f"the connection to the volume is lost ({type(error).__name__}: {error}); run the same command again: "
-        "it goes on where it stopped"
+        "it continues where it stopped"
     )

@@ -1,7 +1,7 @@
-"""Put files on a stack's shared volume.
+"""Upload files to a stack's shared volume.
 
-FROM is a file or a folder of this machine, or an address that the cluster reads itself: s3://, gs:// or https://.
-What is there already is not sent again; after an interruption the same command goes on.
+FROM is a file or folder of this machine, or an address that the cluster reads itself: s3://, gs:// or https://. What is
+there already is not sent again; after an interruption the same command continues.
 """
 
 from __future__ import annotations

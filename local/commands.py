@@ -32,7 +32,7 @@ class Commands(TyperGroup):
         except OSError as error:
             return refuse([f"{error.filename or 'this machine'}: {error.strerror or error}"]) and 1
         except KeyboardInterrupt:
-            print("local: interrupted; run it again to go on", file=sys.stderr)
+            print("local: interrupted; run it again to continue", file=sys.stderr)
             return 130
 
 
@@ -56,7 +56,7 @@ def up(
     ] = False,
     download: Download = False,
 ) -> int:
-    """Make the toolchain and the node, or heal them; safe to run at any time."""
+    """Build the toolchain and start the node, or repair them; safe to run at any time."""
     from local import environment, preflight
     from local import up as orchestration
 
@@ -84,17 +84,17 @@ def up(
 
 @app.command()
 def toolchain(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[TOOL]...", help="Default: what Pulumi needs.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOOL", help="Default: what Pulumi needs.")] = None,
     download: Download = False,
 ) -> int:
-    """Make only the programs, without root."""
+    """Build only the toolchain, without root."""
     from local import environment, preflight
     from local import toolchain as tools
     from local import up as orchestration
 
     unknown = [name for name in names or () if name not in tools.BY_NAME]
     if unknown:
-        return refuse([f"{unknown[0]!r} is no tool; allowed: {', '.join(tools.BY_NAME)}"])
+        return refuse([f"unknown tool {unknown[0]!r}; allowed: {', '.join(tools.BY_NAME)}"])
     wanted = tuple(names or ()) or (() if environment.installed_pulumi() else tools.PULUMI_TOOLS)
     problems = preflight.toolchain_problems(preflight.gather(wanted))
     if problems:
@@ -111,7 +111,9 @@ def toolchain(
 
 @app.command()
 def use(
-    context: Annotated[str, typer.Argument(help="Of your kubeconfig, such as kind-kind; trainyard-local: back.")],
+    context: Annotated[
+        str, typer.Argument(metavar="CONTEXT", help="Of your kubeconfig, such as kind-kind; trainyard-local goes back.")
+    ],
     registry: Annotated[str | None, typer.Option(help="Where its nodes pull from, such as localhost:5001.")] = None,
 ) -> int:
     """Let `make up` train on a cluster you have."""
@@ -170,7 +172,7 @@ def down(
 
 @app.command()
 def status() -> int:
-    """Say what runs; exit code 3 when something does not."""
+    """Show what runs; exit code 3 when something does not."""
     from local.up import show_status
 
     return show_status()
@@ -178,7 +180,7 @@ def status() -> int:
 
 @app.command()
 def env() -> None:
-    """Print the environment, for `eval`."""
+    """Print the local node's environment: `eval "$(trainyard local env)"`."""
     from local import environment
 
     environment.prepare()
@@ -194,10 +196,10 @@ def timings() -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...")],
-    phase: Annotated[str | None, typer.Option(help="Keep the command's time in the timings, under this name.")] = None,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --, with its arguments.")],
+    phase: Annotated[str | None, typer.Option(help="Record how long it took under this name, for timings.")] = None,
 ) -> int:
-    """Run a command in the environment."""
+    """Run a command in the local node's environment."""
     from local import environment
 
     environment.prepare()

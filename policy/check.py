@@ -1,6 +1,6 @@
-"""Hold what stacks declare to the policy rules, without an engine or credentials.
+"""Check stacks against the policy rules, without Pulumi's engine or credentials.
 
-It sees more than the pack does (`deletedWith`), and less: nothing of what the cloud adds.
+It sees `deletedWith`, which the pack does not, and nothing that the cloud adds.
 """
 
 from __future__ import annotations

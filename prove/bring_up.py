@@ -50,14 +50,14 @@ def up(subject: Subject) -> str:
     resources = len(stack.resources())
     return (
         f"{resources} resources in {minutes:.1f} min; by bench.graph the longest chain takes {span:.1f} min where the "
-        "image is built anew, and without the waits for data and nodes"
+        "image is rebuilt, without the waits for data and nodes"
     )
 
 
 def nodes_from_zero(subject: Subject) -> str:
     """Every worker's node was made after the first pod that asked for one."""
     if subject.config.nodes is None:
-        raise Cannot("nobody adds nodes to a cluster that is there already")
+        raise Cannot("an existing cluster gets no new nodes")
     asked = [pod for name in ("gpu-check", "trainer") for pod in subject.pods(f"app.kubernetes.io/component={name}")]
     first = min(_time(pod["metadata"]["creationTimestamp"]) for pod in asked)
     nodes = [subject.node(name) for name in sorted({pod["spec"]["nodeName"] for pod in subject.worker_pods()})]

@@ -102,7 +102,7 @@ def cost(subject: Subject) -> str:
     if bill is None:
         raise Cannot("the stack makes no cluster: whoever runs it pays for it")
     hours = ((state.billed_to or time.time()) - (state.billed_from or time.time())) / 3600
-    until = "" if state.billed_to else " so far, and goes on"
+    until = "" if state.billed_to else " so far, and rising"
     return (
         f"at most {state.spent():.2f} USD{until}: {hours:.2f} h at full size ({state.usd_per_hour:.2f} USD an hour; "
         f"{bill.at_rest or 0:.2f} without workers), list prices of {bill.date}, {bill.source}"

@@ -1,4 +1,4 @@
-"""Bring a stack up, try every claim on the living cluster, destroy it, write a report.
+"""Bring a stack up, test every claim on the live cluster, destroy it, write a report.
 
 The stack is one of its own, prove-STACK, with the machines and the model of Pulumi.STACK.yaml and a short training;
 what somebody brought up as STACK is not touched. The report goes to bench/results/prove-STACK.md and .json.
@@ -48,7 +48,7 @@ STEPS = (
     Step("pod", "a worker's pod is killed", faults.pod_killed, short=True),
     Step("node", "a node is lost", faults.node_lost),
     Step("nfs", "the NFS server's pod is killed", faults.nfs_server_killed),
-    Step("resize", "workers are added and taken away", faults.resize),
+    Step("resize", "workers are added and removed", faults.resize),
     Step("spot", "the cloud takes a Spot machine back", faults.spot),
     Step("own-data", "own text is uploaded and trained on", volume.own_data, short=True),
     Step("model", "the model is fetched and loads in transformers", volume.model_out, short=True),
@@ -68,19 +68,23 @@ def prove(
     short: Annotated[bool, typer.Option("--short", help="5 minutes: up, training, a lost pod, own text, destroy.")] = (
         False
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack; --destroy takes it away later.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack; --destroy removes it later.")] = False,
     limit_usd: Annotated[float, typer.Option(metavar="USD", help="Destroy when it costs more.")] = 5,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted or kept.")] = False,
-    adopt: Annotated[bool, typer.Option("--adopt", help="Begin with a stack prove-STACK without its run.")] = False,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Only take away what a run has left.")] = False,
-    report_to: Annotated[Path, typer.Option("--report", metavar="FOLDER", help="For the report.")] = report.FOLDER,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or kept.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Prove and destroy a stack prove-STACK that exists without its run.")
+    ] = False,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Only remove what a run has left.")] = False,
+    report_to: Annotated[
+        Path, typer.Option("--report", metavar="FOLDER", help="Where the report goes.")
+    ] = report.FOLDER,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> int:
     chosen = [mode for mode, given in ((RESUME, resume), (ADOPT, adopt), (DESTROY, destroy)) if given]
     if len(chosen) > 1:
         raise Refused(f"{' and '.join(chosen)}: give one of them")
     if not limit_usd > 0:
-        raise Refused(f"--limit-usd {limit_usd:g}: has to be more than 0")
+        raise Refused(f"--limit-usd {limit_usd:g}: must be more than 0")
     if (stack_file_values(stack).get("cluster") or {}).get("context") == LOCAL:
         enter_local()
     folder = folder or HOME / stack
@@ -115,8 +119,8 @@ def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
         return known_state
     if known_state is not None and known_state.is_up and ADOPT not in chosen:
         raise Refused(
-            f"--stack {stack}: a run of {known_state.begun} is not at its end; give --resume to go on with it, or "
-            "--destroy to take it away"
+            f"--stack {stack}: a run of {known_state.begun} is not at its end; give --resume to continue it, or "
+            "--destroy to remove it"
         )
     state = State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     state.notes["web"] = not short and volume.reachable()
@@ -186,15 +190,15 @@ def expected_minutes(stack: str, values: dict[str, Any]) -> float:
 
 
 def _what_is_there(subject: Subject) -> str:
-    """What goes on after the command, what it costs, and how it is taken away."""
+    """What remains after the command, what it costs, and how to remove it."""
     state = subject.state
     if not state.is_up:
-        return "Nothing is there that costs."
+        return "Nothing is left that costs money."
     bill = (
         f"up to {state.usd_per_hour:.2f} USD an hour are billed" if state.usd_per_hour else "nothing is billed for it"
     )
     return (
         f"Stack {subject.stack.name} is still there; {bill}.\n"
-        f"  go on:          trainyard prove --stack {subject.name} --resume\n"
-        f"  take it away:   trainyard prove --stack {subject.name} --destroy"
+        f"  continue:   trainyard prove --stack {subject.name} --resume\n"
+        f"  remove:     trainyard prove --stack {subject.name} --destroy"
     )

@@ -56,7 +56,7 @@ def spot(subject: Subject) -> str:
     """The cloud is asked to take one machine back, as it does with Spot machines."""
     cloud = cloud_of(subject.config)
     if cloud is None:
-        raise Cannot("nobody takes machines of this cluster back")
+        raise Cannot("no cloud takes machines of this cluster back")
     if subject.config.nodes is None or subject.config.nodes.consumption != "spot":
         raise Cannot("the stack's machines are not Spot")
 

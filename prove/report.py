@@ -161,5 +161,5 @@ def _page(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str
         if (result := state.results.get(step.name)) is not None
     ]
     lines += ["", *table(("step", "claim", "verdict", "time", "evidence"), rows)]
-    lines += ["", "What cannot be done here is not proved here: a stack on a cloud has to prove it."]
+    lines += ["", "What cannot be done here is not proved: that takes a stack on a cloud."]
     return "\n".join(lines) + "\n"

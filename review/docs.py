@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that come from the code.
+"""Regenerate the parts of the documentation that come from the code.
 
 Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test_docs.py fails when one is stale.
 """

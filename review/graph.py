@@ -1,7 +1,7 @@
-"""Draw a stack from its real resource graph, as a Mermaid flowchart.
+"""Draw a stack's resource graph as a Mermaid flowchart.
 
 The program runs without a cloud (review/recording.py); boxes are resources inside their components, an arrow means
-"must exist before". Arrows that follow from others are left out.
+"must exist before". Implied arrows are left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Tell what a change of the program changes in the cloud, without credentials.
+"""Show what a change to the program would change in the cloud, without credentials.
 
-The stack that the working tree declares is compared with the reviewed one of a git ref (tests/snapshots/STACK.yaml),
-and told as a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. What
-replaces a resource is known from the providers' own schemas (review/replaces.py). It is what the pull request of a fork
-shows, where `pulumi preview` has no credentials (docs/operations.md).
+Compares the stack that the working tree declares with the reviewed one of a git ref (tests/snapshots/STACK.yaml), and
+prints a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. The providers'
+own schemas say which changes replace a resource (review/replaces.py). The pull request of a fork shows this table,
+since `pulumi preview` has no credentials there (docs/operations.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compare what each stack declares with its reviewed snapshot.
 
 tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares,
-so that a change of the program shows what it changes in the cloud, where no credentials are. Without `--update` it
-prints the difference and fails when there is one.
+so that a change to the program shows what it would change in the cloud, without credentials. Without `--update` it
+prints the differences, and fails when there are any.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def difference(stack: str, folder: Path | None = None) -> str:
 
 def review(
     names: StackNames = None,
-    update: Annotated[bool, typer.Option("--update", help="Write the snapshots anew.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Rewrite the snapshots.")] = False,
 ) -> int:
     changed = []
     for stack in names or []:

@@ -77,5 +77,5 @@ def _notes(config: StackConfig) -> list[str]:
     if config.storage.throughput == "elastic":
         notes.append("EFS with elastic throughput bills each GB read (0.03) and written (0.06) on top.")
     if config.storage.retain:
-        notes.append("The file system stays after `pulumi destroy`, and goes on costing.")
+        notes.append("The file system stays after `pulumi destroy`, and is still billed.")
     return notes

@@ -80,7 +80,7 @@ def placeholders(config: StackConfig) -> list[str]:
         text for text in config.section(EksConfig).api_allowed_cidrs if ipaddress.IPv4Network(text).overlaps(NOBODY)
     ]
     return [
-        f"eks.apiAllowedCidrs: {text} is an address of documents, which nobody has; give this machine's public one "
+        f"eks.apiAllowedCidrs: {text} is a documentation address, which no machine has; give this machine's public one "
         "(`curl https://checkip.amazonaws.com`)"
         for text in found
     ]

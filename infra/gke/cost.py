@@ -95,5 +95,5 @@ def _notes(config: StackConfig) -> list[str]:
     if config.storage.kind == "filestore":
         notes.append("Filestore is counted at us-central1's price of 2025; other regions are up to a third dearer.")
     if config.storage.retain:
-        notes.append("The data disk stays after `pulumi destroy`, and goes on costing.")
+        notes.append("The data disk stays after `pulumi destroy`, and is still billed.")
     return notes

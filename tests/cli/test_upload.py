@@ -164,7 +164,7 @@ def test_a_server_that_stays_away_is_told_with_what_to_do(
     monkeypatch.setattr("cli.transfer.PATIENCE_SECONDS", 1)
     with server(volume_folder) as (port, _):
         wire = Wire(port)
-    with pytest.raises(TransferError, match=r"connection to the volume is lost .* it goes on where it stopped"):
+    with pytest.raises(TransferError, match=r"connection to the volume is lost .* it continues where it stopped"):
         send(wire, noise(tmp_path / "a", 10), volume_folder)
 
 

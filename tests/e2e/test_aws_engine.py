@@ -68,7 +68,7 @@ def test_the_shipped_file_is_previewed_and_not_built(endpoint: str, tmp_path_fac
     assert "aws:eks/cluster:Cluster cluster" in stack.preview()["create"]
     assert "`pulumi up` refuses it" in stack.text
     stack.up(fails=True)
-    assert "eks.apiAllowedCidrs: 203.0.113.7/32 is an address of documents" in stack.text
+    assert "eks.apiAllowedCidrs: 203.0.113.7/32 is a documentation address" in stack.text
     assert there.left() == set()
     assert stack.cloud.things() == {}
 

@@ -175,7 +175,7 @@ def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
     code, text = project.run("up")
     assert code == 1
     assert "warning: up may take" in text
-    assert "it ends after 0.02, and the next one goes on" in text
+    assert "it ends after 0.02, and the next one continues" in text
     assert "error: not done after 0.02 minutes; Pulumi is told to end" in text
     assert project.locks() == []
 

@@ -103,7 +103,7 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, 
         ({}, "CloudWatch bills 0.50 USD for each GB of the control plane's logs (api, authenticator)."),
         ({"nodes": {"alternatives": ["g4dn.2xlarge"]}}, "the alternatives cost more"),
         ({"storage": {"throughput": "elastic"}}, "each GB read (0.03) and written (0.06)"),
-        ({"storage": {"retain": True}}, "goes on costing"),
+        ({"storage": {"retain": True}}, "is still billed"),
     ],
 )
 def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str) -> None:

@@ -68,7 +68,7 @@ def test_t1_destroy_deletes_no_object_one_by_one(stack: Recording) -> None:
 
 
 def test_t1_what_costs_is_never_deleted_with_something_else(stack: Recording) -> None:
-    """Or it stays, and goes on costing, after the cluster is gone."""
+    """Or it stays, and is still billed, after the cluster is gone."""
     for item in stack.all("gcp:"):
         if item.kind != "NodePool":
             assert item.deleted_with == "", f"{item.kind} {item.name} would not be deleted by itself"

@@ -98,5 +98,5 @@ def test_an_unknown_tool_is_refused_with_the_ones_there_are() -> None:
         [sys.executable, "-m", "cli", "local", "toolchain", "kubernets"], cwd=paths.ROOT, capture_output=True, text=True
     )
     assert result.returncode == 2
-    assert "'kubernets' is no tool; allowed: etcd, kubernetes" in result.stderr
+    assert "unknown tool 'kubernets'; allowed: etcd, kubernetes" in result.stderr
     assert "Traceback" not in result.stderr

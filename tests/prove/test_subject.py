@@ -81,7 +81,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     ("arguments", "said"),
     [
         (["--stack", "no-such"], "error: no stack 'no-such'; there are: aws-g4dn"),
-        (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: has to be more than 0"),
+        (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: must be more than 0"),
         (["--stack", "gcp-c3", "--resume"], "error: --resume: no run of gcp-c3 is known here"),
         (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),
     ],
@@ -126,7 +126,7 @@ def test_a_run_that_is_not_at_its_end_is_not_begun_anew(tmp_path: Path) -> None:
     State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
     told = run("--stack", "gcp-c3", "--folder", str(tmp_path))
     assert told.returncode == 2
-    assert "is not at its end; give --resume to go on with it, or --destroy to take it away" in told.stderr
+    assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told.stderr
 
 
 def proved(folder: Path, **given: Any) -> Proved:

@@ -45,8 +45,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
             f"region {eks.region}",
-            "account, region, rights, version, machine types, quota and names were not looked at, for want of "
-            "credentials",
+            "account, region, rights, version, machine types, quota and names were not checked: no credentials",
         )
         return
     yield from _identity(amazon)

@@ -165,7 +165,7 @@ def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> I
     for name in kept:
         yield warning(
             "file system",
-            f"{name} is there from an earlier stack {stack}, and goes on costing",
+            f"{name} is there from an earlier stack {stack}, and is still billed",
             f"pulumi config set --stack {stack} --path storage.disk {name}   # uses it; or: aws efs delete-file-system "
             f"--region {amazon.region} --file-system-id {name}",
         )

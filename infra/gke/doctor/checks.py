@@ -43,7 +43,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
             f"project {gke.project}",
-            "project, rights, APIs, machine types, quota and names were not looked at, for want of credentials",
+            "project, rights, APIs, machine types, quota and names were not checked: no credentials",
         )
         return
     yield ok("credentials", google.identity)
