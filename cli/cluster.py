@@ -53,7 +53,8 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
         raise CommandError(f"no context '{context}' in the kubeconfig: {error}") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:
         where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
-        raise CommandError(f"{where} is not a kubeconfig: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0] if isinstance(error, yaml.YAMLError) else "it has no clusters and contexts"
+        raise CommandError(f"{where} is not a kubeconfig: {reason}") from error
 
 
 def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:

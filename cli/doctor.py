@@ -55,4 +55,6 @@ def doctor(stack: StackName) -> int:
     except yaml.YAMLError as error:
         raise CommandError(f"Pulumi.{stack}.yaml is not YAML: {str(error).splitlines()[0]}", code=2) from None
     print(f"\n{finding.summary(found)}")
+    if stack == "local" and not is_local(stack):
+        print("`make up` installs Pulumi and sets up the rest on this machine.")
     return 1 if any(item.level == "problem" for item in found) else 0
