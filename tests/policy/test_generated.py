@@ -30,7 +30,9 @@ def section(**keys: Any) -> st.SearchStrategy[dict[str, Any]]:
 QUESTIONS = {
     "task": "question_answering",
     "model": {"weights": "bert-large-uncased"},
-    **{"sequenceLength": 384, "tokensPerStep": 48 * 384, "microBatch": 3},
+    "sequenceLength": 384,
+    "tokensPerStep": 48 * 384,
+    "microBatch": 3,
 }
 SWITCH = section(enabled=[True, False])
 ANY_STACK = {
