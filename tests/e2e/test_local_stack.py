@@ -43,9 +43,10 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
     stack.write()
     shown = refused.stdout + refused.stderr
     assert refused.returncode != 0
-    assert "invalid configuration of stack e2e (2 problems)" in shown
+    assert "invalid configuration of stack e2e (3 problems)" in shown
     assert "workers.coutn: unknown key; did you mean count?" in shown
     assert "training.steps: 0 is not allowed; must be greater than 0" in shown
+    assert "training.tokensPerStep: 7 is not a multiple of sequenceLength x microBatch = 512; nearest: 512" in shown
     assert "Traceback" not in shown
 
 
