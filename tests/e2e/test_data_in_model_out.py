@@ -73,8 +73,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tool(stack: Stack, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return stack.run([PYTHON, "-m", f"workloads.{module}", "--stack", stack.name, *arguments], timeout=300)
+def tool(stack: Stack, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return stack.run([PYTHON, "-m", "cli", command, "--stack", stack.name, *arguments], timeout=300)
 
 
 def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack, corpus: Path) -> None:
