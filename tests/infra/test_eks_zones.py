@@ -47,7 +47,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]) -> None:
 def test_a_zone_without_the_machines_gets_no_nodes_and_that_is_said(warned: list[str]) -> None:
     """EKS refuses a group of nodes there, when the control plane is up and billed."""
     found = groups(record(STACK, changed(STACK, eks=OREGON)))
-    assert list(found) == ["workers-usw2-az2", "workers-usw2-az1"]
+    assert set(found) == {"workers-usw2-az2", "workers-usw2-az1"}
     assert warned == [
         "eks.zones: usw2-az4 offers no g4dn.xlarge or g4dn.2xlarge or g4dn.4xlarge; no workers come from there"
     ]
