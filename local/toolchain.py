@@ -239,12 +239,6 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
     return output
 
 
-def prefetch(tool: Tool) -> None:
-    """Downloads the modules that the tool's packages come from, so that the network works while others compile."""
-    if not is_built(tool):
-        go_run([find_go(), "list", "-deps", *tool.programs.values()], GOMOD / tool.name)
-
-
 def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
     """Makes the tool's directory in the cache. Returns False when it was there already."""
     if is_built(tool):

@@ -6,7 +6,6 @@ Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test_docs
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,9 +106,3 @@ def docs() -> None:
             path.write_text(refreshed(path.read_text(), parts))
         except (OSError, LookupError) as error:
             raise CommandError(f"{path.name}: {error}") from None
-
-
-if __name__ == "__main__":
-    from cli.__main__ import main
-
-    sys.exit(main(["docs"]))

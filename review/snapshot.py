@@ -165,9 +165,3 @@ def review(
         print("If that is meant: `make snapshots`, and commit the files with the change.", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    from cli.__main__ import main
-
-    sys.exit(main(["snapshot", *sys.argv[1:]]))

@@ -92,13 +92,18 @@ def kubectl(install: str) -> Iterator[Finding]:
         yield warning("kubectl", "is not on PATH; the commands that the stack prints use it", install)
 
 
-def push_credentials(host: str, login: str) -> Iterator[Finding]:
-    """`login`: the command that lets Docker push to `host`."""
+def docker_config() -> dict[str, Any]:
+    """Docker's own configuration, with the registries that it has credentials for; empty when there is none."""
     path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
-        config = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError):
-        config = {}
+        return {}
+
+
+def push_credentials(host: str, login: str) -> Iterator[Finding]:
+    """`login`: the command that lets Docker push to `host`."""
+    config = docker_config()
     known = {*config.get("credHelpers", {}), *config.get("auths", {})}
     if host in known or f"https://{host}" in known:
         yield ok("push", f"Docker has credentials for {host}")

@@ -13,19 +13,27 @@ from cli.cluster import TrainingJob, connect
 from local import environment
 
 
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the local stack's state would be; the local node's backend is another one than the user's."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://elsewhere")
+    monkeypatch.setattr(target, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "prepare", lambda: None)
+    monkeypatch.setattr(environment, "settings", lambda: {"PULUMI_BACKEND_URL": "file:///here"})
+    path = tmp_path / ".local/state/.pulumi/stacks/trainyard/local.json"
+    path.parent.mkdir(parents=True)
+    return path
+
+
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_local_stack_brings_its_environment(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_stack_brings_its_environment(
+    kept: bool, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pulumi = tmp_path / "bin" / "pulumi"
     pulumi.parent.mkdir()
     pulumi.write_text('#!/bin/sh\necho "error: backend $PULUMI_BACKEND_URL" >&2; exit 1\n')
     pulumi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{pulumi.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://elsewhere")
-    monkeypatch.setattr(target, "ROOT", tmp_path)
-    monkeypatch.setattr(environment, "prepare", lambda: None)
-    monkeypatch.setattr(environment, "settings", lambda: {"PULUMI_BACKEND_URL": "file:///here"})
-    state = tmp_path / ".local/state/.pulumi/stacks/trainyard/local.json"
-    state.parent.mkdir(parents=True)
     if kept:
         state.touch()
     with pytest.raises(CommandError, match="^backend file:///here$" if kept else "^backend s3://elsewhere$"):
@@ -55,14 +63,8 @@ def test_a_cluster_that_does_not_answer_is_one_line_with_the_reason(
 
 
 def test_the_doctor_sees_a_local_stack_with_the_local_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://elsewhere")
-    monkeypatch.setattr(target, "ROOT", tmp_path)
-    monkeypatch.setattr(environment, "prepare", lambda: None)
-    monkeypatch.setattr(environment, "settings", lambda: {"PULUMI_BACKEND_URL": "file:///here"})
-    state = tmp_path / ".local/state/.pulumi/stacks/trainyard/local.json"
-    state.parent.mkdir(parents=True)
     state.touch()
     main(["doctor", "local"])
     assert "state: kept at file:///here" in capsys.readouterr().out

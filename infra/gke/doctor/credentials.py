@@ -8,14 +8,13 @@ login. Both programs are run, because being on PATH says nothing about whom they
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.prerequisites import docker_config
 from infra.gke.cluster import PLUGIN
 from infra.gke.doctor.google_client import LOGIN, Google
 
@@ -41,11 +40,7 @@ def plugin(google: Google | None) -> Iterator[Finding]:
 
 def push(google: Google, host: str) -> Iterator[Finding]:
     """Docker's credentials for the registry."""
-    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError):
-        config = {}
+    config = docker_config()
     helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")
     if host in (config.get("auths") or {}) and not helper:
         yield ok("push", f"Docker has a login for {host}")
