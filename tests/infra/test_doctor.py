@@ -236,7 +236,7 @@ def test_the_passphrase_of_the_stacks_secrets(
 ) -> None:
     (machine / "Pulumi.local.yaml").write_text(f"config: {{}}\n{content}")
     monkeypatch.setattr("infra.doctor.prerequisites.ROOT", machine)
-    monkeypatch.setattr("cli.target.ROOT", machine)  # this checkout may have a local stack, with a passphrase of its own
+    monkeypatch.setattr("cli.target.ROOT", machine)  # this checkout may have a local stack, which brings its own
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
