@@ -120,12 +120,8 @@ def _training(config: StackConfig) -> Iterator[str]:
             f"{training.steps - 1}"
         )
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
-        yield "training.engine.zeroStage: given, but engine.name is ddp; set deepspeed, or leave the stage out"
-    if training.task == "question_answering" and training.model.preset != "weights":
-        yield (
-            f"training.model.preset: {training.model.preset} is a GPT-2, and question_answering takes the shape of "
-            "training.model.weights; remove it, and what else of the section was for a text"
-        )
+        name = training.engine.name
+        yield f"training.engine.zeroStage: given, but engine.name is {name}; set deepspeed, or leave the stage out"
     for key, value, source in (
         ("run.directory", training.run.directory, "job.name"),
         ("data.directory", training.data.directory, "dataset.name"),

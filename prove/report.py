@@ -93,7 +93,7 @@ def minutes(seconds: float) -> str:
 
 def facts(config: StackConfig, state: State) -> dict[str, str]:
     """What was proved, on what, with which versions."""
-    nodes, where = config.nodes, "a cluster that was there before"
+    nodes, model, where = config.nodes, config.training.model, "a cluster that was there before"
     if isinstance(config.cloud, GkeConfig):
         where = f"GKE in {config.cloud.zone}"
     if isinstance(config.cloud, EksConfig):
@@ -103,7 +103,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
         "commit": state.notes.get("commit", ""),
         "cluster": f"{where}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
         "workers": f"{config.workers.count} of {config.workers.cpu:g} CPUs, {config.workers.gpus} accelerators each",
-        "training": f"model {config.training.model.preset}, engine {config.training.engine.name}",
+        "training": f"model {model.size or model.name}, engine {config.training.engine.name}",
         "run from": f"{describe('pulumi', 'pulumi-kubernetes', 'kubernetes')}; Pulumi {state.notes.get('pulumi', '?')}",
         "machine's load": state.notes.get("load", ""),
     }

@@ -277,8 +277,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     changed["job"] = {"name": run, "maxHours": 6}
     for key in ("task", "distillation"):
         training.pop(key, None)
-    # Preset `weights` has no size without them.
-    model = {key: value for key, value in training.get("model", {}).items() if "weights" not in (key, value)}
+    model = {key: value for key, value in training.get("model", {}).items() if key != "name"}
     metrics = {key: value for key, value in training.get("metrics", {}).items() if key != "wandbProject"}
     training.update(
         model=model,

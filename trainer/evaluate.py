@@ -104,7 +104,11 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
     """The work that the checkpoint's own configuration describes, with its weights."""
     # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
     # may no longer hand out. What distillation validates is the student's plain loss.
-    given = schema.stored((path / "config.yaml").read_text("utf-8")) | {"model.weights": path / "model"}
+    given = schema.stored((path / "config.yaml").read_text("utf-8")) | {
+        "model.name": path / "model",
+        "model.preset": "",
+        "model.config": "",
+    }
     arguments = [f"{key}={value}" for key, value in given.items()]
     if schema.load(arguments).task == "distillation":
         arguments.append("task=language_model")

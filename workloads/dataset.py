@@ -101,7 +101,7 @@ def fetch_commands(training: TrainingConfig) -> list[list[str]]:
     """What brings weights of the hub, after `python -m`, since the trainers are offline. Nothing for a folder."""
     return [
         ["trainer.fetch", "--model", name, "--output", weights_folder(name)]
-        for name in dict.fromkeys((training.model.weights, training.distillation.teacher))
+        for name in dict.fromkeys((training.model.name, training.distillation.teacher))
         if name and not name.startswith("/")
     ]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -159,7 +161,8 @@ def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
     """
     mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
-    what = "answering" if training.task == "question_answering" else training.model.preset
+    model = training.model
+    what = model.size or re.sub("[^a-z0-9]+", "-", Path(model.name or model.config).name.lower()).strip("-")[:30]
     return f"{what}-{hashlib.sha256(json.dumps([mathematics, text], sort_keys=True).encode()).hexdigest()[:8]}"
 
 
@@ -173,7 +176,7 @@ def placed(
             changes[f"question_answering.{split}"] = f"{dataset_directory}/{split}.json"
     else:
         changes["data.directory"] = dataset_directory
-    named = {"model.weights": training.model.weights, "distillation.teacher": training.distillation.teacher}
+    named = {"model.name": training.model.name, "distillation.teacher": training.distillation.teacher}
     changes |= {key: weights_folder(name) for key, name in named.items() if name and not name.startswith("/")}
     if capability and not training.require_capability:
         changes["require_capability"] = capability

@@ -44,14 +44,11 @@ ON_VOLUMES = ("cluster.context", "cluster.namespace", "cluster.name", "gke.proje
 BEFORE: dict[str, Values] = {
     "check.": {"check": {"enabled": True}},
     # The one model that either task takes, in windows that hold a question.
-    "training.task": {
-        "training": {"model": {"preset": "weights", "weights": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072}
-    },
+    "training.task": {"training": {"model": {"name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072}},
     "training.engine.zeroStage": {"training": {"engine": {"name": "deepspeed"}}},
     "training.questionAnswering.": {
         "training": {
             "task": "question_answering",
-            "model": {"preset": "weights"},
             "sequenceLength": 384,
             "tokensPerStep": 3072,
         }
@@ -99,7 +96,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "image.ref": (f"other@sha256:{'0' * 64}",),
     "storage.accessMode": ("ReadWriteMany",),
     "training.model.preset": ("tiny",),
-    "training.model.weights": ("gpt2",),
+    "training.model.name": ("gpt2",),
 }
 
 

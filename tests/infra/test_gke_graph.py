@@ -85,7 +85,7 @@ def test_a_c3_pod_has_whole_cores_to_itself() -> None:
     assert environment["TRAINYARD_BIND_CORES"] == "1"
     assert environment["LD_PRELOAD"].endswith("libtcmalloc.so")
     assert "require_capability=amx_bf16" in container["args"]
-    assert "model.weights=/data/models/gpt2" in container["args"]
+    assert "model.name=/data/models/gpt2" in container["args"]
 
 
 def test_without_hyperthreads_the_pod_asks_for_half() -> None:
@@ -290,5 +290,5 @@ def test_bert_on_squad_is_one_key() -> None:
     folder = questions["args"][-1]
     arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
     assert f"question_answering.train={folder}/train.json" in arguments
-    assert "model.weights=/data/models/bert-large-uncased" in arguments
+    assert "model.name=/data/models/bert-large-uncased" in arguments
     assert stack.outputs["runDirectory"].startswith("/data/runs/answering-")

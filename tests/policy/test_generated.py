@@ -29,7 +29,7 @@ def section(**keys: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 QUESTIONS = {
     "task": "question_answering",
-    "model": {"weights": "bert-large-uncased"},
+    "model": {"name": "bert-large-uncased"},
     "sequenceLength": 384,
     "tokensPerStep": 48 * 384,
     "microBatch": 3,
@@ -39,7 +39,7 @@ ANY_STACK = {
     "training": st.builds(
         lambda engine, task: {**engine, **task},
         section(steps=st.integers(10**4, 10**6), engine=[{"name": "ddp"}, {"name": "deepspeed"}]),
-        st.sampled_from([{}, {"model": {"weights": "gpt2"}}, {"model": {"weights": "/data/mine"}}, QUESTIONS]),
+        st.sampled_from([{}, {"model": {"name": "gpt2"}}, {"model": {"name": "/data/mine"}}, QUESTIONS]),
     ),
     "job": section(name=NAMES, maxHours=st.floats(0.5, 100)),
     "rendezvous": st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}]),

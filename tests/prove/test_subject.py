@@ -54,10 +54,10 @@ def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
 
 
 def test_a_training_that_begins_with_weights_is_proved_without_them() -> None:
-    given = {"training": {"task": "distillation", "model": {"preset": "weights", "weights": "gpt2"}}}
+    given = {"training": {"task": "distillation", "model": {"name": "gpt2"}}}
     given["training"]["distillation"] = {"teacher": "gpt2"}
     config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x")), "prove-x")
-    assert (config.training.model.preset, config.training.distillation.teacher) == ("small", "")
+    assert (config.training.model.size, config.training.distillation.teacher) == ("small", "")
 
 
 @pytest.mark.parametrize("stack", [name for name in stacks() if name.endswith("-smoke")])

@@ -97,6 +97,8 @@ def settings(dataset: Path) -> Callable[..., list[str]]:
             "metrics.tensorboard": "false",
         }
         values |= {key.replace("__", "."): value for key, value in changes.items()}
+        if {"model.name", "model.config"} & values.keys():
+            del values["model.preset"]
         return [f"{key}={value}" for key, value in values.items()]
 
     return build

@@ -100,11 +100,11 @@ def test_an_example_trains_a_step_with_everything_small(
     document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text("utf-8"))
     if document.get("task") == "question_answering":
         weights = encoder
-        changes += ["model.preset=weights", "sequence_length=64", "tokens_per_step=512"]
+        changes += ["sequence_length=64", "tokens_per_step=512"]
         changes += ["question_answering.document_stride=8", "question_answering.question_tokens=16"]
         changes += [f"question_answering.{split}={QUESTIONS}" for split in ("train", "validation")]
-    if document.get("model", {}).get("weights") or document.get("task") == "question_answering":
-        changes += [f"model.weights={weights}"]
+    if document.get("model", {}).get("name") or document.get("task") == "question_answering":
+        changes += [f"model.name={weights}"]
     if "distillation" in document:
         changes += [f"distillation.teacher={weights}"]
     workers = start_workers(1, ["--config", name, *changes])

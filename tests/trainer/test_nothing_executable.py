@@ -90,7 +90,7 @@ def _weights(folder: Path) -> None:
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "evaluate, sample, export": lambda folder: sources.load(sources.Source(str(folder))),
-    "model.weights": _weights,
+    "model.name": _weights,
 }
 
 

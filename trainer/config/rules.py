@@ -30,8 +30,20 @@ def _task(config: "Config") -> Iterator[tuple[str, str]]:
                 yield f"question_answering.{split}", "missing; give a SQuAD JSON file, a URL or hf:squad"
     if config.task == "distillation" and not config.distillation.teacher:
         yield "distillation.teacher", "missing; name a GPT-2 to learn from, such as gpt2"
-    if not config.model.weights and (config.model.preset == "weights" or config.task == "question_answering"):
-        yield "model.weights", "missing; name the weights to begin with, such as gpt2 or bert-base-uncased"
+    model, adapted = config.model, config.adapter.kind != "none"
+    if not model.name and (adapted or config.task in ("question_answering", "finetune")):
+        yield "model.name", "missing; name the weights to begin with, such as gpt2 or bert-base-uncased"
+    given = [key for key in ("preset", "name", "config") if getattr(model, key)]
+    if len(given) > 1:
+        yield f"model.{given[0]}", f"given beside model.{given[1]}; each says what to train, give one of them"
+    if config.task in ("distillation", "question_answering"):
+        for key, wrong in (
+            ("model.config", model.config),
+            ("adapter.kind", adapted),
+            ("model.checkpointing", model.checkpointing),
+        ):
+            if wrong:
+                yield key, f"not for task {config.task}; leave it out"
 
 
 def _engine(config: "Config") -> Iterator[tuple[str, str]]:
@@ -41,8 +53,17 @@ def _engine(config: "Config") -> Iterator[tuple[str, str]]:
         if config.communication.sync != "step":
             yield "communication.sync", "diloco needs engine.name=ddp"
         return
+    if config.engine.name == "fsdp":
+        if config.optimizer.name != "adamw":
+            yield "optimizer.name", "muon needs engine.name=ddp"
+        if config.communication.sync != "step":
+            yield "communication.sync", "diloco needs engine.name=ddp"
+        if config.task in ("distillation", "question_answering"):
+            yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
+        if config.adapter.kind != "none":
+            yield "engine.name", "fsdp trains whole models, not adapters; use ddp or deepspeed"
     if config.engine.deepspeed_config:
-        text = "given, but engine.name is ddp; add engine.name=deepspeed or leave the file out"
+        text = f"given, but engine.name is {config.engine.name}; add engine.name=deepspeed or leave the file out"
         yield "engine.deepspeed_config", text
 
 
@@ -60,7 +81,7 @@ def _batch(config: "Config", spell: Callable[[str], str]) -> Iterator[tuple[str,
             parts = f"{length} - {spell('question_tokens')} - 4"
             yield "question_answering.document_stride", f"{stride} leaves no room for text beside it: {parts} = {room}"
         return
-    preset = PRESETS.get(config.model.preset)
+    preset = PRESETS.get(config.model.size)
     if preset is not None and config.sequence_length > preset.positions:
-        has = f"the {preset.positions} positions of preset {config.model.preset}"
+        has = f"the {preset.positions} positions of preset {config.model.size}"
         yield "sequence_length", f"{config.sequence_length} is longer than {has}"

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from trainer.config import deepspeed_json, rules
 from trainer.config.section import Problems, merged, named, validated
 from trainer.config.sections import (
+    Adapter,
     Checkpoint,
     Communication,
     Data,
@@ -39,6 +40,7 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 RENAMED = {
     "task.name": "task",
+    "model.weights": "model.name",
     **{
         f"train.{key}": key
         for key in (
@@ -58,7 +60,7 @@ TASKS: dict[str, dict[str, Any]] = {
     # Two epochs of SQuAD 1.1 on BERT large: 48 windows a step, AdamW at 3e-5 that falls linearly to 0, as the run_qa.py
     # example of transformers does it with four workers.
     "question_answering": {
-        "model": {"preset": "weights", "weights": "bert-large-uncased"},
+        "model": {"name": "bert-large-uncased"},
         "steps": 3690,
         "tokens_per_step": 48 * 384,
         "sequence_length": 384,
@@ -73,13 +75,29 @@ TASKS: dict[str, dict[str, Any]] = {
         "evaluation": {"every": 500},
         "question_answering": {"train": "hf:squad", "validation": "hf:squad"},
     },
+    # A few hundred steps of 16 windows, at the rate of Zephyr for whole models (arXiv 2310.16944, section 4).
+    "finetune": {
+        "steps": 300,
+        "tokens_per_step": 16 * 2048,
+        "sequence_length": 2048,
+        "optimizer": {"learning_rate": 2e-5, "warmup_steps": 10, "weight_decay": 0.0, "beta2": 0.999},
+        "evaluation": {"every": 50},
+        "checkpoint": {"every_steps": 50},
+    },
 }
 """What a task changes of the defaults."""
 
+ADAPTERS: dict[str, dict[str, Any]] = {
+    # The rate of QLoRA for models up to 13B (arXiv 2305.14314, table 9).
+    "lora": {"optimizer": {"learning_rate": 2e-4, "weight_decay": 0.0}},
+}
+"""What an adapter changes of the defaults, after the task."""
+
 
 class Config(Settings):
-    task: Literal["language_model", "distillation", "question_answering"] = "language_model"
-    """language_model | distillation | question_answering: what is learned, see work.py."""
+    task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
+    """language_model | finetune | distillation | question_answering: to continue text, to answer as in given
+    conversations, to imitate a teacher, or to find answers in a text."""
     steps: Positive = 1000
     """Optimizer steps from the beginning of the run, however often it is interrupted."""
     tokens_per_step: Positive = 524_288
@@ -98,6 +116,8 @@ class Config(Settings):
     """Processor flag that every node must have, such as amx_bf16: see processor.py. Empty: any processor will do."""
     model: Model = Model()
     """What is trained."""
+    adapter: Adapter = Adapter()
+    """What is added to a frozen model and trained in its place."""
     data: Data = Data()
     """The text."""
     run: Run = Run()
@@ -122,8 +142,11 @@ class Config(Settings):
     @model_validator(mode="before")
     @classmethod
     def _of_task(cls, given: Any) -> Any:
-        task = given.get("task") if isinstance(given, Mapping) else None
-        return merged(TASKS.get(task, {}), given) if isinstance(task, str) else given
+        if not isinstance(given, Mapping):
+            return given
+        adapter = given.get("adapter")
+        kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
+        return merged(merged(TASKS.get(str(given.get("task")), {}), ADAPTERS.get(str(kind), {})), given)
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -186,8 +209,10 @@ def _with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str,
 
 def arguments(config: Config) -> list[str]:
     """What `load` reads this configuration from: key=value of all that differs from the task's defaults."""
-    defaults = flat(Config(task=config.task))
-    differing = {"task": config.task} if config.task != Config().task else {}
+    defaults = flat(Config(task=config.task, adapter=Adapter(kind=config.adapter.kind)))
+    named = {"task": config.task, "adapter.kind": config.adapter.kind}
+    plain = flat(Config())
+    differing = {key: value for key, value in named.items() if value != plain[key]}
     differing |= {key: value for key, value in flat(config).items() if value != defaults[key]}
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in differing.items()]
 

@@ -29,8 +29,8 @@ def _size(given: Any) -> Any:
 
 
 def _preset(name: str) -> str:
-    if name not in PRESETS and name != "weights":
-        raise ValueError(f"'{name}' is not known; allowed: {', '.join(PRESETS)}, weights")
+    if name and name not in PRESETS:
+        raise ValueError(f"'{name}' is not known; allowed: {', '.join(PRESETS)}, or model.name for any other model")
     return name
 
 
@@ -58,11 +58,35 @@ class Settings(Section):
 
 
 class Model(Settings):
-    preset: Preset = "small"
-    """A GPT-2 size by name: see presets.py. weights: whatever size model.weights has."""
-    weights: str = ""
-    """Where training begins: a Hugging Face folder or name, one of our run or checkpoint folders; preset is then only
-    checked. Empty: from scratch."""
+    preset: Preset = ""
+    """A GPT-2 from scratch, by its size: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name or
+    config says what to train."""
+    name: str = ""
+    """The weights to begin with: a name on the Hugging Face hub, a Hugging Face folder, or a run or checkpoint of ours.
+    Any causal language model of transformers."""
+    config: str = ""
+    """A config.json of transformers, to train a model of that shape from scratch."""
+    checkpointing: bool = False
+    """Keep no activations of a layer for the way back, compute them again: a third more time, a fraction of the
+    memory."""
+
+    @property
+    def size(self) -> str:
+        """The preset to begin from scratch; empty where name or config says what to train."""
+        return self.preset or ("" if self.name or self.config else "small")
+
+
+class Adapter(Settings):
+    kind: Literal["none", "lora"] = "none"
+    """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
+    rank: Positive = 16
+    """The width of these matrices."""
+    alpha: Above0 = 32.0
+    """Their product is scaled by alpha / rank."""
+    dropout: Decay = 0.0
+    """The part of a layer's input that the adapter does not see, drawn anew at each pass."""
+    targets: str = "all-linear"
+    """Layers that get an adapter: all-linear, or their names with commas between, such as q_proj,v_proj."""
 
 
 class Data(Settings):
@@ -113,8 +137,9 @@ class Optimizer(Settings):
 
 
 class Engine(Settings):
-    name: Literal["ddp", "deepspeed"] = "ddp"
-    """ddp | deepspeed: who keeps the optimizer's state. ddp: every worker all of it; deepspeed: each worker a part."""
+    name: Literal["ddp", "deepspeed", "fsdp"] = "ddp"
+    """ddp | deepspeed | fsdp: what each worker holds. ddp: everything; deepspeed: a part of the optimizer's state;
+    fsdp: a part of the weights, the gradients and the optimizer's state."""
     zero_stage: Annotated[Natural, Field(ge=1, le=2)] = 1
     """1 | 2: what DeepSpeed divides among the workers: the optimizer's state, or the gradients, too."""
     deepspeed_config: str = ""

@@ -13,7 +13,7 @@ from trainer.models.sources import Source
 
 SHOWN = (
     "task",
-    "model.weights",
+    "model.name",
     "distillation.teacher",
     "distillation.temperature",
     "distillation.alpha",

@@ -180,10 +180,10 @@ class _TokenLoss(torch.autograd.Function):
             logits[torch.arange(len(labels), device=labels.device), labels] = at_target[:, 0].to(logits.dtype)
             total += loss
             torch.mm(logits, weight, out=out)
-            product = summed_product(logits, part)
+            product = summed_product(logits, part) if ctx.needs_input_grad[1] or tied else None
             del logits
-            if weight_gradient is None:
-                weight_gradient = product.float() if several else product
+            if weight_gradient is None or product is None:
+                weight_gradient = product.float() if product is not None and several else product
             else:
                 weight_gradient += product
         ctx.save_for_backward(hidden_gradient, weight_gradient)
@@ -195,6 +195,8 @@ class _TokenLoss(torch.autograd.Function):
         hidden_gradient, weight_gradient = ctx.saved_tensors
         factor = outer[0] / ctx.scale
         hidden_gradient = (hidden_gradient * factor).to(hidden_gradient.dtype)
+        if weight_gradient is None:
+            return hidden_gradient, None, None, None, None, None, None
         weight_gradient = (
             weight_gradient.float().mul_(factor)
             if weight_gradient.dtype != torch.float32

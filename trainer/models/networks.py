@@ -77,7 +77,7 @@ def load(weights: str, preset: str, vocabulary: int, length: int, tokenizer: Pat
     missing = sorted(details["missing_keys"]) + sorted(str(key) for key in details.get("mismatched_keys", ()))
     if missing:
         raise UserError(
-            f"model.weights: {weights} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
+            f"model.name: {weights} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
             "the download may be incomplete: give a folder with all of them"
         )
     return net
@@ -105,27 +105,27 @@ def locate(weights: str) -> str:
     if (path / "checkpoints").is_dir():
         found = newest_checkpoint(path)
         if found is None:
-            raise UserError(f"model.weights: the run {weights} holds no checkpoint that verifies; give one that does")
+            raise UserError(f"model.name: the run {weights} holds no checkpoint that verifies; give one that does")
         return str(found.path / "model")
     if (path / MANIFEST).is_file():
         if verify_checkpoint(path) is None:
             raise UserError(
-                f"model.weights: the checkpoint {weights} is damaged (a file does not match its checksum); use another"
+                f"model.name: the checkpoint {weights} is damaged (a file does not match its checksum); use another"
             )
         return str(path / "model")
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UserError(
-                f"model.weights: {weights} holds no config.json; give a Hugging Face folder, a run or a checkpoint"
+                f"model.name: {weights} holds no config.json; give a Hugging Face folder, a run or a checkpoint"
             )
         if not any(path.glob("*.safetensors")):
             raise UserError(
-                f"model.weights: {weights} holds a config.json but no weights (model.safetensors); a pytorch_model.bin "
+                f"model.name: {weights} holds a config.json but no weights (model.safetensors); a pytorch_model.bin "
                 "is a pickle, which may hold code, and is not opened: save the model again with transformers"
             )
         return str(path)
     if path.exists() or path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
-        raise UserError(f"model.weights: {weights} is no folder; give a folder or a name on the hub such as gpt2")
+        raise UserError(f"model.name: {weights} is no folder; give a folder or a name on the hub such as gpt2")
     return weights
 
 
@@ -138,11 +138,11 @@ def _config(weights: str, source: str) -> GPT2Config:
         raise _unreadable(weights, error) from None
     if config.model_type != "gpt2":
         raise UserError(
-            f"model.weights: {weights} is a {config.model_type} model; this task trains GPT-2 (gpt2, gpt2-medium, "
+            f"model.name: {weights} is a {config.model_type} model; this task trains GPT-2 (gpt2, gpt2-medium, "
             "distilgpt2, ...)"
         )
     if config.add_cross_attention:
-        raise UserError(f"model.weights: {weights} is a decoder with cross-attention; this task trains plain GPT-2")
+        raise UserError(f"model.name: {weights} is a decoder with cross-attention; this task trains plain GPT-2")
     return config
 
 
@@ -152,17 +152,17 @@ def _check(weights: str, config: GPT2Config, preset: str, vocabulary: int, lengt
     if size is not None and (size.layers, size.heads, size.width) != shape:
         name = shape_name(*shape) or "weights"
         raise UserError(
-            f"model.weights: {weights} has {shape[0]} layers, {shape[1]} heads and width {shape[2]}, preset {preset} "
+            f"model.name: {weights} has {shape[0]} layers, {shape[1]} heads and width {shape[2]}, preset {preset} "
             f"has {size.layers}, {size.heads} and {size.width}; set model.preset={name}"
         )
     if config.vocab_size != vocabulary:
         raise UserError(
-            f"model.weights: {weights} has a vocabulary of {config.vocab_size}, the data of {vocabulary}; prepare the "
+            f"model.name: {weights} has a vocabulary of {config.vocab_size}, the data of {vocabulary}; prepare the "
             "data with the tokenizer of these weights"
         )
     if config.n_positions < length:
         raise UserError(
-            f"model.weights: {weights} has {config.n_positions} positions, sequence_length is {length}; "
+            f"model.name: {weights} has {config.n_positions} positions, sequence_length is {length}; "
             "shorten the sequence"
         )
 
@@ -172,7 +172,7 @@ def _same_words(weights: str, theirs: Path, ours: Path) -> None:
 
     if Tokenizer.from_file(str(theirs)).get_vocab() != Tokenizer.from_file(str(ours)).get_vocab():
         raise UserError(
-            f"model.weights: {weights} has another tokenizer than the data, of the same size; prepare the data with "
+            f"model.name: {weights} has another tokenizer than the data, of the same size; prepare the data with "
             f"--tokenizer {theirs.parent}"
         )
 
@@ -180,7 +180,7 @@ def _same_words(weights: str, theirs: Path, ours: Path) -> None:
 def _unreadable(weights: str, error: Exception) -> UserError:
     cause = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(
-        f"model.weights: {weights} cannot be read, here or on the hub ({cause}); give a folder, or a name that can be "
+        f"model.name: {weights} cannot be read, here or on the hub ({cause}); give a folder, or a name that can be "
         "reached (and unset HF_HUB_OFFLINE)"
     )
 

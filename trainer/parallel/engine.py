@@ -38,7 +38,7 @@ class Engine(Protocol):
     """Whether every worker has to make the same number of passes in a step, if need be some of weight 0."""
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
-        """Forward and backward of one micro-batch; its summed loss, detached, times `weight` (0 or 1).
+        """Forward and backward of one micro-batch; its summed loss, detached, times `weight`.
 
         `last`: it is this worker's last of the step. Every worker makes at least one pass a step.
         """

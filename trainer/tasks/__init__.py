@@ -5,6 +5,7 @@ from types import ModuleType
 
 MODULES = {
     "language_model": "trainer.tasks.pretrain",
+    "finetune": "trainer.tasks.finetune",
     "distillation": "trainer.tasks.distill",
     "question_answering": "trainer.tasks.squad",
 }

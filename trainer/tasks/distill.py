@@ -70,7 +70,7 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
     try:
         teacher = networks.load(name, "weights", dataset.vocabulary, config.sequence_length, tokenizer)
     except UserError as error:
-        raise UserError(str(error).replace("model.weights", "distillation.teacher")) from None
+        raise UserError(str(error).replace("model.name", "distillation.teacher")) from None
     teacher.requires_grad_(False)
     return teacher
 

@@ -65,7 +65,7 @@ def build(config: Config) -> Work:
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
-        expected_loss=None if config.model.weights else math.log(dataset.vocabulary),
+        expected_loss=None if config.model.name else math.log(dataset.vocabulary),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         activations=language_model.attention_statistics if config.metrics.attention_statistics else None,
     )
@@ -78,12 +78,12 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadMod
     as well: the folder or the hub that it began with may be gone by now.
     """
     settings = config.model
-    if not settings.weights:
-        return networks.build(settings.preset, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+    if not settings.name:
+        return networks.build(settings.size, dataset.vocabulary, dataset.end_of_text, config.run.seed)
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return networks.shaped_as(path / "model")
-    return networks.load(settings.weights, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)
+    return networks.load(settings.name, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)
 
 
 class Validation:

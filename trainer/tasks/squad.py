@@ -100,7 +100,7 @@ def build(config: Config) -> Work:
 
 
 def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
-    """Tokenizer and model: of model.weights, or of the newest checkpoint, whose weights the resume will read."""
+    """Tokenizer and model: of model.name, or of the newest checkpoint, whose weights the resume will read."""
     from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
     from transformers.models.auto.tokenization_auto import AutoTokenizer
@@ -109,7 +109,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     set_verbosity_error()  # that the layer for the scores is fresh is no news
     disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
-    name = config.model.weights
+    name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
     source = str(begun[-1]) if begun else networks.locate(name)
@@ -128,14 +128,14 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     except Exception as error:  # the libraries below raise two dozen kinds
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"model.weights: {name} cannot be read as an encoder with a tokenizer, here or on the hub ({cause}); give "
+            f"model.name: {name} cannot be read as an encoder with a tokenizer, here or on the hub ({cause}); give "
             "a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
         ) from None
     if not tokenizer.is_fast:
-        raise UserError(f"model.weights: {name} has no tokenizer.json, which tells where in a text each token stands")
+        raise UserError(f"model.name: {name} has no tokenizer.json, which tells where in a text each token stands")
     if len(tokenizer) > described.vocab_size:
         raise UserError(
-            f"model.weights: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
+            f"model.name: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
         )
     # RoBERTa's positions begin behind the padding's.
     positions = getattr(described, "max_position_embeddings", config.sequence_length)

@@ -82,6 +82,8 @@ class Work:
     host memory: it must not touch `net`."""
     load_model: Callable[[Path], None]
     """Reads the weights of such a folder into `net`. Raises UserError when they are those of another model."""
+    weight: Callable[[int], float] = lambda step: 1.0
+    """items_per_step over the items of this very step, where steps differ (answers have different lengths)."""
     expected_loss: float | None = None
     """The loss of an untrained model (ln of the vocabulary), to be checked at the first step; None when it is unknown,
     as with weights that come from elsewhere."""

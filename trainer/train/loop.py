@@ -183,7 +183,7 @@ class Loop:
                 self.watch.data += time.perf_counter() - began
                 if work.draws:
                     torch.manual_seed(draw_seed(self.config.run.seed, self.step, number))
-                loss += self.engine.accumulate(batch, weight, last=turn == turns - 1)
+                loss += self.engine.accumulate(batch, weight * work.weight(self.step), last=turn == turns - 1)
             if turn < turns - 1:
                 stopping, overdue = vote.result()
                 if stopping:

@@ -81,7 +81,7 @@ def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
     if before != config.task:
         raise UserError(
             f"{found.path} is a checkpoint of task={before}, not {config.task}; use another run.directory, "
-            "and model.weights to start from these weights"
+            "and model.name to start from these weights"
         )
     work.load_model(found.path / "model")
 

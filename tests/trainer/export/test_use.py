@@ -186,7 +186,7 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
 ) -> None:
     run = tmp_path / "answers"
     settings = f"""
-        task=question_answering model.preset=weights model.weights={encoder} run.directory={run} steps=2
+        task=question_answering model.preset=weights model.name={encoder} run.directory={run} steps=2
         question_answering.train={QUESTIONS} question_answering.validation={QUESTIONS} sequence_length=64
         question_answering.document_stride=8 question_answering.question_tokens=16 micro_batch=5
         tokens_per_step=640 precision=fp32 metrics.tensorboard=false

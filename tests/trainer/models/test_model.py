@@ -57,7 +57,7 @@ def test_what_a_run_saves_loads_in_transformers_with_our_logits(
     start_workers: Start, settings: Settings, folder: Path, tmp_path: Path
 ) -> None:
     """From a Hugging Face folder through a training into a Hugging Face folder, tokenizer and all."""
-    first = start_workers(1, settings(tmp_path / "run", model__weights=folder, steps=2, precision="bf16"))
+    first = start_workers(1, settings(tmp_path / "run", model__name=folder, steps=2, precision="bf16"))
     assert first.wait() == [0], first.output
     saved = Path(done(tmp_path / "run")["checkpoint"]) / "model"
     net: Any = AutoModelForCausalLM.from_pretrained(saved).eval()
@@ -80,7 +80,7 @@ def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     run = tmp_path / "run"
-    assert start_workers(1, settings(run, model__weights=copy, steps=2)).wait() == [0]
+    assert start_workers(1, settings(run, model__name=copy, steps=2)).wait() == [0]
     path = list_checkpoints(run)[-1]
     expected = load_file(path / "model" / "model.safetensors")["transformer.wpe.weight"]
     for source in (run, path, path / "model"):
@@ -88,7 +88,7 @@ def test_weights_from_a_run_or_a_checkpoint_and_resume_without_them(
     # The folder is gone by the time the run goes on: its own checkpoint is enough.
     shutil.rmtree(copy)
     (run / "DONE").unlink()
-    again = start_workers(1, settings(run, model__weights=copy, steps=4))
+    again = start_workers(1, settings(run, model__name=copy, steps=4))
     assert again.wait() == [0], again.output
     assert "event=resume step=2" in again.output
     assert done(run)["step"] == 4
@@ -139,7 +139,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: 
         with pytest.raises(UserError) as caught:
             load(weights, **{"tokenizer": None} | changes)
         assert said in str(caught.value), weights
-        assert str(caught.value).startswith("model.weights: ")
+        assert str(caught.value).startswith("model.name: ")
         assert "\n" not in str(caught.value)
     assert load(folder, preset="weights", tokenizer=None).config.n_layer == 2
 
@@ -148,8 +148,8 @@ def test_bad_weights_end_a_training_with_42_and_one_line(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     for changes, said in (
-        ({"model__weights": tmp_path / "nowhere"}, "model.weights: "),
-        ({"model__preset": "weights"}, "model.weights: missing; name the weights to begin with"),
+        ({"model__name": tmp_path / "nowhere"}, "model.name: "),
+        ({"adapter__kind": "lora"}, "model.name: missing; name the weights to begin with"),
     ):
         workers = start_workers(1, settings(tmp_path / "run", **changes))
         assert workers.wait() == [42], workers.output

@@ -68,7 +68,7 @@ def words(encoder: Path) -> Any:
 def arguments(encoder: Path) -> Callable[..., list[str]]:
     def build(run: Path, **changes: Any) -> list[str]:
         values: dict[str, Any] = {
-            "model.weights": encoder,
+            "model.name": encoder,
             "question_answering.train": QUESTIONS,
             "question_answering.validation": QUESTIONS,
             "question_answering.document_stride": 8,
@@ -324,9 +324,9 @@ def test_bad_settings_are_told(
             squad.build(configuration.load(arguments(tmp_path / "run", **changes)))
         return str(raised.value)
 
-    assert "model.weights: missing" in refusal(model__weights="")
+    assert "model.name: missing" in refusal(model__name="")
     assert "question_answering.train: missing" in refusal(question_answering__train="")
     assert "longer than the 80 positions" in refusal(sequence_length=96, tokens_per_step=960)
-    assert "holds no config.json" in refusal(model__weights=dataset)
-    assert "cannot be read as an encoder" in refusal(model__weights="nobody/nothing")
+    assert "holds no config.json" in refusal(model__name=dataset)
+    assert "cannot be read as an encoder" in refusal(model__name="nobody/nothing")
     assert "leaves no room" in refusal(question_answering__document_stride=60)
