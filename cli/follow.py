@@ -177,7 +177,8 @@ def report(console: Console, target: Target, outcome: Outcome, before: str | Non
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
     if loss is not None and start is not None:
-        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f} in {done.get('step')} steps", "bold green")
+        bits = f" ({done['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in done else ""
+        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{bits} in {done.get('step')} steps", "bold green")
     if sample := str(done.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")

@@ -30,7 +30,7 @@ class Board:
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
-        self.validation_loss: float | None = None
+        self.validation: str = ""
         self._waiting = ""
         self._printed = 0.0
         self._progress: Progress | None = None
@@ -68,7 +68,7 @@ class Board:
     def line(self, pod: str, line: str) -> None:
         fields = parse_logfmt(line)
         if "validation_loss" in fields and "event" not in fields:
-            self.validation_loss = float(fields["validation_loss"])
+            self.validation = "  " + validation_text(float(fields["validation_loss"]), fields.get("bits_per_byte"))
         if "event" in fields and fields["event"] != "done":
             self._say(pod, line)
         elif "loss" in fields:
@@ -78,9 +78,7 @@ class Board:
 
     def _step(self, fields: dict[str, str]) -> None:
         step, steps = int(fields["step"]), int(fields["steps"])
-        numbers = f"loss {float(fields['loss']):.3f}"
-        if self.validation_loss is not None:
-            numbers += f"  validation {self.validation_loss:.3f}"
+        numbers = f"loss {float(fields['loss']):.3f}{self.validation}"
         numbers += (
             f"  {float(fields['tokens_per_second']):,.0f} tokens/s  {time_to_go(float(fields['eta_seconds']))} to go"
         )
@@ -92,6 +90,10 @@ class Board:
 
     def _say(self, pod: str, line: str) -> None:
         self.console.print(f"{pod}: {line}", style="dim", markup=False, highlight=False)
+
+
+def validation_text(loss: float, bits_per_byte: float | str | None) -> str:
+    return f"validation {loss:.3f}" + (f" ({float(bits_per_byte):.3f} bits/byte)" if bits_per_byte is not None else "")
 
 
 def parse_logfmt(line: str) -> dict[str, str]:

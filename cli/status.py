@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.cluster import TrainingJob, started
-from cli.progress import time_to_go
+from cli.progress import time_to_go, validation_text
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, target_of
 from trainer.contract import STATUS
@@ -79,7 +79,7 @@ def _training(found: State) -> Text:
     if "loss" in figures:
         words.append(f"loss {figures['loss']:.3f}")
     if "validation_loss" in figures:
-        words.append(f"validation {figures['validation_loss']:.3f}")
+        words.append(validation_text(figures["validation_loss"], figures.get("bits_per_byte")))
     if "tokens_per_second" in figures:
         words.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
     if figures.get("eta_seconds"):

@@ -143,8 +143,9 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
         raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
     settings = schema.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
-    validation = Validation(dataset.validation, length, memory.UNIT, batches)
-    return LanguageModel(net), validation, settings, dict
+    tokenizer = dataset.directory / "tokenizer.json"
+    validation = Validation(dataset.validation, length, memory.UNIT, batches, tokenizer=tokenizer)
+    return LanguageModel(net), validation, settings, validation.figures
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ def _figures(runs: list[Run]) -> str:
         ("training loss", "min", lambda run: run.last("loss")),
         ("validation loss", "min", lambda run: run.last("validation_loss")),
         ("perplexity", "min", _perplexity),
+        ("bits/byte", "min", lambda run: run.last("bits_per_byte")),
         ("tokens/s", "max", lambda run: _mean(run, "tokens_per_second")),
         ("MFU", "max", lambda run: _mean(run, "mfu")),
         ("wire", "min", _wire),

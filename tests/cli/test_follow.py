@@ -36,9 +36,11 @@ def job(kind: str, message: str = "") -> dict[str, Any]:
 def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
     console, text = plain()
     with Board(console) as board:
-        board.line("train-0", "step=10 validation_loss=8.5")
+        board.line("train-0", "step=10 validation_loss=8.5 bits_per_byte=3.25")
         board.line("train-0", STEP)
-    assert text.getvalue() == "step 20/200  loss 7.123  validation 8.500  1,234 tokens/s  1:20 to go\n"
+    assert (
+        text.getvalue() == "step 20/200  loss 7.123  validation 8.500 (3.250 bits/byte)  1,234 tokens/s  1:20 to go\n"
+    )
 
 
 def test_events_and_errors_are_shown_and_noise_is_not() -> None:

@@ -69,14 +69,17 @@ def test_a_running_training_on_one_screen() -> None:
             "event=round round=3 world_size=2 rank=1", "event=workers_ended codes=-9 reason='signal 9' step=110"
         ),
         second["metadata"]["name"]: lines(
-            "event=round round=3 world_size=2 rank=0", "event=checkpoint step=100", "step=100 validation_loss=3.5", STEP
+            "event=round round=3 world_size=2 rank=0",
+            "event=checkpoint step=100",
+            "step=100 validation_loss=3.5 bits_per_byte=1.2",
+            STEP,
         ),
     }
     text = shown(state(job(), [first, second, pod(2, "Pending")], logs))
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
         "2 of 3 active, 1 ended early",
-        "round 3  step 120/500  loss 3.210  validation 3.500  1,234 tokens/s  1:20 to go  2 processes",
+        "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits/byte)  1,234 tokens/s  1:20 to go",
         "newest checkpoint: step 100",
         "round 3 ended: signal 9",
         "starting the pods",

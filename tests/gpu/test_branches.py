@@ -56,7 +56,7 @@ def build(device: torch.device) -> Work:
         net=net,
         module=module,
         batches=Text(),
-        validation=Validation(Tokens(), LENGTH, 2, 2),  # pyright: ignore[reportArgumentType]
+        validation=Validation(Tokens(), LENGTH, 2, 2, tokenizer=Path()),  # pyright: ignore[reportArgumentType]
         items_per_step=2 * LENGTH * PER_STEP,
         tokens_per_step=2 * LENGTH * PER_STEP,
         samples_per_step=2 * PER_STEP,

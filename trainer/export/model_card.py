@@ -72,6 +72,8 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
         rows.append(("validation loss (nats)", f"{loss:.4f}"))
         if language:
             rows.append(("validation perplexity", f"{math.exp(loss):.2f}"))
+    if (bits := source.figures.get("bits_per_byte")) is not None:
+        rows.append(("validation bits per byte", f"{bits:.4f}"))
     return rows
 
 

@@ -1,5 +1,6 @@
 """The task language_model: GPT-2 learns to continue text."""
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset, windows
+from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
 from trainer.models import memory, networks
@@ -22,6 +24,9 @@ from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
     from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+
+COUNTED = 1024
+"""Windows whose bytes are counted at once: their tokens are in memory meanwhile, a few megabytes."""
 
 
 def build(config: Config) -> Work:
@@ -52,13 +57,19 @@ def build(config: Config) -> Work:
             seed=config.run.seed,
         )[0]
 
+    validation = Validation(
+        dataset.validation,
+        config.sequence_length,
+        size,
+        evaluation.batches,
+        config.micro_batch or memory.UNIT,
+        tokenizer=tokenizer,
+    )
     return Work(
         net=net,
         module=language_model,
         batches=Batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
-        validation=Validation(
-            dataset.validation, config.sequence_length, size, evaluation.batches, config.micro_batch or memory.UNIT
-        ),
+        validation=validation,
         items_per_step=config.tokens_per_step,
         tokens_per_step=config.tokens_per_step,
         samples_per_step=config.tokens_per_step // config.sequence_length,
@@ -67,6 +78,7 @@ def build(config: Config) -> Work:
         load_model=load_model,
         expected_loss=None if config.model.name else math.log(dataset.vocabulary),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
+        validation_figures=validation.figures,
         activations=language_model.attention_statistics if config.metrics.attention_statistics else None,
     )
 
@@ -89,7 +101,9 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadMod
 class Validation:
     """A fixed set of windows spread evenly over the validation split."""
 
-    def __init__(self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0) -> None:
+    def __init__(
+        self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0, *, tokenizer: Path
+    ) -> None:
         """unit: windows that `batches` counts in, where the micro-batch follows from the machine; 0: micro-batches."""
         available = windows(len(tokens), length)
         if available == 0:
@@ -101,6 +115,7 @@ class Validation:
         self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
         self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
         self.tokens = count * length
+        self._tokenizer, self._latest = tokenizer, math.nan
 
     @torch.no_grad()
     def loss(
@@ -127,4 +142,17 @@ class Validation:
             count += targets.numel()
         model.train()
         loss_sum, tokens = world.sum(total, count).tolist()
-        return loss_sum / tokens
+        self._latest = loss_sum / tokens
+        return self._latest
+
+    def figures(self) -> dict[str, float]:
+        """The latest loss in bits per byte of text."""
+        return {"bits_per_byte": bits_per_byte(self._latest, self.tokens, self._bytes)}
+
+    @functools.cached_property
+    def _bytes(self) -> int:
+        """Of the text of all targets: counted at the first validation, not at each start."""
+        size = TextSize(self._tokenizer)
+        batches = np.array_split(self._windows, math.ceil(len(self._windows) / COUNTED))
+        pairs = (gather(self._tokens, chosen, self._length) for chosen in batches)
+        return sum(size.count(targets, inputs) for inputs, targets in pairs)

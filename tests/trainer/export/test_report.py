@@ -50,7 +50,7 @@ def make(run: Path, steps: int, total: int = 100, done: bool = False, **changes:
         )
         reporter.training(figures)
     if steps:
-        reporter.validation(steps, 10.2 - steps / 20)
+        reporter.validation(steps, 10.2 - steps / 20, {"bits_per_byte": 2.5})
         path = checkpoint_folder(run, steps)
         path.mkdir(parents=True)
         text = config.resolved(settings)
@@ -96,6 +96,7 @@ def test_two_runs_are_compared_in_one_file(tmp_path: Path) -> None:
         "5.0000",
         "5.2000",
         "181.27",
+        "2.5000",
         "250,000",
         "–",
         "15.0 %",

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
 from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
+from trainer.data.batches import open_dataset
 from trainer.export import __main__ as export
 
 __all__ = ["encoder"]  # a fixture
@@ -65,6 +67,8 @@ def test_evaluate_gives_the_loss_that_training_saw(run: Path, capsys: Capture) -
     assert found["loss"] == seen[25]
     assert found["perplexity"] == pytest.approx(math.exp(seen[25]))
     assert found["tokens"] == 5 * 2 * 32
+    told = [json.loads((run / name).read_text())["bits_per_byte"] for name in ("status.json", "DONE")]
+    assert [found["bits_per_byte"]] * 3 == [*told, lines[-1]["bits_per_byte"]]
     earlier = evaluated(["--run", run, "--step", 10], capsys)
     assert earlier["step"] == 10
     assert earlier["loss"] > found["loss"]
@@ -78,6 +82,11 @@ def test_evaluate_takes_any_model_and_any_data(run: Path, dataset: Path, tmp_pat
     of_run = evaluated(["--run", run, "--data", moved, "--batches", 0], capsys)
     assert of_folder["tokens"] == of_run["tokens"] > 5 * 2 * 32, "the whole split"
     assert of_folder["loss"] == pytest.approx(of_run["loss"], abs=1e-5)
+    stream = open_dataset(str(dataset)).validation
+    words = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    text = words.decode([int(token) for token in stream.read(1, of_run["tokens"])])
+    bits = of_run["loss"] * of_run["tokens"] / math.log(2) / len(text.encode())
+    assert of_run["bits_per_byte"] == pytest.approx(bits)
     assert evaluate.main(["--run", str(run)]) == 0
     assert "perplexity" in capsys.readouterr().out
 
@@ -160,6 +169,7 @@ def test_the_model_card_tells_what_it_is(run: Path, tmp_path: Path, capsys: Capt
     assert "| step | 25 |" in card
     assert f"| tokens trained on | {25 * 512:,} |" in card
     assert f"| validation loss (nats) | {done['validation_loss']:.4f} |" in card
+    assert f"| validation bits per byte | {done['bits_per_byte']:.4f} |" in card
     assert f"> {done['sample'].splitlines()[0]}" in card
     assert str(run.parent) not in card, "no folders of this machine"
     # The code in it works.
@@ -186,7 +196,7 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
 ) -> None:
     run = tmp_path / "answers"
     settings = f"""
-        task=question_answering model.preset=weights model.name={encoder} run.directory={run} steps=2
+        task=question_answering model.name={encoder} run.directory={run} steps=2
         question_answering.train={QUESTIONS} question_answering.validation={QUESTIONS} sequence_length=64
         question_answering.document_stride=8 question_answering.question_tokens=16 micro_batch=5
         tokens_per_step=640 precision=fp32 metrics.tensorboard=false

@@ -95,7 +95,7 @@ def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
 def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(bytes(2 * 40_000))
     tokens = Tokens([tmp_path / "shard"])
-    sizes = {pretrain.Validation(tokens, 32, size, 4, memory.UNIT).tokens for size in (1, 4, 32, 64)}
+    sizes = {pretrain.Validation(tokens, 32, size, 4, memory.UNIT, tokenizer=Path()).tokens for size in (1, 4, 32, 64)}
     assert sizes == {4 * 8 * 32}
 
 
