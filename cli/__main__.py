@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import platform
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,11 +34,11 @@ GROUPS = {
         "upload": "cli.upload:upload",
         "fetch": "cli.fetch:fetch",
     },
-    "Cloud": {
+    "CI": {
         "deploy": "cli.deploy:app",
-        "expired": "cli.expired:expired",
-        "docker-login": "cli.registry:docker_login",
-        "image": "cli.registry:image",
+        "expired": "cli.ci:expired",
+        "docker-login": "cli.ci:docker_login",
+        "image": "cli.ci:image",
     },
     "Review": {
         "plan": "review.plan:plan",
@@ -43,7 +46,7 @@ GROUPS = {
         "policy": "policy.check:check",
         "graph": "review.graph:graph",
         "docs": "review.docs:docs",
-        "audit": "cli.audit:audit",
+        "audit": "cli.ci:audit",
     },
     "Local": {"local": "local.commands:app"},
 }
@@ -56,10 +59,14 @@ class Lazy(TyperGroup):
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {
-            name: TyperCommand(name, help=_summary(target), rich_help_panel=group)
-            for group, commands in GROUPS.items()
-            for name, target in commands.items()
+            name: TyperCommand(name, rich_help_panel=group) for group, commands in GROUPS.items() for name in commands
         }
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found and found.help is None:
+            found.help = _summary(COMMANDS[cmd_name])
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, found, rest = super().resolve_command(ctx, args)
@@ -77,12 +84,16 @@ def _summary(target: str) -> str:
 
 def load(name: str) -> Any:
     """Import a command."""
+    from cli.target import either  # reads pydantic, which the list does not need
+
     module_name, _, attribute = COMMANDS[name].partition(":")
     module = importlib.import_module(module_name)
     found = getattr(module, attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
         found.command(name, help=function.__doc__ or module.__doc__)(function)
+    for command in found.registered_commands:
+        command.callback = command.callback and either(command.callback)
     command = typer.main.get_command(found)
     command.name = name
     return command
@@ -96,8 +107,30 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if not asked:
+        return
+    from importlib.metadata import version
+
+    print(f"trainyard {_checkout()}, Python {platform.python_version()}, Pulumi SDK {version('pulumi')}")
+    raise typer.Exit
+
+
+def _checkout() -> str:
+    """The commit, else the version of the project: a checkout without git is an archive."""
+    try:
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--tags"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     pass
 
 

@@ -110,3 +110,25 @@ def why_waiting(pods: list[dict[str, Any]]) -> str:
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 return f"waiting for a node: {condition.get('message', '')}"
     return "starting the pods" if pods else "waiting for the Job controller"
+
+
+def ending(job: dict[str, Any]) -> dict[str, Any]:
+    """The condition that says how the Job ended, or that it stands still; empty while it runs."""
+    told = (job.get("status") or {}).get("conditions") or []
+    ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
+    return ends[0] if ends else {}
+
+
+def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """How containers of a pod ended."""
+    states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
+    return [state["terminated"] for state in states if "terminated" in state]
+
+
+def record_of(ended: dict[str, Any]) -> dict[str, Any]:
+    """What the launcher or the trainer left as a container's last words; empty when they are not its own."""
+    try:
+        record = json.loads(ended.get("message") or "")
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

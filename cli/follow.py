@@ -6,7 +6,6 @@ loss, a sample of what the model writes, where the checkpoint is and what to try
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import urllib3.exceptions
 from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
-from cli.cluster import SilentError, TrainingJob, started, why_waiting
+from cli.cluster import SilentError, TrainingJob, ending, ends, record_of, started, why_waiting
 from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from workloads.layout import DATA
@@ -133,33 +132,19 @@ class JobWatch:
 
 def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
     """How the Job ended; None while it runs."""
-    for condition in job.get("status", {}).get("conditions") or []:
-        if condition["status"] != "True":
-            continue
-        if condition["type"] == "Complete":
-            return Outcome(succeeded=True, result=_result(pods))
-        if condition["type"] == "Failed":
-            reason = _result(pods).get("message") or condition.get("message") or "no reason given"
-            return Outcome(succeeded=False, message=str(reason))
+    condition = ending(job)
+    if condition.get("type") == "Complete":
+        return Outcome(succeeded=True, result=_result(pods))
+    if condition.get("type") == "Failed":
+        reason = _result(pods).get("message") or condition.get("message") or "no reason given"
+        return Outcome(succeeded=False, message=str(reason))
     return None
 
 
 def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last termination message that is a record of the trainer's; the pod that ended with 0 first."""
-    ended = [
-        status["state"]["terminated"]
-        for pod in pods
-        for status in pod["status"].get("containerStatuses") or []
-        if "terminated" in status.get("state", {})
-    ]
-    for state in sorted(ended, key=lambda state: state["exitCode"] != 0):
-        try:
-            record = json.loads(state.get("message") or "")
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return {}
+    """The last words of a pod that are a record; the pod that ended with 0 first."""
+    ended = sorted((end for pod in pods for end in ends(pod)), key=lambda end: end["exitCode"] != 0)
+    return next(filter(None, map(record_of, ended)), {})
 
 
 def report(console: Console, target: Target, outcome: Outcome, before: str | None = None) -> None:

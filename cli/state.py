@@ -3,12 +3,11 @@ machine sees the shared volume. Plain data, no printing."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cli.cluster import INDEX, why_waiting
+from cli.cluster import INDEX, ending, ends, record_of, why_waiting
 from cli.progress import parse_logfmt
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 
@@ -76,7 +75,7 @@ def state(
     """
     events = {name: list(_events(text)) for name, text in logs.items()}
     rounds = {name: _last_round(found) for name, found in events.items()}
-    told, end = job.get("status") or {}, _end(job)
+    told, end = job.get("status") or {}, ending(job)
     ordered = sorted(pods, key=lambda pod: (_index(pod), pod["metadata"].get("creationTimestamp") or ""))
     newest = max([number for number, _ in rounds.values()], default=0)
     return State(
@@ -100,13 +99,6 @@ def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
     found = [(*_last_round(list(_events(logs.get(pod["metadata"]["name"], "")))), pod) for pod in pods]
     first = [(number, pod["metadata"]["name"]) for number, rank, pod in found if rank == 0]
     return max(first)[1] if first else None
-
-
-def _end(job: dict[str, Any]) -> dict[str, Any]:
-    """The condition that says how the Job ended, or that it stands still; empty while it runs."""
-    told = (job.get("status") or {}).get("conditions") or []
-    ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    return ends[0] if ends else {}
 
 
 def _condition(end: dict[str, Any], pods: list[dict[str, Any]]) -> str:
@@ -146,10 +138,9 @@ def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Inc
                 when = _time(condition.get("lastTransitionTime"))
                 if when:
                     found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
-        for container in pod["status"].get("containerStatuses") or []:
-            ended = container.get("state", {}).get("terminated")
-            when = _time(ended.get("finishedAt")) if ended else None
-            if ended and when and ended["exitCode"] != 0:
+        for ended in ends(pod):
+            when = _time(ended.get("finishedAt"))
+            if when and ended["exitCode"] != 0:
                 found.append(Incident(when, name, _last_words(ended)))
     # Every pod of a round tells of its end; once is enough. The one with a reason goes before those that followed it.
     rounds: dict[str, list[Incident]] = {}
@@ -173,10 +164,7 @@ def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Inc
 def _last_words(ended: dict[str, Any]) -> str:
     """The launcher's termination message, else what Kubernetes says."""
     code = ended["exitCode"]
-    try:
-        message = json.loads(ended.get("message") or "")["message"]
-    except (ValueError, KeyError, TypeError):
-        message = MEANING.get(code) or ended.get("reason") or ""
+    message = record_of(ended).get("message") or MEANING.get(code) or ended.get("reason") or ""
     return f"ended with {code}: {message}"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,31 +25,71 @@ def known(name: str) -> str:
     return name
 
 
-def _known_all(names: list[str] | None) -> list[str]:
-    return [known(name) for name in names or stacks()]
-
-
 def _names(incomplete: str) -> list[str]:
     return [name for name in stacks() if name.startswith(incomplete)]
 
 
+@dataclass(frozen=True)
+class Named:
+    """How a command's parameter names a stack, or stacks: as argument and as `--stack`."""
+
+    has_file: bool = True
+    several: bool = False
+
+
 #: The stack of a command that reads its file.
-StackName = Annotated[
-    str,
-    typer.Argument(
-        metavar="STACK", help="Name of a stack: gcp-c3 for Pulumi.gcp-c3.yaml.", callback=known, autocompletion=_names
-    ),
-]
-StackNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="STACK", help="Default: all.", callback=_known_all, autocompletion=_names),
-]
+StackName = Annotated[str, Named()]
+StackNames = Annotated[list[str] | None, Named(several=True)]
 #: The same, of which some may have a file in another commit only.
-AnyStackNames = Annotated[
-    list[str] | None, typer.Argument(metavar="STACK", help="Default: all.", autocompletion=_names)
-]
+AnyStackNames = Annotated[list[str] | None, Named(has_file=False, several=True)]
 #: The stack of a command that asks its cluster; it may have no file here.
-RunningStack = Annotated[str, typer.Option("--stack", metavar="STACK", autocompletion=_names)]
+RunningStack = Annotated[str, Named(has_file=False)]
+
+
+def either(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command that names a stack take it as argument and as `--stack`."""
+    signature = inspect.signature(function, eval_str=True)
+    marked = {
+        name: rule
+        for name, parameter in signature.parameters.items()
+        for rule in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(rule, Named)
+    }
+    if not marked:
+        return function
+    ((name, rule),) = marked.items()
+    own = signature.parameters[name]
+    needed = own.default is own.empty
+    default = "" if needed else "Default: all." if rule.several else f"Default: {own.default}."
+    shared: dict[str, Any] = {"metavar": "STACK", "autocompletion": _names}
+    about = f"Name of a stack: gcp-c3 for Pulumi.gcp-c3.yaml. {default}".rstrip()
+    argument = typer.Argument(help=f"{about} Also as --stack STACK.", show_default=False, **shared)
+    option = typer.Option("--stack", hidden=True, **shared)
+    kind = (list[str] if rule.several else str) | None
+
+    def run(*, stack_argument: Any = None, stack_option: Any = None, **given: Any) -> Any:
+        if stack_argument and stack_option and not rule.several:
+            raise CommandError(f"STACK: given twice, {stack_argument} and --stack {stack_option}; give one", code=2)
+        chosen = [*(stack_argument or ()), *(stack_option or ())] if rule.several else stack_argument or stack_option
+        if needed and not chosen:
+            raise CommandError(f"Missing argument 'STACK'; there are: {', '.join(stacks())}", code=2)
+        chosen = chosen or (stacks() if rule.several else own.default)
+        if rule.has_file:
+            for each in [chosen] if isinstance(chosen, str) else chosen:
+                known(each)
+        return function(**{name: chosen}, **given)
+
+    def parameter(called: str, how: Any) -> inspect.Parameter:
+        return inspect.Parameter(called, own.KEYWORD_ONLY, default=None, annotation=Annotated[kind, how])
+
+    # After the command's own arguments: `upload FROM [STACK]`.
+    others = [each.replace(kind=own.KEYWORD_ONLY) for each in signature.parameters.values() if each.name != name]
+    both = [parameter("stack_argument", argument), parameter("stack_option", option)]
+    run.__signature__ = signature.replace(parameters=[*others, *both])  # pyright: ignore[reportFunctionMemberAccess]
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
 Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config.")]
 
 

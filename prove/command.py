@@ -17,11 +17,11 @@ import typer
 
 from bench.graph import creation, destruction
 from cli import CommandError
-from cli.target import enter_local, known
+from cli.target import StackName, enter_local
 from infra.config import ConfigError
 from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
 from infra.gke.doctor.google_client import NoAnswer as GoogleSilent
-from infra.stackfiles import ROOT, stack_file_values, stacks
+from infra.stackfiles import ROOT, stack_file_values
 from prove import bring_up, close, faults, report, volume
 from prove.engine import State, Step, load, play
 from prove.report import Screen
@@ -64,7 +64,7 @@ def steps(short: bool) -> tuple[Step, ...]:
 
 
 def prove(
-    stack: Annotated[str, typer.Option(metavar="STACK", callback=known, autocompletion=stacks)],
+    stack: StackName,
     short: Annotated[bool, typer.Option("--short", help="5 minutes: up, training, a lost pod, own text, destroy.")] = (
         False
     ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cli import CommandError
 from cli.__main__ import COMMANDS, GROUPS, main
 from infra.stackfiles import ROOT
 
@@ -37,11 +39,54 @@ def test_the_list_needs_no_slow_package() -> None:
     assert not {name.partition(".")[0] for name in done.stderr.split()} & set(SLOW)
 
 
+@pytest.mark.parametrize("arguments", [["cost", "local"], ["cost", "--stack", "local"], ["cost", "--stack=local"]])
+def test_a_stack_is_an_argument_or_an_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("Stack local makes no cluster")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["doctor", "cost", "prove", "plan", "snapshot", "policy", "graph", "docker-login", "deploy up", "deploy drift"],
+)
+@pytest.mark.parametrize("spelling", [["nowhere"], ["--stack", "nowhere"]], ids=" ".join)
+def test_every_command_that_reads_a_stacks_file_takes_both_spellings(
+    command: str, spelling: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), *spelling]) == 2
+    assert "no stack 'nowhere'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here"])
+@pytest.mark.parametrize("spelling", [["gone"], ["--stack", "gone"]], ids=" ".join)
+def test_every_command_that_asks_a_cluster_takes_both_spellings(
+    command: str, spelling: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def target_of(stack: str) -> None:
+        asked.append(stack)
+        raise CommandError("asked")
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"cli.{command.split()[0]}.target_of", target_of)
+    assert main([*command.split(), *spelling]) == 1
+    assert asked == ["gone"]
+
+
+def test_the_version_names_the_commit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"trainyard \S+, Python 3\.\d+\.\d+\S*, Pulumi SDK \S+\n", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["foltow"], "No such command 'foltow'. Did you mean 'follow'?"),
-        (["cost"], "Missing argument 'STACK'."),
+        (["cost"], "Missing argument 'STACK'; there are: aws-g4dn, "),
+        (["cost", "local", "--stack", "local"], "STACK: given twice, local and --stack local; give one"),
         (["cost", "nowhere"], "no stack 'nowhere'; there are: aws-g4dn, "),
         (["status", "--nothing"], "No such option: --nothing"),
         (["local", "nothing"], "No such command 'nothing'."),

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli import CommandError
-from cli import expired as expiry
+from cli import CommandError, ci
 from cli.__main__ import main
-from cli.expired import past_their_time
+from cli.ci import past_their_time
 from tests.infra.recorded import changed
 
 NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
@@ -62,12 +61,12 @@ def test_the_command_prints_what_a_workflow_reads(
     program.write_text('#!/bin/sh\necho \'[{"name": "gcp-c3", "lastUpdate": "2026-01-01T00:00:00Z"}]\'\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(expiry, "COMMAND", (str(program), *expiry.COMMAND[1:]))
+    monkeypatch.setattr(ci, "COMMAND", (str(program), *ci.COMMAND[1:]))
     assert main(["expired"]) == 0
     assert capsys.readouterr().out == 'stacks=["gcp-c3"]\n'
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
     assert main(["expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
-    monkeypatch.setattr(expiry, "COMMAND", ("no-such-pulumi",))
+    monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
     assert main(["expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err
