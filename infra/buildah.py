@@ -6,19 +6,24 @@ project's folder; nothing but plain values crosses over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
 #: A corporate proxy's certificate authority, trusted by this machine, is trusted in the build as well.
 CERTIFICATES = "/etc/ssl/certs"
@@ -27,8 +32,10 @@ CERTIFICATES = "/etc/ssl/certs"
 COMPRESSION = {"zstd": ("--compression-format", "zstd", "--compression-level", "3"), "gzip": ()}
 #: Lines of the build's output that a failure shows.
 SHOWN_LINES = 15
-#: Characters of a build step that are shown while it runs.
-SHOWN_COLUMNS = 100
+#: Characters of the build's latest line that are shown while it runs.
+SHOWN_COLUMNS = 60
+#: Seconds between two signs of life of a step.
+HEARTBEAT = 10.0
 #: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
 MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -107,7 +114,7 @@ def build(target: str, context: str, dockerfile: str, build_args: dict[str, str]
         command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
     for key, value in sorted(build_args.items()):
         command += ["--build-arg", f"{key}={value}"]
-    _run([*command, context])
+    _run([*command, context], "image: step")
 
 
 def push(target: str, compression: str, insecure: bool) -> str:
@@ -115,7 +122,7 @@ def push(target: str, compression: str, insecure: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         digest_file = Path(folder) / "digest"
         command = ["buildah", "push", *COMPRESSION[compression], _tls(insecure)]
-        _run([*command, "--digestfile", str(digest_file), target, f"docker://{target}"])
+        _run([*command, "--digestfile", str(digest_file), target, f"docker://{target}"], "image: push")
         return digest_file.read_text().strip()
 
 
@@ -139,14 +146,39 @@ def _tls(insecure: bool) -> str:
     return f"--tls-verify={'false' if insecure else 'true'}"
 
 
-def _run(command: list[str]) -> None:
-    tail: deque[str] = deque(maxlen=SHOWN_LINES)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            tail.append(line.rstrip())
-            if line.startswith("STEP "):
-                # Standard error of a provider is shown by Pulumi while the resource is being created.
-                print(line.rstrip()[:SHOWN_COLUMNS], file=sys.stderr, flush=True)
+def _run(command: list[str], what: str) -> None:
+    """Run a command and show how far it is: at each step of the build, and every HEARTBEAT seconds."""
+    tail: deque[str] = deque([""], maxlen=SHOWN_LINES)
+    began, ended, step = time.monotonic(), threading.Event(), ""
+
+    def show() -> None:
+        latest = "" if tail[-1].startswith("STEP ") else tail[-1].strip()[:SHOWN_COLUMNS]
+        _tell(f"{what}{step}, {time.monotonic() - began:.0f} s {latest}".rstrip())
+
+    def beat() -> None:
+        while not ended.wait(HEARTBEAT):
+            show()
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                tail.append(line.rstrip())
+                if line.startswith("STEP "):  # STEP 3/16: RUN ...
+                    step = " " + line.split()[1].rstrip(":").replace("/", " of ")
+                    show()
+    finally:
+        ended.set()
     if process.returncode:
         raise RuntimeError("\n".join([f"{' '.join(command[:2])} failed with exit code {process.returncode}:", *tail]))
+
+
+def _tell(message: str) -> None:
+    """Show a line until the next one; what a provider prints on standard error, Pulumi repeats when all is done."""
+    if len(sys.argv) < 2:  # the engine's address, in the provider's process
+        print(message, file=sys.stderr, flush=True)
+        return
+    with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(sys.argv[1]) as channel:
+        request = engine_pb2.LogRequest(severity=engine_pb2.INFO, message=message, ephemeral=True)
+        engine_pb2_grpc.EngineStub(channel).Log(request, timeout=5)

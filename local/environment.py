@@ -1,5 +1,6 @@
 """The environment in which Pulumi, kubectl and the tests find this checkout's toolchain, state and cluster."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -94,7 +95,7 @@ def path() -> str:
     """PATH with the toolchain's directories before all others; an installed Pulumi stays the one that is found."""
     tools = ["kubernetes", "etcd"]
     if not installed_pulumi():
-        tools = [*toolchain.PULUMI_TOOLS, *tools]
+        tools = [*reversed(toolchain.PULUMI_TOOLS), *tools]
     first = [paths.BIN, *(toolchain.bin_directory(toolchain.BY_NAME[name]) for name in tools)]
     return os.pathsep.join([*(str(folder) for folder in first), _outside_path()])
 
@@ -143,3 +144,16 @@ def prepare() -> None:
     """Makes the directories that the settings name: Pulumi's file backend refuses one that is missing."""
     for folder in (paths.PULUMI_HOME, paths.PULUMI_STATE):
         folder.mkdir(parents=True, exist_ok=True)
+    _join_pulumi()
+
+
+def _join_pulumi() -> None:
+    """Puts Pulumi beside its language host, where it expects it: each plugin elsewhere on PATH is a warning."""
+    pulumi, host = (toolchain.BY_NAME[name] for name in toolchain.PULUMI_TOOLS)
+    if not (toolchain.is_built(pulumi) and toolchain.is_built(host)):
+        return
+    built, beside = toolchain.bin_directory(pulumi) / "pulumi", toolchain.bin_directory(host) / "pulumi"
+    if not (beside.exists() and beside.samefile(built)):
+        with contextlib.suppress(FileExistsError):  # another command was faster
+            beside.unlink(missing_ok=True)
+            beside.hardlink_to(built)

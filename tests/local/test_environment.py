@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,3 +139,20 @@ def test_a_disk_that_refuses_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith("local: ")
     assert said.count("\n") == 1
+
+
+def test_our_pulumi_stands_beside_its_language_host_where_it_looks_without_a_warning(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in toolchain.PULUMI_TOOLS:
+        executable(toolchain.bin_directory(toolchain.BY_NAME[name]) / name)
+    environment.prepare()
+    environment.prepare()
+    found = [shutil.which(name, path=environment.path()) for name in ("pulumi", "pulumi-language-python")]
+    assert len({Path(str(path)).parent for path in found}) == 1
+    # A Pulumi that was built anew takes the old one's place.
+    built = Path(toolchain.program("pulumi"))
+    built.unlink()
+    executable(built, "#!/bin/sh\necho new\n")
+    environment.prepare()
+    assert Path(str(shutil.which("pulumi", path=environment.path()))).read_text().endswith("new\n")
