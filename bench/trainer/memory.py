@@ -1,7 +1,7 @@
 """Peak memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
 
 Runs the engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients exist while one computes)
-on random tokens, beside the estimate of trainer/models/memory.py, from which a run without a micro-batch chooses one.
+on random tokens, beside the estimate of trainer/config/memory.py, from which a run without a micro-batch chooses one.
 Each row is written as soon as it is known.
 """
 
@@ -15,8 +15,8 @@ import torch
 
 from bench import page
 from bench.trainer import setup
-from trainer.config import schema as config
-from trainer.config.presets import PRESETS
+from trainer.config.memory import of_preset
+from trainer.config.schema import Config
 from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.memory import estimate
@@ -28,6 +28,7 @@ from trainer.train.metrics import peak_memory
 LENGTH, VOCABULARY = 1024, 50257
 SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large", 16), ("xl", 8), ("small", 128))
 TINY = (("tiny", 2), ("tiny", 4))
+CONFIGURATION = Config()
 SECONDS = 400
 """After these no further size is begun: each compiles for up to a minute."""
 COLUMNS = ("model", "windows", "most, GB", "reserved by the allocator, GB", "estimate, GB", "most / estimate")
@@ -63,9 +64,8 @@ def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[obj
     if options.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    size, device = PRESETS[preset], torch.device(options.device)
-    shape = (size.layers, size.heads, size.width, VOCABULARY, size.positions)
-    expected = estimate(*shape, windows * length)
+    device = torch.device(options.device)
+    expected = estimate(of_preset(preset, VOCABULARY), CONFIGURATION, windows * length)
     try:
         steps(preset, windows, length, device)
     except torch.OutOfMemoryError:
@@ -96,7 +96,7 @@ def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
         load_model=lambda folder: None,
     )
     world = World(rank=0, size=1, local_rank=0, round=1, device=device)
-    built = build_engine(work, config.load(["data.directory=/none", "run.directory=/none"]), world, torch.bfloat16)
+    built = build_engine(work, CONFIGURATION, world, torch.bfloat16)
     ids = torch.randint(0, VOCABULARY, (windows, length + 1), device=device)
     for number in range(2):
         for last in (False, True):

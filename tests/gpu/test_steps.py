@@ -16,7 +16,7 @@ import torch.distributed as dist
 from bench.trainer import memory
 from tests.gpu import small
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
-from trainer.config.presets import PRESETS
+from trainer.config.memory import of_preset
 from trainer.models.memory import estimate
 from trainer.parallel.world import World
 from trainer.train import feed
@@ -141,15 +141,13 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
 @pytest.mark.parametrize("windows", [4, 16])
 def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, windows: int) -> None:
     """GPT-2 124M, from which a run that names no micro-batch takes one; half of it at the very least."""
-    size = PRESETS["small"]
-    shape = (size.layers, size.heads, size.width, memory.VOCABULARY, size.positions)
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     memory.steps("small", windows, memory.LENGTH, on_cuda)
     most = torch.cuda.max_memory_allocated() - before
-    expected = estimate(*shape, windows * memory.LENGTH)
+    expected = estimate(of_preset("small"), memory.CONFIGURATION, windows * memory.LENGTH)
     assert 0.5 * expected < most < expected
 
 

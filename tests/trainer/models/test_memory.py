@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
 from trainer.config import schema as config
+from trainer.config.memory import kept_by_layer, of_document, of_preset
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
 from trainer.models import gpt2, memory, networks
+from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
 from trainer.tasks import pretrain
@@ -26,15 +29,12 @@ NEEDED = ["data.directory=/d", "run.directory=/r"]
 
 def shape(preset: str) -> Any:
     size = PRESETS[preset]
-    return SimpleNamespace(
-        n_layer=size.layers, n_head=size.heads, n_embd=size.width, vocab_size=50_257, n_positions=size.positions
-    )
+    found = {"model_type": "gpt2", "n_layer": size.layers, "n_head": size.heads, "n_embd": size.width}
+    return SimpleNamespace(to_dict=lambda: {**found, "vocab_size": 50_257, "n_positions": size.positions})
 
 
-def kept(length: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def kept(module: torch.nn.Module, length: int) -> int:
     """Bytes that autograd keeps for the way back of two windows, besides weights and their copies."""
-    monkeypatch.setattr(gpt2, "_tiles", lambda: True)  # torch's attention, as on an accelerator
-    module = LanguageModel(networks.build("micro", 512, 0, seed=1))
     weights = {value.untyped_storage().data_ptr() for value in module.parameters()}
     found: dict[int, int] = {}
 
@@ -45,15 +45,37 @@ def kept(length: int, monkeypatch: pytest.MonkeyPatch) -> int:
     tokens = torch.randint(512, (2, length + 1))
     with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
         total = module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-    copies = {copy.untyped_storage().data_ptr() for _, copy in module._copies._kept.values()}
+    kept_copies = getattr(module, "_copies", SimpleNamespace(_kept={}))._kept
+    copies = {copy.untyped_storage().data_ptr() for _, copy in kept_copies.values()}
     assert float(total) > 0
     return sum(size for place, size in found.items() if place not in weights | copies)
 
 
 def test_the_estimate_counts_what_autograd_keeps_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = PRESETS["micro"]
-    counted = (kept(128, monkeypatch) - kept(64, monkeypatch)) / 128
-    assert counted == pytest.approx(size.layers * (38 * size.width + 4 * size.heads + 16), rel=0.03)
+    monkeypatch.setattr(gpt2, "_tiles", lambda: True)  # torch's attention, as on an accelerator
+    module = LanguageModel(networks.build("micro", 512, 0, seed=1))
+    shape = of_preset("micro", 512)
+    counted = (kept(module, 128) - kept(module, 64)) / 128
+    assert counted == pytest.approx(shape.layers * kept_by_layer(shape, config.Config(), "bf16"), rel=0.03)
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("llama", 2), ("gemma", 4), ("gpt_neox", 4), ("gpt2", 4)])
+def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, heads: int) -> None:
+    """By what two layers more keep; GPT-2 is transformers' own here, as under fsdp."""
+    size = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 224, "vocab_size": 512}
+    size |= {"num_key_value_heads": heads} if kind in ("llama", "gemma") else {}
+    size |= {"n_inner": 224, "n_positions": 128, **networks.NO_DROPOUT} if kind == "gpt2" else {}
+    size |= {"head_dim": 16} if kind == "gemma" else {}
+    found, chosen = [], config.Config(engine=config.Engine(name="fsdp"))
+    for layers in (1, 3):
+        made = AutoConfig.for_model(kind, **size, num_hidden_layers=layers, bos_token_id=0, eos_token_id=0)
+        net = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa")
+        module = CausalModel(net)
+        found.append((kept(module, 128) - kept(module, 64)) / 128)
+        shape = of_document(made.to_dict())
+        assert shape is not None
+        assert shape.parameters == pytest.approx(sum(value.numel() for value in net.parameters()), rel=0.02)
+    assert (found[1] - found[0]) / 2 == pytest.approx(kept_by_layer(shape, chosen, "bf16"), rel=0.05)
 
 
 @pytest.mark.parametrize(

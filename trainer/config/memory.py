@@ -1,0 +1,189 @@
+"""What a training needs of a worker's memory, from the model's shape and the settings: arithmetic, without torch.
+
+The micro-batch that nobody gave follows from it (trainer/models/memory.py), and a stack whose model cannot fit its
+machines is refused before anything is rented (infra/rules.py). In bytes; P: parameters, n: workers, b: bytes of a
+number in the products (2, with fp32 4); w: width, q and k: widths of all queries and of all keys, m: of the MLP, h:
+heads, L: layers, V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an adapter; t: tokens of
+the pass.
+
+| what                                                                           | bytes                         |
+|--------------------------------------------------------------------------------|-------------------------------|
+| ddp: weights 4, gradients 4, AdamW's moments 8; copies for the products        | 16 P + b P (fp32: 16 P)       |
+| deepspeed in bf16: weights 2, gradients 4 (stage 2: 4/n), fp32 and moments 12/n | 6 P + 12 P/n (2 P + 16 P/n)  |
+| ... in fp16 and fp32: weights 4 and their copies instead of 2                  | and 2 P + b P (fp32: 2 P)     |
+| fsdp: weights, gradients and moments in parts; whole: E and its gradient,      | 16 P/n + 2 b E + 3 b l        |
+| two layers and a layer's gradient, and what is sent of the larger              | + 4 max(E, l)                 |
+| diloco: where all started from, and the outer momentum                         | 8 P                           |
+| adapter: the frozen model, and all of ddp for what is trained                  | b P + (16 + b) A              |
+| the head: its gradient and the product that is added to it, in fp32            | 8 V w (frozen: 0)             |
+| ... logits of 16,384 tokens, 2,048 rows of them in fp32 three times            | b V min(t, 16384) + 12 V 2048 |
+| kept for the way back: residual stream, norms, queries, keys and values,       | t L (22 w + 4 m + 4 h + 16)   |
+| attention and MLP; with a gated MLP (Llama and its heirs)                      | t L (24 w + 6 q + 4 k + 8 m   |
+| ...                                                                            | + 4 h + 8)                    |
+| ... GPT-2 under fsdp, which has transformers' GELU of many parts               | t L 6 m more                  |
+| ... checkpointing: each layer's input in fp32, and one layer                   | t L 4 w, and the above once   |
+| on the way back: gradients of one layer, first and last hidden state           | 40 t w                        |
+
+What is kept is counted from what autograd keeps without the compiler, with products of 2 bytes; with 4 it is at most
+twice as much (tests/trainer/models/test_memory.py does it). The compiler keeps less. None of it has been measured on an
+accelerator yet.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.config.presets import PRESETS
+from trainer.config.schema import Config
+
+VOCABULARY = 50_257
+"""GPT-2's."""
+PUBLISHED = {"distilgpt2": "distil", "gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "gpt2-xl": "xl"}
+"""Presets by the names of their weights on the hub."""
+PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom", "mpt", "gpt_bigcode", "starcoder2")
+"""model_type of those without a gate in the MLP (transformers 5.23)."""
+SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(m|b)(?![a-z0-9])")
+"""Of a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder. Norms and biases are left out: less than 0.1 % of the parameters."""
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    positions: int = 0
+    """Learned ones."""
+    queries: int = 0
+    """Width of all heads' queries together; 0: the width."""
+    keys: int = 0
+    """Width of all keys together, and of all values; 0: the queries'."""
+    mlp: int = 0
+    """0: four times the width."""
+    gated: bool = False
+    tied: bool = True
+    experts: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Widths of queries, keys and MLP."""
+        queries = self.queries or self.width
+        return queries, self.keys or queries, self.mlp or 4 * self.width
+
+    @property
+    def layer(self) -> int:
+        queries, keys, mlp = self.sizes
+        return self.width * (2 * queries + 2 * keys + (3 if self.gated else 2) * mlp * self.experts)
+
+    @property
+    def outer(self) -> int:
+        """Parameters outside the layers."""
+        return self.width * (self.vocabulary * (1 if self.tied else 2) + self.positions)
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + self.outer
+
+    def adapter(self, rank: int) -> int:
+        """Parameters of one beside every product in the layers."""
+        queries, keys, mlp = self.sizes
+        inner = (3 if self.gated else 2) * self.experts * (self.width + mlp)
+        return self.layers * rank * (2 * (self.width + queries) + 2 * (self.width + keys) + inner)
+
+
+def held(shape: Shape, config: Config, precision: str, world: int) -> float:
+    """Bytes that a worker holds between the passes, and the copies that its products read."""
+    model, width = shape.parameters, 4 if precision == "fp32" else 2
+    copies = 0 if precision == "fp32" else 2
+    if config.adapter.kind != "none":
+        return width * model + (16 + copies) * shape.adapter(config.adapter.rank)
+    if config.engine.name == "deepspeed":
+        part = 1 / world if config.engine.zero_stage == 2 else 1
+        whole = 2 if precision == "bf16" else 4 + copies
+        return model * (whole + 4 * part + 12 / world)
+    if config.engine.name == "fsdp":
+        gathered = 2 * width * shape.outer + 3 * width * shape.layer + 4 * max(shape.outer, shape.layer)
+        return 16 * model / world + (gathered if world > 1 else copies * model)
+    started = 8 if config.communication.sync == "diloco" else 0
+    moments = 4 if config.optimizer.name == "muon" else 8
+    return model * (8 + moments + copies + started)
+
+
+def passed(shape: Shape, config: Config, precision: str, tokens: int) -> float:
+    """Bytes that a pass of so many tokens needs beside that, forward and back."""
+    padded, width = -(-shape.vocabulary // 128) * 128, 4 if precision == "fp32" else 2
+    logits = width * padded * min(tokens, 16_384) + 12 * padded * min(tokens, 2048)
+    head = 0 if config.adapter.kind != "none" else 8 * padded * shape.width
+    kept = kept_by_layer(shape, config, precision)
+    layers = shape.layers * 4 * shape.width + kept if config.model.checkpointing else shape.layers * kept
+    return head + logits + tokens * (layers + 40 * shape.width)
+
+
+def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
+    """Bytes of a token that a layer keeps for the way back, without the compiler."""
+    queries, keys, mlp = shape.sizes
+    if shape.gated:
+        kept = 24 * shape.width + 6 * queries + 4 * keys + 8 * mlp + 4 * shape.heads + 8
+    else:
+        kept = 22 * shape.width + 4 * mlp + 4 * shape.heads + 16
+        kept += 6 * mlp if shape.positions and config.engine.name == "fsdp" else 0
+    return kept * (2 if precision == "fp32" else 1)
+
+
+def of_preset(name: str, vocabulary: int = VOCABULARY) -> Shape:
+    size = PRESETS[name]
+    return Shape(size.layers, size.heads, size.width, vocabulary, size.positions)
+
+
+def of_document(document: Mapping[str, Any]) -> Shape | None:
+    """The shape that a config.json of transformers describes; None where it says too little."""
+
+    def number(*names: str, default: int = 0) -> int:
+        found = next((document[name] for name in names if isinstance(document.get(name), int)), default)
+        return int(found)
+
+    layers, heads = number("num_hidden_layers", "n_layer", "num_layers"), number("num_attention_heads", "n_head")
+    width, vocabulary = number("hidden_size", "n_embd", "d_model"), number("vocab_size")
+    if not all((layers, heads, width, vocabulary)):
+        return None
+    head = number("head_dim", default=width // heads)
+    kind = document.get("model_type", "")
+    return Shape(
+        layers=layers,
+        heads=heads,
+        width=width,
+        vocabulary=vocabulary,
+        positions=number("n_positions", "max_position_embeddings") if kind in ("gpt2", "gpt_neo", "opt") else 0,
+        queries=heads * head,
+        keys=head * number("num_key_value_heads", default=heads),
+        mlp=number("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim"),
+        gated=kind not in PLAIN,
+        tied=bool(document.get("tie_word_embeddings", True)),
+        experts=max(1, number("num_local_experts", "num_experts", "n_routed_experts")),
+    )
+
+
+def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
+    """What is known of the model that is trained, without a look at the hub; None: nothing."""
+    model = config.model
+    if model.size:
+        return of_preset(model.size, vocabulary)
+    if model.name.removeprefix("openai-community/") in PUBLISHED:
+        return of_preset(PUBLISHED[model.name.removeprefix("openai-community/")])
+    path = Path(model.config or model.name).expanduser()
+    try:
+        document = json.loads((path if model.config else path / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return of_document(document) if isinstance(document, dict) else None
+
+
+def size_in(name: str) -> float | None:
+    """Parameters, as the name on the hub has them: 0.5B, 7b, 135M; None where it has none, or more than one."""
+    found = SIZE.findall(name.rpartition("/")[2].lower()) if not name.startswith(("/", ".", "~")) else []
+    return float(found[0][0]) * (1e6 if found[0][1] == "m" else 1e9) if len(found) == 1 else None
