@@ -63,12 +63,13 @@ def sample(source: sources.Source, prompt: str, tokens: int, **drawn: Any) -> li
 
     Raises UserError when the model or its tokenizer is missing.
     """
+    from trainer.models import networks
     from trainer.models.generation import continuations
 
     net = sources.load_language_model(source)
     tokenizer = load_tokenizer(source.model)
-    length, positions = len(tokenizer.encode(prompt).ids), net.config.n_positions
-    if length + tokens > positions:
+    length, positions = len(tokenizer.encode(prompt).ids), networks.positions(net.config)
+    if positions is not None and length + tokens > positions:
         print(f"note: {length} + {tokens} tokens exceed the model's {positions} positions; shortened", file=sys.stderr)
     return continuations(net, tokenizer, prompt, tokens, **drawn)
 

@@ -85,7 +85,7 @@ def test_the_search_finds_what_it_looks_for(line: str) -> None:
 
 
 def _weights(folder: Path) -> None:
-    networks.load(str(folder), "weights", 50257, 8, None)
+    networks.load(str(folder), 50257, 8, None)
 
 
 OPENERS: dict[str, Callable[[Path], Any]] = {

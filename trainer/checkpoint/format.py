@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,19 +170,27 @@ def _described(path: Path, manifest: Any) -> Checkpoint:
 
 
 def load_weights(path: Path, model: "nn.Module") -> None:
-    """Put the saved weights into `model`. Raises UserError when they are those of another model."""
-    from safetensors.torch import load_file
+    """Put the saved weights into `model`, tensor by tensor. Raises UserError when they are those of another model."""
+    import torch
+    from safetensors import safe_open
 
-    weights = load_file(path / "model" / "model.safetensors")
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    saved = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in sorted(saved.keys() | (own.keys() - {"lm_head.weight"})):  # the head is the embedding, saved once
-        if saved.get(name) != own.get(name):
-            raise UserError(
-                f"{path} is the checkpoint of another model: {name} is {saved.get(name)} there and {own.get(name)} "
-                "here; use another run.directory or the model.preset it was made with"
-            )
-    model.load_state_dict(weights, strict=False)
+    own, index = model.state_dict(), read_json(path / "model" / "model.safetensors.index.json")
+    names = sorted(set(index["weight_map"].values())) if index else ["model.safetensors"]
+    with ExitStack() as stack, torch.no_grad():
+        files = [stack.enter_context(safe_open(path / "model" / name, "pt")) for name in names]
+        places = {name: file for file in files for name in file.keys()}  # noqa: SIM118, no dictionary
+        tied = getattr(model, "all_tied_weights_keys", {})  # of these each pair is saved under one of its names
+        saved_as = places.keys() | {twice for pair in tied.items() for twice in pair if places.keys() & set(pair)}
+        for name in sorted(places.keys() | own.keys()):
+            here = tuple(own[name].shape) if name in own else None
+            there = tuple(places[name].get_slice(name).get_shape()) if name in places else None
+            if here != there and not (there is None and name in saved_as):
+                raise UserError(
+                    f"{path} is the checkpoint of another model: {name} is {there} there and {here} here; "
+                    "use another run.directory or the model.preset it was made with"
+                )
+        for name, file in places.items():
+            own[name].copy_(file.get_tensor(name))
     model.tie_weights()  # pyright: ignore[reportCallIssue]
 
 

@@ -47,7 +47,7 @@ def end_of_text(tokenizer: Tokenizer) -> int:
     raise UserError(f"the tokenizer has no end-of-text token; add {END_OF_TEXT} to it")
 
 
-def save_tokenizer(file: Path, folder: Path, positions: int) -> None:
+def save_tokenizer(file: Path, folder: Path, positions: int | None) -> None:
     """Make AutoTokenizer.from_pretrained(folder) work offline.
 
     file: the tokenizer.json; positions: the most tokens that the model takes.
@@ -58,7 +58,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int) -> None:
     described = {
         # The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name.
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": positions,
+        **({} if positions is None else {"model_max_length": positions}),
         "clean_up_tokenization_spaces": False,  # decode gives the very text back
         "bos_token": end,
         "eos_token": end,

@@ -4,26 +4,46 @@ The model makes the hidden states; head.py multiplies them by the head in chunks
 once. GPT-2 has a faster way of its own (gpt2.py).
 """
 
+import os
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from trainer import log
+from trainer.models.copies import Copies
+from trainer.models.gpt2 import CHUNK, preferred_attention
 from trainer.models.head import Kernels, token_loss
 
-CHUNK = 4096
-"""Tokens whose logits exist at a time on a CPU; four times as many on an accelerator."""
 IGNORED = -100
 """The target of a token without a loss, as in transformers."""
 
 
 class CausalModel(nn.Module):
-    """net: an AutoModelForCausalLM whose logits are a product of its last hidden state and its head's weight."""
+    """net: an AutoModelForCausalLM. Wrap it in data parallelism as it is; compile it with its own compile()."""
 
     def __init__(self, net: Any) -> None:
         super().__init__()
-        self.net = net
+        self.net = net.train()  # from_pretrained leaves it in eval mode, in which layers checkpoint nothing
         self._kernels = Kernels(compile=False)
+        self._copies = Copies()
+        self._plain: bool | None = None
+        self._output: Any = None
+        """The type of what the base model returns."""
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the layers one by one, in place: those of one kind share a graph. On an accelerator the loss too.
+
+        Call it on the device.
+        """
+        torch._dynamo.config.recompile_limit = 64  # shapes and modes of all models of a process count together
+        layers = [part for part in self.net.modules() if isinstance(part, GradientCheckpointingLayer)]
+        for layer in layers or [self.net.base_model]:
+            layer.compile(dynamic=False)
+        self._kernels = Kernels(compile=self.net.device.type == "cuda", dynamic=None)
 
     def forward(
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor | None = None
@@ -33,17 +53,58 @@ class CausalModel(nn.Module):
         inputs, targets (IGNORED: no loss) and positions: int64 [batch, length]. Where positions begin again at 0, so
         does attention: several texts share a row without seeing each other.
         """
-        hidden = self.net.base_model(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
-        head = self.net.get_output_embeddings().weight
-        dtype = (
-            torch.get_autocast_dtype(hidden.device.type)
-            if torch.is_autocast_enabled(hidden.device.type)
-            else head.dtype
-        )
-        hidden, targets = hidden.flatten(0, 1), targets.flatten()
+        with preferred_attention(inputs.device):
+            output = self.net.base_model(input_ids=inputs, position_ids=positions, use_cache=False)
+        hidden, targets = output.last_hidden_state.flatten(0, 1), targets.flatten()
         if positions is not None:
             kept = targets != IGNORED
             hidden, targets = hidden[kept], targets[kept]
         chunk = CHUNK * (4 if hidden.is_cuda else 1)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return token_loss(hidden.to(dtype), head.to(dtype), targets, len(head), self._kernels, chunk)
+        if self._plain is None:
+            self._output = type(output)
+            self._plain = self._head_is_plain()
+        if not self._plain:
+            return self._loss_of_own_logits(hidden, targets, chunk)
+        head, device = self.net.get_output_embeddings().weight, hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.dtype
+        self._copies.begin(head)
+        with torch.autocast(device, enabled=False):
+            padded = self._copies.padded(head, dtype, detached=False)
+            return token_loss(hidden.to(dtype), padded, targets, len(head), self._kernels, chunk)
+
+    def _loss_of_own_logits(self, hidden: torch.Tensor, targets: torch.Tensor, chunk: int) -> torch.Tensor:
+        """The same of logits that are more than a product: one chunk at a time, made again on the way back."""
+
+        def loss(part: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self._logits(part).float(), labels, reduction="sum", ignore_index=IGNORED)
+
+        total = torch.zeros((), device=hidden.device)
+        for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            total = total + checkpoint(loss, part, labels, use_reentrant=False)  # pyright: ignore[reportOperatorIssue]
+        return total
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What net itself makes of hidden states [tokens, width]: [tokens, vocabulary]."""
+        base = self.net.base_model
+        base.forward = lambda *_, **__: self._output(last_hidden_state=hidden[None])
+        try:
+            return self.net(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)).logits[0]
+        finally:
+            del base.forward
+
+    @torch.no_grad()
+    def _head_is_plain(self) -> bool:
+        """Whether net's logits are the product of hidden states and the head's weight, and nothing else.
+
+        Asked of logits up to 100, where a soft cap (30 in Gemma 2) or a scale cannot be missed.
+        """
+        head = self.net.get_output_embeddings()
+        plain = isinstance(head, nn.Linear) and head.bias is None
+        if plain:
+            with torch.autocast(head.weight.device.type, enabled=False):
+                hidden = torch.linspace(-1, 1, head.in_features, device=head.weight.device).to(head.weight.dtype)[None]
+                hidden = hidden * (100 / (hidden @ head.weight.t()).abs().max().clamp(min=1e-3))
+                plain = torch.allclose(self._logits(hidden), hidden @ head.weight.t(), atol=1.0)
+        if not plain and os.environ.get("RANK", "0") == "0":
+            log.event("logits", made_by="model", reason="'more than a product with the head: slower, and more memory'")
+        return plain

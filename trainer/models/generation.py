@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from trainer.models import networks
+
 
 def continuations(
     model: Any,
@@ -21,9 +23,12 @@ def continuations(
 
     A prompt that leaves no room for a token loses its beginning.
     """
-    positions = model.config.n_positions
-    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id]
-    ids = ids[-(positions - 1) :]
+    positions, end = networks.positions(model.config), model.generation_config.eos_token_id
+    ends = end if isinstance(end, list) else [end]
+    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id or ends[0] or 0]
+    if positions is not None:
+        ids = ids[-(positions - 1) :]
+        tokens = min(tokens, positions - len(ids))
     inputs = torch.tensor([ids], device=model.device)
     chosen: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
@@ -35,9 +40,9 @@ def continuations(
         output = model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
-            max_new_tokens=min(tokens, positions - len(ids)),
+            max_new_tokens=tokens,
             use_cache=True,
-            pad_token_id=model.config.eos_token_id,
+            pad_token_id=ends[0],
             num_return_sequences=count,
             **chosen,
         )

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from trainer.models import attention
 from trainer.models.copies import Copies
@@ -42,9 +43,11 @@ PRODUCTS = (
 class LanguageModel(nn.Module):
     """net: transformers' GPT2LMHeadModel. Wrap it in data parallelism as it is; compile it with its own compile()."""
 
-    def __init__(self, net: Any) -> None:
+    def __init__(self, net: Any, checkpointing: bool = False) -> None:
+        """checkpointing: compute each layer again on the way back, instead of keeping what it needs."""
         super().__init__()
         self.net = net
+        self._checkpointing = checkpointing
         self._vocabulary = net.config.vocab_size
         self._block: Any = block
         self._kernels = Kernels(compile=False)
@@ -119,9 +122,11 @@ class LanguageModel(nn.Module):
         """What the head multiplies: [batch, length, width]."""
         hidden = self._embedded(inputs, tied)
         mask = self._mask(hidden, dtype)
+        again = self._checkpointing and torch.is_grad_enabled()
         with preferred_attention(hidden.device):
             for layer in self.net.transformer.h:
-                hidden = self._block(hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
+                given = (hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
+                hidden = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
         last = self.net.transformer.ln_f
         return F.layer_norm(hidden, hidden.shape[-1:], last.weight.float(), last.bias.float(), last.eps).to(dtype)
 

@@ -125,12 +125,13 @@ def widens(device: str) -> bool:
 class Kernels:
     """Loss with gradient, and loss alone: through inductor or not."""
 
-    def __init__(self, compile: bool) -> None:
+    def __init__(self, compile: bool, dynamic: bool | None = False) -> None:
+        """dynamic=None: for numbers of tokens that differ, of which the second one is compiled for all."""
         self.replace_by_gradient: Any = replace_in_groups
         self.losses: Any = losses_in_groups
         if compile:
-            self.replace_by_gradient = torch.compile(replace_by_gradient, dynamic=False, fullgraph=True)
-            self.losses = torch.compile(losses, dynamic=False, fullgraph=True)
+            self.replace_by_gradient = torch.compile(replace_by_gradient, dynamic=dynamic, fullgraph=True)
+            self.losses = torch.compile(losses, dynamic=dynamic, fullgraph=True)
 
 
 def token_loss(

@@ -1,31 +1,38 @@
-"""transformers' GPT-2, with fresh weights in the sizes of presets.py or with weights from elsewhere.
+"""The networks of transformers: GPT-2 with fresh weights in the sizes of presets.py, and any causal language model.
 
 What is built here is the plain model with the names and shapes that every other program knows: the vocabulary is padded
-in the copies that the matrix products read (gpt2.py) and nowhere else, so no checkpoint has padded rows.
+in the copies that the matrix products read (copies.py) and nowhere else, so no checkpoint has padded rows.
 """
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainer.checkpoint.format import MANIFEST, newest_checkpoint, verify_checkpoint
-from trainer.config.presets import PRESETS, shape_name
+from trainer.config.presets import PRESETS
 from trainer.errors import UserError
+from trainer.models import sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+from transformers.models.auto.configuration_auto import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
-disable_progress_bar()  # one bar per saved file, in the middle of the log lines
+from trainer.models.causal import CausalModel
+from trainer.models.gpt2 import LanguageModel
 
-NO_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-"""In one or few passes over the data there is nothing to regularise, and it slows attention down."""
+if TYPE_CHECKING:
+    from transformers.configuration_utils import PreTrainedConfig
+    from transformers.modeling_utils import PreTrainedModel
+
+disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
 
 def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHeadModel:
@@ -44,143 +51,156 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHe
         bos_token_id=end_of_text,
         eos_token_id=end_of_text,
         use_cache=False,
-        **NO_DROPOUT,
     )
-    config._attn_implementation = "sdpa"
+    _drop_nothing(config)
     torch.manual_seed(seed)
     return GPT2LMHeadModel(config)
 
 
-def load(weights: str, preset: str, vocabulary: int, length: int, tokenizer: Path | None) -> GPT2LMHeadModel:
-    """The GPT-2 that `weights` names, in fp32: a Hugging Face folder or name, one of our runs or checkpoints.
+def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed: int) -> "PreTrainedModel":
+    """A model of the shape that a config.json describes, with fresh weights that depend on `seed` alone.
 
-    Raises UserError when there is none, or when it does not fit: another architecture, another size than `preset`
-    ("weights" takes any), another vocabulary than the data's, fewer positions than `length`, another tokenizer.
+    Raises UserError when it does not fit the data.
     """
-    source = locate(weights)
-    config = _config(weights, source)
-    _check(weights, config, preset, vocabulary, length)
-    if tokenizer is not None and (Path(source) / tokenizer.name).is_file():
-        _same_words(weights, Path(source) / tokenizer.name, tokenizer)
+    config = _config("model.config", file, file)
+    _check("model.config", file, config, vocabulary, length)
+    config.update({"bos_token_id": end_of_text, "eos_token_id": end_of_text, "pad_token_id": None})
+    torch.manual_seed(seed)
+    return _fresh(config)
+
+
+def load(
+    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype = torch.float32
+) -> "PreTrainedModel":
+    """The causal language model that `name` names: a Hugging Face folder or hub name, one of our runs or checkpoints.
+
+    Raises UserError when there is none, or when it does not fit: another kind of model, fewer words than the data's,
+    fewer positions than `length`, another tokenizer.
+    """
+    source = sources.from_name(name, "model.name").model
+    config = _config("model.name", name, source)
+    _check("model.name", name, config, vocabulary, length)
     try:
-        read: Any = GPT2LMHeadModel.from_pretrained(
+        if tokenizer is not None:
+            _same_words(name, source, tokenizer)
+        read: Any = AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
-            dtype=torch.float32,
-            attn_implementation="sdpa",
+            dtype=dtype,
             output_loading_info=True,
             use_safetensors=True,
+            trust_remote_code=False,
         )
+    except UserError:
+        raise
     except Exception as error:  # the libraries below raise two dozen kinds
-        raise _unreadable(weights, error) from None
+        raise _unreadable("model.name", name, error) from None
     net, details = read
     missing = sorted(details["missing_keys"]) + sorted(str(key) for key in details.get("mismatched_keys", ()))
     if missing:
         raise UserError(
-            f"model.name: {weights} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
+            f"model.name: {name} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
             "the download may be incomplete: give a folder with all of them"
         )
     return net
 
 
-def shaped_as(folder: Path) -> GPT2LMHeadModel:
+def shaped_as(folder: Path) -> "PreTrainedModel":
     """The model that a checkpoint's config.json describes, its weights to be read by the resume."""
-    config = GPT2Config.from_pretrained(folder, **NO_DROPOUT)
-    config._attn_implementation = "sdpa"
-    return GPT2LMHeadModel(config)
+    return _fresh(_config("run.directory", str(folder), str(folder)))
 
 
-def flops_per_token(net: GPT2LMHeadModel, length: int) -> float:
+def module(net: Any, checkpointing: bool = False, packed: bool = False) -> LanguageModel | CausalModel:
+    """The fastest module for `net`. packed: several texts share a row, and positions tell them apart.
+
+    Raises UserError where the model cannot compute its layers again.
+    """
+    if net.config.model_type == "gpt2" and not packed:
+        return LanguageModel(net, checkpointing)
+    if checkpointing:
+        if not net.supports_gradient_checkpointing:
+            raise UserError(f"model.checkpointing: a {net.config.model_type} model has none; leave it out")
+        net.activation_checkpointing_enable({"use_reentrant": False})
+    return CausalModel(net)
+
+
+def positions(config: "PreTrainedConfig") -> int | None:
+    """The most tokens that a model of this shape takes; None without a limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def flops_per_token(net: Any, length: int) -> float:
     """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
 
-    Position embeddings take no part in products and do not count; the word embedding does, as the head.
+    Embeddings take no part in products and do not count, but for one that is the head as well. The width is that of
+    all heads; of a mixture of experts all count, although a token meets few.
     """
-    parameters = sum(parameter.numel() for parameter in net.parameters()) - net.transformer.wpe.weight.numel()
-    return 6.0 * parameters + 12.0 * net.config.n_layer * net.config.n_embd * length
+    head = net.get_output_embeddings()
+    looked_up = {
+        part.weight: part.weight.numel()
+        for part in net.modules()
+        if isinstance(part, nn.Embedding) and part.weight is not head.weight
+    }
+    parameters = sum(parameter.numel() for parameter in net.parameters()) - sum(looked_up.values())
+    shape = net.config.get_text_config()
+    width = shape.num_attention_heads * (getattr(shape, "head_dim", None) or 0) or shape.hidden_size
+    return 6.0 * parameters + 12.0 * shape.num_hidden_layers * width * length
 
 
-def locate(weights: str) -> str:
-    """What transformers is to open: a folder with config.json, or a name on the hub."""
-    path = Path(weights).expanduser()
-    if (path / "checkpoints").is_dir():
-        found = newest_checkpoint(path)
-        if found is None:
-            raise UserError(f"model.name: the run {weights} holds no checkpoint that verifies; give one that does")
-        return str(found.path / "model")
-    if (path / MANIFEST).is_file():
-        if verify_checkpoint(path) is None:
-            raise UserError(
-                f"model.name: the checkpoint {weights} is damaged (a file does not match its checksum); use another"
-            )
-        return str(path / "model")
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise UserError(
-                f"model.name: {weights} holds no config.json; give a Hugging Face folder, a run or a checkpoint"
-            )
-        if not any(path.glob("*.safetensors")):
-            raise UserError(
-                f"model.name: {weights} holds a config.json but no weights (model.safetensors); a pytorch_model.bin "
-                "is a pickle, which may hold code, and is not opened: save the model again with transformers"
-            )
-        return str(path)
-    if path.exists() or path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
-        raise UserError(f"model.name: {weights} is no folder; give a folder or a name on the hub such as gpt2")
-    return weights
+def _fresh(config: Any) -> Any:
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
-def _config(weights: str, source: str) -> GPT2Config:
-    from transformers.models.auto.configuration_auto import AutoConfig
-
+def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
+    """What config.json says; raises UserError when it is none of a causal language model."""
     try:
-        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False, **NO_DROPOUT)
+        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:
-        raise _unreadable(weights, error) from None
-    if config.model_type != "gpt2":
+        raise _unreadable(key, name, error) from None
+    kind, own = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type), config.architectures or []
+    if kind is None or (own and kind not in own):
         raise UserError(
-            f"model.name: {weights} is a {config.model_type} model; this task trains GPT-2 (gpt2, gpt2-medium, "
-            "distilgpt2, ...)"
+            f"{key}: {name} is a {config.model_type} model ({', '.join(own) or 'no decoder'}), which does not continue "
+            "text; name a causal language model, such as gpt2 or Qwen/Qwen2.5-0.5B"
         )
-    if config.add_cross_attention:
-        raise UserError(f"model.name: {weights} is a decoder with cross-attention; this task trains plain GPT-2")
+    if getattr(config, "add_cross_attention", False):
+        raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
+    _drop_nothing(config)
     return config
 
 
-def _check(weights: str, config: GPT2Config, preset: str, vocabulary: int, length: int) -> None:
-    shape = (config.n_layer, config.n_head, config.n_embd)
-    size = PRESETS.get(preset)
-    if size is not None and (size.layers, size.heads, size.width) != shape:
-        name = shape_name(*shape) or "weights"
-        raise UserError(
-            f"model.name: {weights} has {shape[0]} layers, {shape[1]} heads and width {shape[2]}, preset {preset} "
-            f"has {size.layers}, {size.heads} and {size.width}; set model.preset={name}"
-        )
-    if config.vocab_size != vocabulary:
-        raise UserError(
-            f"model.name: {weights} has a vocabulary of {config.vocab_size}, the data of {vocabulary}; prepare the "
-            "data with the tokenizer of these weights"
-        )
-    if config.n_positions < length:
-        raise UserError(
-            f"model.name: {weights} has {config.n_positions} positions, sequence_length is {length}; "
-            "shorten the sequence"
-        )
+def _drop_nothing(config: "PreTrainedConfig") -> None:
+    """In one or few passes over the data there is nothing to regularise, and dropout slows attention down."""
+    rates = {key: 0.0 for key, value in config.to_dict().items() if "drop" in key and isinstance(value, float)}
+    config.update(rates)
 
 
-def _same_words(weights: str, theirs: Path, ours: Path) -> None:
+def _check(key: str, name: str, config: "PreTrainedConfig", vocabulary: int, length: int) -> None:
+    """The model's vocabulary may be the larger one: some are padded (Qwen's by 271 rows)."""
+    words, most = config.get_text_config().vocab_size, positions(config)
+    if words < vocabulary:
+        raise UserError(
+            f"{key}: {name} has a vocabulary of {words}, the data of {vocabulary}; prepare the data with the tokenizer "
+            "of this model"
+        )
+    if most is not None and most < length:
+        raise UserError(f"{key}: {name} has {most} positions, sequence_length is {length}; shorten the sequence")
+
+
+def _same_words(name: str, source: str, ours: Path) -> None:
     from tokenizers import Tokenizer
 
-    if Tokenizer.from_file(str(theirs)).get_vocab() != Tokenizer.from_file(str(ours)).get_vocab():
+    theirs = cached_file(source, ours.name, _raise_exceptions_for_missing_entries=False)
+    if theirs is not None and Tokenizer.from_file(theirs).get_vocab() != Tokenizer.from_file(str(ours)).get_vocab():
         raise UserError(
-            f"model.name: {weights} has another tokenizer than the data, of the same size; prepare the data with "
-            f"--tokenizer {theirs.parent}"
+            f"model.name: {name} has another tokenizer than the data; prepare the data with --tokenizer {source}"
         )
 
 
-def _unreadable(weights: str, error: Exception) -> UserError:
+def _unreadable(key: str, name: str, error: Exception) -> UserError:
     cause = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(
-        f"model.name: {weights} cannot be read, here or on the hub ({cause}); give a folder, or a name that can be "
+        f"{key}: {name} cannot be read, here or on the hub ({cause}); give a folder, or a name that can be "
         "reached (and unset HF_HUB_OFFLINE)"
     )
 

@@ -41,7 +41,7 @@ def from_options(options: argparse.Namespace) -> Source:
     """Raises UserError when there is nothing to use where the options point."""
     if options.run is None and options.step is not None:
         raise UserError("--step belongs to --run; with --model give the checkpoint's folder")
-    return from_run(options.run, options.step) if options.run is not None else from_model(options.model)
+    return from_run(options.run, options.step) if options.run is not None else from_name(options.model, "--model")
 
 
 def from_run(run: Path, step: int | None = None) -> Source:
@@ -61,18 +61,31 @@ def from_run(run: Path, step: int | None = None) -> Source:
     return _verified(path, f"--step {step}")
 
 
-def from_model(model: str) -> Source:
-    """A checkpoint folder, a Hugging Face folder, or a hub name (resolved later, by transformers)."""
-    path = Path(model)
-    if (path / MANIFEST).exists():
-        return _verified(path, f"--model {model}")
+def from_name(name: str, key: str) -> Source:
+    """A run (its newest checkpoint), a checkpoint, a Hugging Face folder, or a hub name (resolved by transformers).
+
+    key: where the name was given, for what is said when there is nothing to use.
+    """
+    path = Path(name).expanduser()
     if (path / "checkpoints").is_dir():
-        raise UserError(f"--model {model}: this is a run directory; give it as --run {model}")
-    if not path.exists() and (model.startswith(("/", ".", "~")) or model.count("/") > 1):
-        raise UserError(f"--model {model}: no such folder; give a Hugging Face or checkpoint folder, or a hub name")
-    if path.exists() and not (path / "config.json").exists():
-        raise UserError(f"--model {model}: holds no config.json; give a Hugging Face folder or a checkpoint folder")
-    return Source(model)
+        found = newest_checkpoint(path)
+        if found is None:
+            raise UserError(f"{key}: the run {name} holds no checkpoint that verifies; give one that does")
+        return _from_checkpoint(found)
+    if (path / MANIFEST).is_file():
+        return _verified(path, f"{key} {name}")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
+        if not any(path.glob("*.safetensors")):
+            raise UserError(
+                f"{key}: {name} holds a config.json but no weights (model.safetensors); a pytorch_model.bin is a "
+                "pickle, which may hold code, and is not opened: save the model again with transformers"
+            )
+        return Source(str(path))
+    if path.exists() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise UserError(f"{key}: {name} is no folder; give a folder or a name on the hub such as gpt2")
+    return Source(name)
 
 
 def load(source: Source) -> Any:

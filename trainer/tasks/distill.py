@@ -40,7 +40,7 @@ def build(config: Config) -> Work:
     dataset = open_dataset(config.data.directory, config.data.verify)
     teacher = load_teacher(config, dataset)
     work = pretrain.build(config)
-    student: Any = work.net
+    student = plain_gpt2("model.name", config.model.name, work.net)
     begun = list_checkpoints(Path(config.run.directory))
     if settings.student_from_teacher and not begun:
         copy_layers(teacher, student)
@@ -68,11 +68,17 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
     tokenizer = dataset.directory / "tokenizer.json"
     name = config.distillation.teacher
     try:
-        teacher = networks.load(name, "weights", dataset.vocabulary, config.sequence_length, tokenizer)
+        teacher = networks.load(name, dataset.vocabulary, config.sequence_length, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.name", "distillation.teacher")) from None
-    teacher.requires_grad_(False)
-    return teacher
+    return plain_gpt2("distillation.teacher", name, teacher).requires_grad_(False)
+
+
+def plain_gpt2(key: str, name: str, net: Any) -> "GPT2LMHeadModel":
+    """`net`; raises UserError where it is another model."""
+    if net.config.model_type != "gpt2":
+        raise UserError(f"{key}: {name} is a {net.config.model_type} model; distillation knows GPT-2, such as gpt2")
+    return net
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The task language_model: GPT-2 learns to continue text."""
+"""The task language_model: a causal language model learns to continue text."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
-    from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+    from transformers.modeling_utils import PreTrainedModel
 
 COUNTED = 1024
 """Windows whose bytes are counted at once: their tokens are in memory meanwhile, a few megabytes."""
@@ -34,14 +34,14 @@ def build(config: Config) -> Work:
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
-    language_model = LanguageModel(net)
-    known = config.task == "language_model"  # and no teacher beside it
+    module = networks.module(net, config.model.checkpointing)
+    known = config.task == "language_model" and net.config.model_type == "gpt2"  # and no teacher beside it
     size = memory.micro_batch(config, net.config if known else None)
     evaluation = config.evaluation
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)
-        save_tokenizer(tokenizer, folder, net.config.n_positions)
+        save_tokenizer(tokenizer, folder, networks.positions(net.config))
 
     def load_model(folder: Path) -> None:
         load_weights(folder.parent, net)
@@ -67,7 +67,7 @@ def build(config: Config) -> Work:
     )
     return Work(
         net=net,
-        module=language_model,
+        module=module,
         batches=Batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
         validation=validation,
         items_per_step=config.tokens_per_step,
@@ -76,26 +76,30 @@ def build(config: Config) -> Work:
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
-        expected_loss=None if config.model.name else math.log(dataset.vocabulary),
+        expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,
-        activations=language_model.attention_statistics if config.metrics.attention_statistics else None,
+        activations=module.attention_statistics
+        if config.metrics.attention_statistics and isinstance(module, LanguageModel)
+        else None,
     )
 
 
-def network(config: Config, dataset: Dataset, tokenizer: Path) -> "GPT2LMHeadModel":
+def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedModel":
     """The model to train: fresh, or with the weights that are asked for.
 
     A run that has a checkpoint reads its weights from there. It takes no more than the shape then, from the checkpoint
     as well: the folder or the hub that it began with may be gone by now.
     """
-    settings = config.model
-    if not settings.name:
-        return networks.build(settings.size, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+    model, words, length = config.model, dataset.vocabulary, config.sequence_length
+    if model.size:
+        return networks.build(model.size, words, dataset.end_of_text, config.run.seed)
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return networks.shaped_as(path / "model")
-    return networks.load(settings.name, settings.preset, dataset.vocabulary, config.sequence_length, tokenizer)
+    if model.config:
+        return networks.from_config(model.config, words, dataset.end_of_text, length, config.run.seed)
+    return networks.load(model.name, words, length, tokenizer)
 
 
 class Validation:

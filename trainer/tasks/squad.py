@@ -22,7 +22,7 @@ from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.files import write_json
-from trainer.models import memory, networks
+from trainer.models import memory, sources
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
@@ -112,7 +112,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
-    source = str(begun[-1]) if begun else networks.locate(name)
+    source = str(begun[-1]) if begun else sources.from_name(name, "model.name").model
     torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(weights: Path | str, **changes: Any) -> Any:
-    return networks.load(**{"weights": str(weights), "preset": "tiny", "vocabulary": 500, "length": 32} | changes)
+    return networks.load(**{"name": str(weights), "vocabulary": 500, "length": 32} | changes)
 
 
 def test_weights_from_hugging_face_give_their_logits(folder: Path) -> None:
@@ -126,14 +126,13 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: 
         ("nobody/no-such-model", {}, "cannot be read, here or on the hub"),
         (tmp_path / "empty", {}, "holds no config.json"),
         (bare, {}, "holds a config.json but no weights"),
-        (bert, {}, "is a bert model; this task trains GPT-2"),
+        (bert, {}, "is a bert model (BertModel), which does not continue text"),
         (partial, {}, "lacks 1 of the model's tensors, such as transformer.h.1.mlp.c_fc.weight"),
         (broken, {}, "cannot be read"),
         (tmp_path / "run", {}, "holds no checkpoint that verifies"),
         (folder, {"vocabulary": 501}, "has a vocabulary of 500, the data of 501"),
         (folder, {"length": 129}, "has 128 positions, sequence_length is 129"),
-        (folder, {"preset": "micro"}, "set model.preset=tiny"),
-        (renamed, {"tokenizer": tokenizer}, "has another tokenizer than the data, of the same size"),
+        (renamed, {"tokenizer": tokenizer}, "has another tokenizer than the data; prepare the data with --tokenizer"),
     ]
     for weights, changes, said in cases:
         with pytest.raises(UserError) as caught:
@@ -141,7 +140,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: 
         assert said in str(caught.value), weights
         assert str(caught.value).startswith("model.name: ")
         assert "\n" not in str(caught.value)
-    assert load(folder, preset="weights", tokenizer=None).config.n_layer == 2
+    assert load(folder, vocabulary=400, tokenizer=None).config.n_layer == 2
 
 
 def test_bad_weights_end_a_training_with_42_and_one_line(
