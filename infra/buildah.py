@@ -126,16 +126,19 @@ def push(target: str, compression: str, insecure: bool) -> str:
         return digest_file.read_text().strip()
 
 
+def opener(insecure: bool) -> urllib.request.OpenerDirector:
+    """For a registry; one of this machine is never behind the proxy that the internet is behind."""
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if insecure else []))
+
+
 def registry_digest(target: str, insecure: bool) -> str | None:
     """Digest of the manifest that the registry has under `target`; None when it has none or cannot be asked."""
     address, path = target.split("/", 1)
     name, tag = path.rsplit(":", 1)
     url = f"{'http' if insecure else 'https'}://{address}/v2/{name}/manifests/{tag}"
     request = urllib.request.Request(url, method="HEAD", headers={"Accept": MANIFEST_TYPES})
-    # A registry of this machine is never behind the proxy that the internet is behind.
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if insecure else []))
     try:
-        with opener.open(request, timeout=10) as response:
+        with opener(insecure).open(request, timeout=10) as response:
             return response.headers.get("Docker-Content-Digest")
     except (urllib.error.URLError, OSError):
         # A registry that wants credentials, or none at all: the push will tell.

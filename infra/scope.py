@@ -1,8 +1,11 @@
-"""What every part of a cluster that a stack makes shares on any cloud: names, owner, and how long things may take."""
+"""What every part of a cluster that a stack makes shares on any cloud: names, kubeconfig, how long things may take."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 
@@ -42,3 +45,27 @@ class Scope:
             retain_on_delete=retain_on_delete,
             protect=protect,
         )
+
+
+def kubeconfig(context: str, cluster: Mapping[str, Any], command: Mapping[str, Any]) -> str:
+    """A kubeconfig with one context for a cluster that a stack makes.
+
+    `cluster` is its address, `command` what prints credentials (client-go's exec plug-in): they are asked for when they
+    are used, so none is in it, nor in the state.
+    """
+    exec_ = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        **command,
+        "provideClusterInfo": True,
+        "interactiveMode": "Never",
+    }
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": context, "cluster": dict(cluster)}],
+            "users": [{"name": context, "user": {"exec": exec_}}],
+            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+            "current-context": context,
+        }
+    )

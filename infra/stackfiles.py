@@ -1,7 +1,8 @@
-"""The stack files of the repository, read without Pulumi's engine."""
+"""The stack files, read without Pulumi's engine; the mark on all that a stack is billed for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,13 @@ def stack_file_values(stack: str) -> dict[str, Any]:
     config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
     prefix = f"{PROJECT}:"
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+
+
+def marks(stack: str) -> dict[str, str]:
+    """Labels or tags; lower case, since Google's labels know no other."""
+    return {"app": "trainyard", "stack": stack.lower()}
+
+
+def is_marked(found: Mapping[str, str] | None, stack: str) -> bool:
+    """Whether labels or tags that a cloud tells are those of this stack."""
+    return bool(found) and marks(stack).items() <= found.items()

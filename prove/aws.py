@@ -14,7 +14,7 @@ import yaml
 
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
-from infra.owner import marks
+from infra.stackfiles import marks
 from prove.engine import Until
 
 #: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,

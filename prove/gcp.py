@@ -8,7 +8,7 @@ from typing import Any
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
 from infra.gke.section import GkeConfig
-from infra.owner import is_marked
+from infra.stackfiles import is_marked
 from prove.engine import Until
 
 #: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones

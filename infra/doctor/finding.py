@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, ParamSpec
+
+_Given = ParamSpec("_Given")
 
 Level = Literal["ok", "problem", "warning", "unchecked"]
 #: Mark and style of each level; a terminal without Unicode shows "?" for the marks and loses nothing.
@@ -43,6 +46,34 @@ def warning(subject: str, text: str, fix: str = "") -> Finding:
 def unchecked(subject: str, text: str, fix: str = "") -> Finding:
     """Nobody could be asked; the text says why."""
     return Finding("unchecked", subject, text, fix)
+
+
+class NoAnswer(Exception):
+    """Why a cloud did not answer a question."""
+
+    fix = ""
+    """The command after which it answers, if there is one."""
+
+
+def asked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Hand on findings; a question without an answer ends them with one that says so."""
+    try:
+        yield from findings
+    except NoAnswer as reason:
+        yield unchecked(subject, str(reason), reason.fix)
+
+
+def or_unchecked(subject: str) -> Callable[[Callable[_Given, Iterator[Finding]]], Callable[_Given, Iterator[Finding]]]:
+    """The same, for every call of a check."""
+
+    def guard(check: Callable[_Given, Iterator[Finding]]) -> Callable[_Given, Iterator[Finding]]:
+        @functools.wraps(check)
+        def guarded(*given: _Given.args, **named: _Given.kwargs) -> Iterator[Finding]:
+            return asked(subject, check(*given, **named))
+
+        return guarded
+
+    return guard
 
 
 def summary(findings: Iterable[Finding]) -> str:

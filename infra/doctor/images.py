@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from infra.buildah import opener
 from infra.buildx import CREATE, IMAGE, is_loopback
 from infra.config import ConfigError, StackConfig
 from infra.doctor import prerequisites
@@ -106,10 +106,8 @@ def _pulled(text: str) -> Finding:
 def registry(address: str, insecure: bool) -> Iterator[Finding]:
     """Whether a registry of the user's is there, and whether Docker may push to it."""
     host = address.split("/")[0]
-    # A registry of this machine is never behind the proxy that the internet is behind.
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if insecure else []))
     try:
-        with opener.open(f"{'http' if insecure else 'https'}://{host}/v2/", timeout=PATIENCE):
+        with opener(insecure).open(f"{'http' if insecure else 'https'}://{host}/v2/", timeout=PATIENCE):
             yield ok("registry", f"{host} answers")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):

@@ -14,8 +14,8 @@ from infra.eks.network import Network
 from infra.eks.rules import SERVICES
 from infra.eks.scope import Scope
 from infra.eks.section import EksConfig
-from infra.kubeconfig import kubeconfig as written
 from infra.scope import LONG
+from infra.scope import kubeconfig as written
 
 #: Days in which a deleted KMS key can still be had back: the least that AWS allows. It is not billed.
 KEY_DAYS = 7

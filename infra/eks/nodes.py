@@ -29,7 +29,7 @@ from infra.eks.identity import OWNER, Identity
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, versions
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
@@ -55,17 +55,6 @@ EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 #: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
 HAS = f"{OWNER}/node-template/resources/"
-#: cluster-autoscaler is released for each minor version of Kubernetes.
-AUTOSCALER_IMAGES = {
-    "1.35": (
-        "registry.k8s.io/autoscaling/cluster-autoscaler:v1.35.2"
-        "@sha256:aac369dc283927a623deb1af54696efcc722ae79255aa07788422e495bab887d"
-    ),
-    "1.36": (
-        "registry.k8s.io/autoscaling/cluster-autoscaler:v1.36.1"
-        "@sha256:461388d03eb5b55db58941ee7a81d9a619dd15302b01cbab9f5a9946715994b4"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -222,7 +211,7 @@ def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
     """What adds and removes nodes."""
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     return Autoscaler(
-        image=AUTOSCALER_IMAGES[eks.version],
+        image=versions()[eks.version]["autoscaler"],
         flags={
             "cloud-provider": "aws",
             # EKS tags the Auto Scaling groups of its node groups.

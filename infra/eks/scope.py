@@ -10,8 +10,8 @@ import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.eks.section import EksConfig
-from infra.owner import marks
 from infra.scope import Scope as Common
+from infra.stackfiles import marks
 
 #: Of what the provider gives no time for a change: subnets, security groups, mount targets. It has no times at all for
 #: networks and file systems, and for an address only those of a change and of its end (hashicorp/terraform-provider-aws

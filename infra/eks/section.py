@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from infra.needs import load
 from trainer.config.section import Section
 
 
@@ -21,6 +24,18 @@ Cidr = Annotated[str, AfterValidator(_network)]
 
 
 Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/\S+$")]
+
+
+@cache
+def versions() -> dict[str, dict[str, Any]]:
+    """Kubernetes on EKS: version -> what is known of it (versions.yaml)."""
+    return load(Path(__file__).parent / "versions.yaml")["versions"]
+
+
+if TYPE_CHECKING:
+    Version = str
+else:
+    Version = Literal[tuple(versions())]
 
 
 class EksConfig(Section):
@@ -40,7 +55,7 @@ class EksConfig(Section):
     a refresh, such as the workflows' role (docs/operations.md), needs that."""
     public_nodes: bool = False
     """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
-    version: Literal["1.35", "1.36"] = "1.36"
+    version: Version = list(versions())[-1]
     """Kubernetes. When its standard support ends, EKS upgrades the control plane by itself."""
     node_release: Annotated[str, StringConstraints(pattern=r"^(latest|1\.[0-9]{2}\.[0-9]+-[0-9]{8})$")] = "latest"
     """Release of the nodes' images. `latest`: each `pulumi up` brings the newest, node by node, with the pods' grace

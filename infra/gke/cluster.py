@@ -12,9 +12,9 @@ from infra.gke.identity import NodeIdentity
 from infra.gke.network import Network
 from infra.gke.scope import Scope
 from infra.gke.section import GkeConfig
-from infra.kubeconfig import kubeconfig as written
 from infra.machine import Machine
 from infra.scope import LONG
+from infra.scope import kubeconfig as written
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: What prints the cluster's credentials: those of the provider, not gcloud's own login, which may be somebody else's or

@@ -6,8 +6,7 @@ from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.gke import prices
 from infra.gke.machines import machines
-from infra.gke.pools import kinds, zones
-from infra.gke.section import GkeConfig
+from infra.gke.section import GkeConfig, kinds, zones
 from infra.sections import NodesConfig
 
 #: Boot disk of the system pool's nodes (infra/gke/nodes.py).

@@ -13,9 +13,8 @@ from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
-from infra.gke.pools import CLASS, COMPUTE_CLASS, kinds, pool_name, zones
 from infra.gke.scope import Scope
-from infra.gke.section import GkeConfig
+from infra.gke.section import CLASS, COMPUTE_CLASS, GkeConfig, kinds, pool_name, zones
 from infra.machine import Machine, for_pods
 from infra.needs import load
 from infra.sections import NodesConfig

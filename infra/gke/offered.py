@@ -13,8 +13,7 @@ from pathlib import Path
 
 from infra.config import StackConfig
 from infra.gke.machines import zones_date
-from infra.gke.pools import zones
-from infra.gke.section import GkeConfig
+from infra.gke.section import GkeConfig, zones
 from infra.sections import NodesConfig
 
 ADDRESS = "https://compute.googleapis.com/compute/v1"

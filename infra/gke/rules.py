@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from infra.config import Rule, StackConfig
 from infra.gke import offered
 from infra.gke.machines import FILESTORE_TIERS, system
-from infra.gke.pools import ORDER
-from infra.gke.section import GkeConfig
+from infra.gke.section import ORDER, GkeConfig
 from infra.machine import nearest
 from infra.sections import NodesConfig
 

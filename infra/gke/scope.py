@@ -8,8 +8,8 @@ import pulumi_gcp as gcp
 
 from infra.config import StackConfig
 from infra.gke.section import GkeConfig
-from infra.owner import marks
 from infra.scope import Scope as Common
+from infra.stackfiles import marks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
-from infra.gke.pools import kinds
 from infra.gke.scope import Scope
+from infra.gke.section import kinds
 from infra.needs import Feature, features
 from infra.sections import NodesConfig
 

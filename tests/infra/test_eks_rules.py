@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from infra.config import ConfigError
 from infra.eks.machines import default_zones, machines, regions, system, workers
-from infra.eks.nodes import AUTOSCALER_IMAGES
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, versions
 from infra.machine import allocatable
 from infra.parse import parse
 from review.recording import record
@@ -195,9 +194,9 @@ def test_a_problem_comes_before_anything_is_declared() -> None:
 
 
 def test_every_version_has_its_autoscaler() -> None:
-    versions = get_args(EksConfig.model_fields["version"].annotation)
-    assert set(versions) == AUTOSCALER_IMAGES.keys()
-    assert all(f":v{version}." in image and "@sha256:" in image for version, image in AUTOSCALER_IMAGES.items())
+    images = {version: facts["autoscaler"] for version, facts in versions().items()}
+    assert set(get_args(EksConfig.model_fields["version"].annotation)) == images.keys()
+    assert all(f":v{version}." in image and "@sha256:" in image for version, image in images.items())
 
 
 def test_the_machines_are_what_they_are_for() -> None:

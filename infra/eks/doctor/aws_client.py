@@ -20,6 +20,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from infra.doctor import finding
+
 #: A region that no account can switch off: it answers for the account, for IAM and for the list of regions.
 HOME = "us-east-1"
 #: Says which address a question comes from; AWS's own, as its EKS guide uses it.
@@ -31,7 +33,7 @@ REFUSALS = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "A
 INVALID = ("ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch", "AuthFailure")
 
 
-class NoAnswer(Exception):
+class NoAnswer(finding.NoAnswer):
     """Why a question has no answer: in words, and AWS's code for it (empty: nobody answered)."""
 
     def __init__(self, text: str, code: str = "") -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, versions
 from infra.needs import features
 from infra.sections import NodesConfig
 
@@ -104,13 +104,10 @@ def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
     return True
 
 
+@or_unchecked("zones")
 def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
     """Whether the account has the zones of the workers, and those of the control plane."""
-    try:
-        answer = amazon.ask("ec2", "describe_availability_zones")
-    except NoAnswer as reason:
-        yield unchecked("zones", str(reason))
-        return
+    answer = amazon.ask("ec2", "describe_availability_zones")
     known = {zone["ZoneId"]: zone["ZoneName"] for zone in answer["AvailabilityZones"]}
     home = regions()[eks.region].home
     for zone in home:
@@ -137,19 +134,24 @@ def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
     try:
         answer = amazon.ask("eks", "describe_cluster_versions", includeAll=True)
     except NoAnswer as reason:
-        yield unchecked(subject, str(reason))
+        end = versions()[eks.version].get("standard_support")
+        yield unchecked(subject, f"{reason}{f'; on our list it is supported until {end}' if end else ''}")
     else:
-        versions = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
+        offered = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
         standard = sorted(
-            (name for name, item in versions.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=_numbers
+            (name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=_numbers
         )
-        yield _supported(subject, versions.get(eks.version), standard, fix)
+        yield _supported(subject, offered.get(eks.version), standard, fix)
+    yield from _image(amazon, eks, fix)
+
+
+@or_unchecked("image of the nodes")
+def _image(amazon: Amazon, eks: EksConfig, fix: str) -> Iterator[Finding]:
     try:
         image = amazon.ask("ssm", "get_parameter", Name=IMAGE.format(version=eks.version))
     except NoAnswer as reason:
         if reason.code != "ParameterNotFound":
-            yield unchecked("image of the nodes", str(reason))
-            return
+            raise
         yield problem(
             "image of the nodes", f"AL2023 with NVIDIA's driver is not there for {eks.version}", f"{fix}VERSION"
         )
@@ -180,6 +182,7 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
+@or_unchecked("EFS")
 def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     """EFS in the region, or the file system that the stack shall take over."""
     given = config.storage.disk
@@ -188,14 +191,13 @@ def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Fi
         amazon.ask("efs", "describe_file_systems", **which)
         targets = amazon.ask("efs", "describe_mount_targets", **which)["MountTargets"] if given else []
     except NoAnswer as reason:
-        if reason.code == "FileSystemNotFound":
-            yield problem(
-                f"file system {given}",
-                f"does not exist in {amazon.region}",
-                f"aws efs describe-file-systems --region {amazon.region}   # then: set storage.disk",
-            )
-        else:
-            yield unchecked("EFS", str(reason))
+        if reason.code != "FileSystemNotFound":
+            raise
+        yield problem(
+            f"file system {given}",
+            f"does not exist in {amazon.region}",
+            f"aws efs describe-file-systems --region {amazon.region}   # then: set storage.disk",
+        )
         return
     if targets and not leftovers.is_up(amazon, config.name, stack):
         networks = ", ".join(sorted({target["VpcId"] for target in targets}))
@@ -236,6 +238,7 @@ def permissions() -> dict[str, str]:
     return {action: policy for feature in features("eks").values() for action, policy in feature.permissions.items()}
 
 
+@or_unchecked("rights")
 def rights(amazon: Amazon) -> Iterator[Finding]:
     """Whether the caller may do what `pulumi up` and `pulumi destroy` do: IAM is asked to simulate it."""
     if amazon.identity.endswith(":root"):
@@ -243,13 +246,9 @@ def rights(amazon: Amazon) -> Iterator[Finding]:
         return
     policies = permissions()
     actions = sorted(policies)
-    try:
-        answer = amazon.ask(
-            "iam", "simulate_principal_policy", home=True, PolicySourceArn=_principal(amazon), ActionNames=actions
-        )
-    except NoAnswer as reason:
-        yield unchecked("rights", str(reason))
-        return
+    answer = amazon.ask(
+        "iam", "simulate_principal_policy", home=True, PolicySourceArn=_principal(amazon), ActionNames=actions
+    )
     missing = [item["EvalActionName"] for item in answer["EvaluationResults"] if item["EvalDecision"] != "allowed"]
     if missing:
         shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.section import EksConfig
 from infra.image import TRAINER
-from infra.owner import is_marked, marks
+from infra.needs import load
+from infra.stackfiles import is_marked, marks
 
 SHOWN = 6
 #: How the last part of an ARN begins.
@@ -81,84 +82,36 @@ def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
 
     One of each kind stands for the others: what leaves one behind leaves them all.
     """
-    for fixed in _fixed(name, f"--region {amazon.region}"):
+    for row in fixed(name, amazon.region):
         try:
-            amazon.ask(fixed.service, fixed.operation, **fixed.given)
+            amazon.ask(row["service"], row["operation"], **row["given"])
         except NoAnswer as reason:
             if reason.code not in ABSENT:
-                yield unchecked(fixed.what, str(reason))
+                yield unchecked(row["what"], str(reason))
         else:
-            yield problem(fixed.what, f"{fixed.name} exists, from an earlier stack of this name", fixed.fix)
+            yield problem(row["what"], f"{row['name']} exists, from an earlier stack of this name", row["fix"])
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """A name that a stack gives, and the question that only has an answer when it is taken."""
-
-    what: str
-    name: str
-    service: str
-    operation: str
-    given: dict[str, Any]
-    fix: str
+def fixed(name: str, region: str) -> list[dict[str, Any]]:
+    """The rows of leftovers.yaml for a stack."""
+    rows = load(Path(__file__).parent.parent / "leftovers.yaml")["fixed"]
+    return filled(rows, name=name, region=region, image=TRAINER.repository)
 
 
-def _fixed(name: str, here: str) -> Iterator[Fixed]:
-    logs = f"/aws/eks/{name}/cluster"
-    yield Fixed(
-        "log group",
-        logs,
-        "logs",
-        "describe_subscription_filters",
-        {"logGroupName": logs},
-        f"aws logs delete-log-group {here} --log-group-name {logs}",
-    )
-    images = f"{name}/{TRAINER.repository}"
-    yield Fixed(
-        "repository",
-        images,
-        "ecr",
-        "describe_repositories",
-        {"repositoryNames": [images]},
-        f"aws ecr delete-repository {here} --repository-name {images} --force   # and {images}-cache",
-    )
-    role = f"{name}-cluster"
-    yield Fixed(
-        "role",
-        role,
-        "iam",
-        "get_role",
-        {"RoleName": role},
-        f"aws iam list-roles --query \"Roles[?starts_with(RoleName, '{name}-')].RoleName\"   # delete them",
-    )
-    template = f"{name}-system"
-    yield Fixed(
-        "launch template",
-        template,
-        "ec2",
-        "describe_launch_templates",
-        {"LaunchTemplateNames": [template]},
-        f"aws ec2 delete-launch-template {here} --launch-template-name {template}   # and {name}-workers",
-    )
-    alias = f"alias/{name}"
-    yield Fixed(
-        "key",
-        alias,
-        "kms",
-        "describe_key",
-        {"KeyId": alias},
-        f"aws kms delete-alias {here} --alias-name {alias}",
-    )
+def filled(content: Any, **names: str) -> Any:
+    """The same with names in place of their placeholders."""
+    if isinstance(content, dict):
+        return {key: filled(value, **names) for key, value in content.items()}
+    if isinstance(content, list):
+        return [filled(value, **names) for value in content]
+    return content.format(**names)
 
 
+@or_unchecked("leftovers")
 def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> Iterator[Finding]:
     """What has the stack's tags, and no cluster."""
     filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
-    try:
-        answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
-    except NoAnswer as reason:
-        yield unchecked("leftovers", str(reason))
-        return
+    answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
     found = [item["ResourceARN"].split(":", 5)[5] for item in answer["ResourceTagMappingList"]]
     systems = [name.removeprefix(FILE_SYSTEM) for name in found if name.startswith(FILE_SYSTEM)]
     kept = [name for name in systems if name != config.storage.disk]

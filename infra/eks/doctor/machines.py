@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
 from infra.eks import prices
-from infra.eks.doctor.aws_client import Amazon, NoAnswer
+from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
@@ -30,25 +30,25 @@ def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Find
         *((name, eks.zones) for name in worker_types(nodes)),
         (eks.system_machine_type, regions()[eks.region].home),
     ):
-        try:
-            answer = amazon.ask(
-                "ec2",
-                "describe_instance_type_offerings",
-                LocationType="availability-zone-id",
-                Filters=[{"Name": "instance-type", "Values": [name]}],
-            )
-        except NoAnswer as reason:
-            yield unchecked(name, str(reason))
-            continue
-        having = {item["Location"] for item in answer["InstanceTypeOfferings"]}
-        missing = [zone for zone in zones if zone not in having]
-        if not missing:
-            yield ok(name, f"is offered by {', '.join(zones)}")
-            continue
-        elsewhere = f"; in {amazon.region} by {', '.join(sorted(having)) or 'none at all'}"
-        at = zones.index(missing[0])
-        fix = f"pulumi config set --path 'eks.zones[{at}]' ZONE   # or another machine type, or another eks.region"
-        yield problem(name, f"is not offered by {', '.join(missing)}{elsewhere}", fix)
+        yield from asked(name, _offered(amazon, name, zones))
+
+
+def _offered(amazon: Amazon, name: str, zones: tuple[str, ...]) -> Iterator[Finding]:
+    answer = amazon.ask(
+        "ec2",
+        "describe_instance_type_offerings",
+        LocationType="availability-zone-id",
+        Filters=[{"Name": "instance-type", "Values": [name]}],
+    )
+    having = {item["Location"] for item in answer["InstanceTypeOfferings"]}
+    missing = [zone for zone in zones if zone not in having]
+    if not missing:
+        yield ok(name, f"is offered by {', '.join(zones)}")
+        return
+    elsewhere = f"; in {amazon.region} by {', '.join(sorted(having)) or 'none at all'}"
+    at = zones.index(missing[0])
+    fix = f"pulumi config set --path 'eks.zones[{at}]' ZONE   # or another machine type, or another eks.region"
+    yield problem(name, f"is not offered by {', '.join(missing)}{elsewhere}", fix)
 
 
 def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
@@ -56,21 +56,18 @@ def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
     return (nodes.machine_type, *nodes.alternatives)
 
 
+@or_unchecked("spot price")
 def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
     """What a Spot machine costs at this moment: the estimate counts that of another day."""
     name = nodes.machine_type
-    try:
-        answer = amazon.ask(
-            "ec2",
-            "describe_spot_price_history",
-            InstanceTypes=[name],
-            ProductDescriptions=["Linux/UNIX"],
-            # From now on: the price that holds, once a zone.
-            StartTime=datetime.now(UTC),
-        )
-    except NoAnswer as reason:
-        yield unchecked("spot price", str(reason))
-        return
+    answer = amazon.ask(
+        "ec2",
+        "describe_spot_price_history",
+        InstanceTypes=[name],
+        ProductDescriptions=["Linux/UNIX"],
+        # From now on: the price that holds, once a zone.
+        StartTime=datetime.now(UTC),
+    )
     now = {item.get("AvailabilityZoneId", ""): float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}
     here = sorted((price, zone) for zone, price in now.items() if zone in eks.zones)
     if not here:
@@ -82,22 +79,19 @@ def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[F
     yield ok("spot price", f"{name} costs {zones} now, USD an hour{counted}")
 
 
+@or_unchecked("spot capacity")
 def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
     types = worker_types(nodes)
     if len(types) < TYPES_FOR_A_SCORE:
         return
-    try:
-        answer = amazon.ask(
-            "ec2",
-            "get_spot_placement_scores",
-            InstanceTypes=list(types),
-            TargetCapacity=nodes.max,
-            TargetCapacityUnitType="units",
-            RegionNames=[amazon.region],
-        )
-    except NoAnswer as reason:
-        yield unchecked("spot capacity", str(reason))
-        return
+    answer = amazon.ask(
+        "ec2",
+        "get_spot_placement_scores",
+        InstanceTypes=list(types),
+        TargetCapacity=nodes.max,
+        TargetCapacityUnitType="units",
+        RegionNames=[amazon.region],
+    )
     score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
     if score >= GOOD_SCORE:
         yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")

@@ -8,47 +8,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.machines import machines, regions
 from infra.eks.section import EksConfig
-from infra.needs import shown
-from infra.owner import is_marked
+from infra.needs import load, shown
 from infra.sections import NodesConfig
+from infra.stackfiles import is_marked
 
 
 @dataclass(frozen=True)
 class Quota:
-    """One limit of an account in a region, by AWS's names for it (Service Quotas console)."""
+    """One limit of an account in a region (quotas.yaml)."""
 
     title: str
     service: str
     code: str
 
 
-VPCS = Quota("VPCs", "vpc", "L-F678F1CE")
-ADDRESSES = Quota("Elastic IPs", "ec2", "L-0263D0A3")
-NATS = Quota("NAT gateways in a zone", "vpc", "L-FE5A380F")
-CLUSTERS = Quota("EKS clusters", "eks", "L-1194D53C")
-#: The limits that infra/eks/needs.yaml names, by its names.
+#: service/code, as infra/eks/needs.yaml names limits -> the limit.
 QUOTAS = {
-    f"{quota.service}/{quota.code}": quota
-    for quota in (
-        VPCS,
-        ADDRESSES,
-        NATS,
-        CLUSTERS,
-        Quota("Running On-Demand G and VT instances", "ec2", "L-DB2E81BA"),
-        Quota("All G and VT Spot Instance Requests", "ec2", "L-3819A6DF"),
-        Quota("Running On-Demand P instances", "ec2", "L-417A185B"),
-        Quota("All P Spot Instance Requests", "ec2", "L-7212CCBC"),
-        Quota("Running On-Demand Standard instances", "ec2", "L-1216C47A"),
-        Quota("All Standard Spot Instance Requests", "ec2", "L-34B43A08"),
-    )
+    f"{service}/{code}": Quota(title, service, code)
+    for service, titles in load(Path(__file__).parent.parent / "quotas.yaml")["quotas"].items()
+    for code, title in titles.items()
 }
+VPCS, ADDRESSES, NATS, CLUSTERS = (
+    QUOTAS[name] for name in ("vpc/L-F678F1CE", "ec2/L-0263D0A3", "vpc/L-FE5A380F", "eks/L-1194D53C")
+)
 
 
 def quota_of(machine_type: str, *, spot: bool) -> Quota | None:
@@ -61,14 +51,16 @@ def quota_of(machine_type: str, *, spot: bool) -> Quota | None:
 def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     yield from _machines(amazon, config)
     yield from _network(amazon, config, stack)
-    try:
-        clusters = amazon.ask("eks", "list_clusters")["clusters"]
-    except NoAnswer as reason:
-        yield unchecked(f"quota {CLUSTERS.title}", str(reason))
-    else:
-        yield _enough(amazon, CLUSTERS, 1, len([name for name in clusters if name != config.name]))
+    yield from _clusters(amazon, config)
 
 
+@or_unchecked(f"quota {CLUSTERS.title}")
+def _clusters(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
+    clusters = amazon.ask("eks", "list_clusters")["clusters"]
+    yield _enough(amazon, CLUSTERS, 1, len([name for name in clusters if name != config.name]))
+
+
+@or_unchecked("quota of machines")
 def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: machines()[name].vcpus)
@@ -84,11 +76,7 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
             yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
         else:
             wanted[quota] += count * machines()[machine_type].vcpus
-    try:
-        used = _running(amazon, config.name)
-    except NoAnswer as reason:
-        yield unchecked("quota of machines", str(reason))
-        return
+    used = _running(amazon, config.name)
     for quota, vcpus in wanted.items():
         yield _enough(amazon, quota, vcpus, used[quota], " vCPUs")
 
@@ -115,25 +103,24 @@ def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
     return used
 
 
+@or_unchecked("quota of the network")
 def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
+    eks = config.section(EksConfig)
 
     def others(operation: str, key: str, **given: Any) -> list[dict[str, Any]]:
         """What is there, without this stack's own."""
         return [item for item in amazon.ask("ec2", operation, **given)[key] if not is_marked(_tags(item), stack)]
 
-    try:
-        yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))
-        if config.section(EksConfig).public_nodes:
-            return
-        yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
-        # The zone that infra/eks/network.py takes.
-        here = [{"Name": "availability-zone-id", "Values": [regions()[config.section(EksConfig).region].home[0]]}]
-        subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
-        alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
-        gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)
-        yield _enough(amazon, NATS, 1, len([item for item in gateways if item["SubnetId"] in subnets]))
-    except NoAnswer as reason:
-        yield unchecked("quota of the network", str(reason))
+    yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))
+    if eks.public_nodes:
+        return
+    yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
+    # The zone that infra/eks/network.py takes.
+    here = [{"Name": "availability-zone-id", "Values": [regions()[eks.region].home[0]]}]
+    subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
+    alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
+    gateways = others("describe_nat_gateways", "NatGateways", Filters=alive)
+    yield _enough(amazon, NATS, 1, len([item for item in gateways if item["SubnetId"] in subnets]))
 
 
 def _tags(item: dict[str, Any]) -> dict[str, str]:

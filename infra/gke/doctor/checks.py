@@ -12,14 +12,13 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
 from infra.gke.doctor import credentials, quota
-from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect, unanswered
-from infra.gke.pools import zones
-from infra.gke.section import GkeConfig
+from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
+from infra.gke.section import GkeConfig, zones
 from infra.gke.services import apis, used
-from infra.owner import is_marked
 from infra.sections import NodesConfig
+from infra.stackfiles import is_marked
 
 #: What stands in a stack file until somebody writes his own.
 PLACEHOLDER = "your-project"
@@ -61,28 +60,31 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
 
 
 def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
-    name = f"project {gke.project}"
+    yield from asked(name := f"project {gke.project}", _active(google, gke, name))
+
+
+def _active(google: Google, gke: GkeConfig, name: str) -> Iterator[Finding]:
     try:
         state = google.get("cloudresourcemanager", f"projects/{gke.project}").get("lifecycleState")
     except NoAnswer as reason:
         if reason.disabled_api or reason.status not in (403, 404):
-            yield unanswered(name, reason, gke.project)
-        else:
-            yield problem(
-                name,
-                f"does not exist, or {google.identity} may not see it",
-                "gcloud projects list   # then: pulumi config set --path gke.project ID",
-            )
+            raise
+        yield problem(
+            name,
+            f"does not exist, or {google.identity} may not see it",
+            "gcloud projects list   # then: pulumi config set --path gke.project ID",
+        )
         return
     if state != "ACTIVE":
         yield problem(name, f"is {str(state).lower().replace('_', ' ')}", f"gcloud projects undelete {gke.project}")
         return
     yield ok(name, "is active")
-    try:
-        billing = google.get("cloudbilling", f"projects/{gke.project}/billingInfo")
-    except NoAnswer as reason:
-        yield unanswered("billing", reason, gke.project)
-        return
+    yield from _billing(google, gke)
+
+
+@or_unchecked("billing")
+def _billing(google: Google, gke: GkeConfig) -> Iterator[Finding]:
+    billing = google.get("cloudbilling", f"projects/{gke.project}/billingInfo")
     if billing.get("billingEnabled"):
         yield ok("billing", f"on {billing.get('billingAccountName', 'an account')}")
     else:
@@ -98,15 +100,10 @@ def permissions(config: StackConfig) -> dict[str, str]:
     return {name: role for feature in used(config).values() for name, role in feature.permissions.items()}
 
 
+@or_unchecked("rights")
 def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
     project, roles = config.section(GkeConfig).project, permissions(config)
-    try:
-        answer = google.post(
-            "cloudresourcemanager", f"projects/{project}:testIamPermissions", {"permissions": list(roles)}
-        )
-    except NoAnswer as reason:
-        yield unanswered("rights", reason, project)
-        return
+    answer = google.post("cloudresourcemanager", f"projects/{project}:testIamPermissions", {"permissions": list(roles)})
     missing = [name for name in roles if name not in answer.get("permissions", [])]
     if not missing:
         yield ok("rights", "all that are needed")
@@ -119,14 +116,11 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
         )
 
 
+@or_unchecked("APIs")
 def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
     project, names = config.section(GkeConfig).project, apis(config)
     query = [f"projects/{project}/services/{name}" for name in names]
-    try:
-        answer = google.get("serviceusage", f"projects/{project}/services:batchGet", names=query)
-    except NoAnswer as reason:
-        yield unanswered("APIs", reason, project)
-        return
+    answer = google.get("serviceusage", f"projects/{project}/services:batchGet", names=query)
     enabled = {
         service["name"].rsplit("/", 1)[1] for service in answer.get("services", []) if service.get("state") == "ENABLED"
     }
@@ -140,14 +134,11 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
         yield ok("APIs", f"all {len(names)} are enabled")
 
 
+@or_unchecked("GKE's version")
 def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
     """Whether the version that the release channel would give has all features of the stack."""
     gke = config.section(GkeConfig)
-    try:
-        answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
-    except NoAnswer as reason:
-        yield unanswered("GKE's version", reason, gke.project)
-        return
+    answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
     given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
     version = given.get(gke.release_channel, "")
     late = [name for name, it in used(config).items() if _number(it.versions.get("gke", "")) > _number(version)]
@@ -177,7 +168,7 @@ def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
             google.get("compute", f"projects/{gke.project}/zones/{zone}/{kind}/{name}")
         except NoAnswer as reason:
             if reason.status != 404:
-                yield unanswered(f"zone {zone}", reason, gke.project)
+                yield unchecked(f"zone {zone}", str(reason), reason.fix)
                 return
             yield problem(
                 name,
@@ -214,7 +205,7 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
         except NoAnswer as reason:
             # An API that is not enabled has made nothing.
             if reason.status != 404 and not reason.disabled_api:
-                yield unanswered(f"name of the {what}", reason, project)
+                yield unchecked(f"name of the {what}", str(reason), reason.fix)
     if is_marked(taken.get("cluster", {}).get("resourceLabels"), stack):
         yield ok("names", f"stack {stack} is up: its cluster, network and the rest are its own")
         return

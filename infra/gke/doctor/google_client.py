@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import requests
 
-from infra.doctor.finding import Finding, unchecked
+from infra.doctor import finding
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.
@@ -29,14 +30,16 @@ SERVICES = {
 }
 
 
-class NoAnswer(Exception):
+class NoAnswer(finding.NoAnswer):
     """Why a question has no answer: in words, and the HTTP status (0: nobody answered)."""
 
-    def __init__(self, text: str, status: int = 0, disabled_api: str = "") -> None:
+    def __init__(self, text: str, status: int = 0, disabled_api: str = "", project: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.disabled_api = disabled_api
         """The API that has to be enabled before it answers; empty: another reason."""
+        if disabled_api:
+            self.fix = f"gcloud services enable {disabled_api} --project {project}"
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,11 @@ class Google:
             content = {}
         if answer.ok:
             return content
-        raise _reason(service, answer.status_code, content)
+        asked_of = re.search(r"projects/([^/:]+)", path)
+        raise _reason(service, answer.status_code, content, asked_of[1] if asked_of else "")
 
 
-def _reason(service: str, status: int, content: Any) -> NoAnswer:
+def _reason(service: str, status: int, content: Any, project: str) -> NoAnswer:
     error = content.get("error") if isinstance(content, dict) else None
     # tokeninfo answers in OAuth's form, with a word.
     error = error if isinstance(error, dict) else {}
@@ -97,9 +101,9 @@ def _reason(service: str, status: int, content: Any) -> NoAnswer:
     for detail in error.get("details") or []:
         if detail.get("reason") == "SERVICE_DISABLED":
             api = (detail.get("metadata") or {}).get("service") or f"{service}.googleapis.com"
-            return NoAnswer(f"{api} is not enabled", status, api)
+            return NoAnswer(f"{api} is not enabled", status, api, project)
     if any(item.get("reason") == "accessNotConfigured" for item in error.get("errors") or []):
-        return NoAnswer(f"{service}.googleapis.com is not enabled", status, f"{service}.googleapis.com")
+        return NoAnswer(f"{service}.googleapis.com is not enabled", status, f"{service}.googleapis.com", project)
     return NoAnswer(message, status)
 
 
@@ -127,9 +131,3 @@ def connect(services: dict[str, str] | None = None) -> Google:
         raise NoAnswer(f"they are not valid any more ({str(error).splitlines()[0][:120]})") from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses)
-
-
-def unanswered(subject: str, reason: NoAnswer, project: str) -> Finding:
-    """What could not be asked, and how to have it answered."""
-    fix = f"gcloud services enable {reason.disabled_api} --project {project}" if reason.disabled_api else ""
-    return unchecked(subject, str(reason), fix)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, ok, problem, unchecked
+from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.gke.cost import SYSTEM_DISK_GIB
-from infra.gke.doctor.google_client import Google, NoAnswer, unanswered
+from infra.gke.doctor.google_client import Google
 from infra.gke.machines import system
-from infra.gke.pools import kinds
 from infra.gke.rules import FLEX_HOURS
-from infra.gke.section import GkeConfig
-from infra.needs import features
+from infra.gke.section import GkeConfig, kinds
+from infra.needs import features, load
 from infra.sections import NodesConfig
 
-#: Series whose CPUs have a quota of their own; the others share CPUS.
-CPU_QUOTAS = {"a2": "A2_CPUS", "a3": "A3_CPUS", "c3": "C3_CPUS", "g2": None, "e2": "CPUS", "n1": "CPUS"}
+#: Series -> the quota that its CPUs count against; none: the machine's accelerators are what is limited.
+CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
 
 
+@or_unchecked("quota")
 def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     project, region = gke.project, gke.region
-    try:
-        regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
-        overall = _limits(google.get("compute", f"projects/{project}"))
-    except NoAnswer as reason:
-        yield unanswered("quota", reason, project)
-        return
+    regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
+    overall = _limits(google.get("compute", f"projects/{project}"))
     if nodes.consumption == "reservation":
         yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
     else:

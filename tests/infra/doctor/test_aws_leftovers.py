@@ -59,7 +59,7 @@ def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> Non
 
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
     taken = {str(item.inputs.get("name", "")) for item in record_anywhere(STACK).all("aws:")}
-    assert {fixed.name for fixed in leftovers._fixed(NAME, "")} <= taken
+    assert {row["name"] for row in leftovers.fixed(NAME, "")} <= taken
 
 
 TAGS = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]

@@ -11,12 +11,11 @@ import boto3
 import jmespath
 import pytest
 
-from infra import owner
 from infra.doctor.finding import Finding
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.doctor.leftovers import checks
 from infra.parse import parse
-from infra.stackfiles import ROOT, stack_file_values
+from infra.stackfiles import ROOT, marks, stack_file_values
 from tests.infra.recorded import recorded
 from tests.infra.standin import built
 from tests.infra.standin.built import Built
@@ -68,7 +67,7 @@ def printed(account: Account, words: list[str]) -> Any:
 def tagged(endpoint: str) -> Built:
     """The stack as the provider leaves it: it puts the stack's tags on everything, which the emulation does not."""
     there = built.up(recorded(STACK), Account(endpoint, account_number("tagged"), REGION))
-    given = owner.marks(STACK)
+    given = marks(STACK)
     pairs = [{"Key": key, "Value": value} for key, value in given.items()]
     ids = {urn.rsplit("::", 2)[1].rsplit("$", 1)[-1] + " " + id_: id_ for urn, (id_, _) in there.ids.items()}
     account = there.account

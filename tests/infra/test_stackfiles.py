@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.owner import is_marked, marks
+from infra.stackfiles import is_marked, marks
 
 
 @pytest.mark.parametrize("stack", ["gcp-a100", "Prod-AWS"])
