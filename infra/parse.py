@@ -7,8 +7,12 @@ held to every rule; problems come as one line each: `path: what is wrong; what i
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -98,7 +102,7 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
         return replace(config, node_machine=machines.get(config.section(NodesConfig).machine_type))
 
     complete = CLOUDS[kind].complete if kind else lambda config: config
-    for step in (name_cluster, _exchange_text, find_machine, complete, _fill_nodes):
+    for step in (name_cluster, _exchange_text, _name_dataset, find_machine, complete, _fill_nodes):
         try:
             config = step(config)
         except Unreadable:
@@ -128,7 +132,19 @@ def _exchange_text(config: StackConfig) -> StackConfig:
         return config
     asked = config.training.question_answering
     sources = tuple(dict.fromkeys((asked.train, asked.validation)))
-    return replace(config, dataset=config.dataset.model_copy(update={"name": "questions", "input": sources}))
+    return replace(config, dataset=config.dataset.model_copy(update={"input": sources}))
+
+
+def _name_dataset(config: StackConfig) -> StackConfig:
+    """A folder for each set of data: two never share one, unless they were given the same name."""
+    text, training = config.dataset, config.training
+    if text.name:
+        return config
+    form = "text" if training.task in ("language_model", "distillation") else training.task
+    made_of = [text.input, text.tokenizer or training.model.name or "gpt2", text.validation_fraction, form]
+    first = re.sub("[^a-z0-9]+", "-", Path(text.input[0]).name.partition(".")[0].lower()).strip("-")[:30]
+    digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
+    return replace(config, dataset=text.model_copy(update={"name": f"{first or 'text'}-{digest}"}))
 
 
 #: What to say about text of the wrong form: by path, and for names.

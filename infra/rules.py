@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
+from infra.cluster import DATA
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
 from infra.sections import NodesConfig
@@ -130,6 +131,35 @@ def _training(config: StackConfig) -> Iterator[str]:
             yield f"training.{key}: {value} would not be used; the folder follows from {source}; remove it"
 
 
+#: NAME or OWNER/NAME, and a revision: a branch, a tag or a commit.
+_HUB_NAME = re.compile(r"\w[-\w.]*(/\w[-\w.]*)?(@[-\w.]+)?")
+
+
+def _models(config: StackConfig) -> Iterator[str]:
+    """What pods cannot see they would miss after their nodes have come."""
+    training = config.training
+    for key, given in (("model.name", training.model.name), ("distillation.teacher", training.distillation.teacher)):
+        if given and not _HUB_NAME.fullmatch(given) and not given.startswith(f"{DATA}/"):
+            yield (
+                f"training.{key}: '{given}' is no name on the Hugging Face hub, and pods see no folder but the shared "
+                f"volume; `trainyard upload FOLDER --to models/NAME` brings it to {DATA}/models/NAME: give that"
+            )
+    shape = training.model.config
+    if shape and not shape.startswith(f"{DATA}/"):
+        yield (
+            f"training.model.config: pods do not see {shape}; `trainyard upload FILE --to models/NAME` brings it to "
+            f"{DATA}/models/NAME/config.json: give that"
+        )
+
+
+def _conversations(config: StackConfig) -> Iterator[str]:
+    if config.training.task == "finetune" and "sample" in config.dataset.input:
+        yield (
+            "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL files "
+            "with messages, or with prompt and completion (`trainyard upload chats.jsonl`), or hf:NAME"
+        )
+
+
 def _exporters(config: StackConfig) -> Iterator[str]:
     """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
     offline = config.workers.environment.get("WANDB_MODE") == "offline"
@@ -215,6 +245,8 @@ RULES: tuple[Rule, ...] = (
     _pods_fit_nodes,
     _precision_of_machine,
     _training,
+    _models,
+    _conversations,
     _exporters,
     _storage_kind,
     _image_source,

@@ -177,14 +177,15 @@ class RendezvousConfig(Section):
 
 
 class DatasetConfig(Section):
-    name: Name = "opticks"
-    """Folder under /data/datasets on the shared volume."""
+    name: Name = ""
+    """Folder under /data/datasets on the shared volume. Default: the first input and a hash of what the data follow
+    from, so that other text, another tokenizer or another task never meets them."""
     input: tuple[str, ...] = Field(default=("sample",), min_length=1)
-    """Text: files or folders on the shared volume; `sample`, Newton's Opticks, which the image carries; `hf:NAME` for a
-    data set of the Hugging Face hub; https://, gs:// or s3:// addresses. With kind gke the stack may read the gs://
-    buckets named here, with kind eks the s3:// buckets."""
-    tokenizer: str = "gpt2"
-    """`gpt2`, a folder, or a name on the Hugging Face hub."""
+    """Text, or with task finetune conversations: files or folders on the shared volume; `sample`, Newton's Opticks,
+    which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. With
+    kind gke the stack may read the gs:// buckets named here, with kind eks the s3:// buckets."""
+    tokenizer: str = ""
+    """`gpt2`, a folder, or a name on the Hugging Face hub. Default: that of `training.model.name`, else gpt2."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: int = Field(default=60, ge=1)

@@ -3,27 +3,44 @@
     python -m trainer.fetch --model NAME --output FOLDER
     python -m trainer.fetch --questions hf:squad --output FOLDER
 
-The pods that train reach nothing but each other; this runs before them, where the hub is in reach.
+The pods that train reach nothing but each other; this runs before them, where the hub is in reach. Every file is held
+to the checksum that the hub names, all are of one revision, and after a kill the same command goes on where it stopped.
 """
 
+from __future__ import annotations
+
 import argparse
+import hashlib
+import os
+import shutil
 import sys
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sha256, write_json
 from trainer.log import event
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 COMPLETE = "fetched.json"
 """Written last: a folder without it is incomplete and fetched again."""
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")
-"""Configuration, weights and tokenizer. Pickled weights can run code, so they stay where they are."""
+BEGUN = "fetching.json"
+"""Which revision the files belong to, until all are there."""
+DESCRIPTION = (".json", ".txt", ".model", ".jinja")
+"""Configuration, tokenizer and chat template. Pickled weights and programs can run code: they stay where they are."""
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+AT_ONCE = 4
+"""Files of weights on the way at once."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.fetch", description="Fetch weights, or questions.")
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--model", help="name on the Hugging Face hub, such as gpt2")
+    wanted.add_argument("--model", help="name on the Hugging Face hub, such as gpt2 or gpt2@REVISION")
     wanted.add_argument(
         "--questions", nargs="+", metavar="SOURCE", help="hf:NAME, or two SQuAD files: train, validation"
     )
@@ -44,27 +61,143 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def fetch(model: str, output: Path) -> None:
-    """Fetch `model`, or find that it is there already. Raises UserError when the hub does not give it."""
+    """Fetch `model` (NAME, or NAME@REVISION), go on with it, or find that it is there.
+
+    Raises UserError when the hub does not give it, and for what the trainer could not use.
+    """
     found = read_json(output / COMPLETE)
-    if found is not None and found.get("model") == model:
+    if found is not None and found.get("model") == model and _all_there(output, found.get("files", {})):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    from huggingface_hub.utils import disable_progress_bars
 
+    disable_progress_bars()
+    output.mkdir(parents=True, exist_ok=True)
+    name, _, revision = model.partition("@")
+    begun = read_json(output / BEGUN) or {}
+    if begun.get("model") == model:
+        revision = begun["revision"]  # the model may have changed since
     try:
-        # Into a folder of its own, so that what is loaded later needs no cache and no network.
-        snapshot_download(model, local_dir=output, allow_patterns=list(WANTED))
-    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError) as error:
-        cause = " ".join(str(error).split())[:300]
+        info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
+        commit = str(info.sha)
+        write_json(output / BEGUN, {"model": model, "revision": commit})
+        files = {file.rfilename: file for file in info.siblings or () if "/" not in file.rfilename}
+        described = [file for key, file in files.items() if Path(key).suffix in DESCRIPTION]
+        for file in described:
+            _bring(name, commit, file, output)
+        weights = [files[key] for key in _weights(model, output, files)]
+        _require_space(model, output, weights)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda file: _bring(name, commit, file, output), weights))
+    except (HTTPError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the volume, not of the hub
+        raise UserError(_refusal(model, error)) from None
+    sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
+    write_json(output / COMPLETE, {"model": model, "revision": commit, "files": sizes})
+    (output / BEGUN).unlink(missing_ok=True)
+    event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
+
+
+def _all_there(folder: Path, sizes: dict[str, int]) -> bool:
+    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+
+
+def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
+    """The files that transformers would read, by the description that is here. Raises UserError for none."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = read_json(output / "config.json")
+    if config is None:
+        raise UserError(f"--model {model}: has no config.json; give a model in the form of transformers")
+    kind = config.get("model_type")
+    if kind and kind not in CONFIG_MAPPING:
         raise UserError(
-            f"--model {model}: cannot be fetched from the hub ({cause}); give a public name, or a token for a gated "
-            "model (secrets.huggingFaceToken)"
-        ) from None
-    if not list(output.glob("*.safetensors")):
+            f"--model {model}: transformers does not know its type {kind}, and code that comes with a model is not "
+            "run; give a model of a type that it knows"
+        )
+    shards = (read_json(output / INDEX) or {}).get("weight_map", {}).values()
+    found = [WEIGHTS] if WEIGHTS in files else sorted(set(shards))
+    if not found or not set(found) <= set(files):
         raise UserError(f"--model {model}: has no weights as safetensors; give a model or a revision that has")
-    write_json(output / COMPLETE, {"model": model})
-    event("fetched", state="written", model=model, directory=output)
+    return found
+
+
+def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
+    there = [path.stat().st_size for file in files for path in _places(output, file) if path.exists()]
+    missing, free = sum(file.size or 0 for file in files) - sum(there), shutil.disk_usage(output).free
+    if missing > free:
+        raise UserError(
+            f"--model {model}: {missing / 1e9:.1f} GB are missing, and the volume has {free / 1e9:.1f} GB free; make "
+            "room on it, or a larger one (storage.sizeGib)"
+        )
+
+
+def _places(output: Path, file: RepoSibling) -> tuple[Path, Path]:
+    """Where a file is when it is whole, and until then."""
+    return output / file.rfilename, output / f".{file.rfilename}.part"
+
+
+def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
+    """Have a file with the hub's checksum; what is there of it is not fetched again."""
+    # Not by hf_hub_download, which begins a file anew after a kill and leaves the old part (huggingface_hub 2.4).
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    path, part = _places(output, file)
+    if path.is_file() and _is_whole(path, file):
+        return
+    if part.is_file() and part.stat().st_size > (file.size or 0):
+        part.unlink()
+    url = hf_hub_url(name, file.rfilename, revision=commit)
+    for _ in range(2):
+        with part.open("ab") as opened:
+            http_get(url, opened, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
+            opened.flush()
+            os.fsync(opened.fileno())
+        if _is_whole(part, file):
+            part.replace(path)
+            event("fetched", state="file", file=file.rfilename, bytes=file.size)
+            return
+        part.unlink()
+    raise UserError(
+        f"--model {name}: {file.rfilename} came twice with another checksum than the hub's; try again later"
+    )
+
+
+def _is_whole(path: Path, file: RepoSibling) -> bool:
+    """Whether it is what the hub says: by SHA-256 for large files, by git's name for the others."""
+    if path.stat().st_size != file.size:
+        return False
+    if file.lfs is not None:
+        return sha256(path) == file.lfs.sha256
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob_id
+
+
+def _refusal(model: str, error: Exception) -> str:
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    name, _, revision = model.partition("@")
+    page, token = f"{constants.ENDPOINT}/{name}", "secrets.huggingFaceToken"
+    if isinstance(error, GatedRepoError):
+        why = "the account of this token may not read it" if get_token() else "it is given to known accounts alone"
+        return (
+            f"--model {model}: gated, {why}; accept its licence on its page on the hub ({page}) and set {token} to a "
+            "token of the account that did"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"--model {model}: has no revision {revision}; {page} lists them"
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"--model {model}: no public model of the hub ({page}); mind its spelling, or set {token} for a private one"
+        )
+    cause = " ".join(str(error).split())[:300]
+    return f"--model {model}: cannot be fetched from the hub ({cause}); what has come stays: try again"
 
 
 def fetch_questions(named: list[str], output: Path) -> None:

@@ -9,7 +9,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
-from workloads.layout import DATA, dataset_folder, weights_folder
+from workloads.layout import DATA, dataset_folder, is_on_hub, weights_folder
 from workloads.objects import await_annotations, metadata, pod_template
 from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
 from workloads.secrets import environment_of
@@ -76,7 +76,7 @@ def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory:
     """What makes the data of a task out of its inputs, after `python -m`."""
     if training.task == "question_answering":
         return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
-    return ["trainer.prepare", *prepare_arguments(dataset, directory)]
+    return ["trainer.prepare", *prepare_arguments(training, dataset, directory)]
 
 
 def _inputs(config: DatasetConfig) -> list[str]:
@@ -87,12 +87,13 @@ def _inputs(config: DatasetConfig) -> list[str]:
     ]
 
 
-def prepare_arguments(config: DatasetConfig, directory: str) -> list[str]:
+def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory: str) -> list[str]:
     """Arguments of `python -m trainer.prepare`; relative inputs are paths on the shared volume."""
+    model = training.model.name
     return [
         *("--input", *_inputs(config)),
         *("--output", directory),
-        *("--tokenizer", config.tokenizer),
+        *("--tokenizer", config.tokenizer or (weights_folder(model) if model else "gpt2")),
         *("--validation-fraction", str(config.validation_fraction)),
     ]
 
@@ -102,7 +103,7 @@ def fetch_commands(training: TrainingConfig) -> list[list[str]]:
     return [
         ["trainer.fetch", "--model", name, "--output", weights_folder(name)]
         for name in dict.fromkeys((training.model.name, training.distillation.teacher))
-        if name and not name.startswith("/")
+        if name and is_on_hub(name)
     ]
 
 

@@ -1,7 +1,6 @@
 """Where things are on the shared volume, as the pods see it."""
 
-#: Where the shared volume is mounted.
-DATA = "/data"
+from infra.cluster import DATA as DATA
 
 
 def dataset_folder(name: str) -> str:
@@ -14,9 +13,14 @@ def run_folder(name: str) -> str:
     return f"{DATA}/runs/{name}"
 
 
+def is_on_hub(name: str) -> bool:
+    """Whether a model's name is one of the Hugging Face hub, not a folder on the volume."""
+    return not name.startswith("/")
+
+
 def weights_folder(name: str) -> str:
-    """Weights of a model of the Hugging Face hub, fetched once."""
-    return f"{DATA}/models/{name}"
+    """Where pods find a model: those of the Hugging Face hub are fetched once, to their names."""
+    return f"{DATA}/models/{name}" if is_on_hub(name) else name
 
 
 #: Name of the template of the pods through which people's machines reach the shared volume.

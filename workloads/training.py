@@ -177,7 +177,7 @@ def placed(
     else:
         changes["data.directory"] = dataset_directory
     named = {"model.name": training.model.name, "distillation.teacher": training.distillation.teacher}
-    changes |= {key: weights_folder(name) for key, name in named.items() if name and not name.startswith("/")}
+    changes |= {key: weights_folder(name) for key, name in named.items() if name}
     if capability and not training.require_capability:
         changes["require_capability"] = capability
     return changed(training, changes)

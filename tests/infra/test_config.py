@@ -113,6 +113,16 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             "training.microBatch: a step has 1 micro-batches for 4 processes",
         ),
         ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
+        (
+            {"training": {"task": "finetune", "model": {"name": "gpt2"}}},
+            "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL",
+        ),
+        ({"training": {"model": {"name": "./llama"}}}, "training.model.name: './llama' is no name on the Hugging Face"),
+        ({"training": {"model": {"name": "/home/me/llama"}}}, "training.model.name: '/home/me/llama' is no name"),
+        (
+            {"training": {"model": {"config": "llama.json"}}},
+            "training.model.config: pods do not see llama.json;",
+        ),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
     ],

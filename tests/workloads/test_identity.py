@@ -9,8 +9,9 @@ import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import record
+from review.recording import Recording, record
 from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
 from trainer.config.section import Problems
 from workloads.dataset import prepare_arguments
@@ -69,8 +70,68 @@ def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
     config = DatasetConfig(input=("sample", "books/a.txt", "/data/b", "gs://bucket/c"))
-    arguments = prepare_arguments(config, "/data/datasets/x")
+    arguments = prepare_arguments(TrainingConfig(), config, "/data/datasets/x")
     assert arguments[1:5] == ["sample", "/data/books/a.txt", "/data/b", "gs://bucket/c"]
+
+
+def finetuned(**sections: Any) -> Recording:
+    """The local stack with the four keys that fine-tune a model."""
+    values = stack_file_values("local")
+    training = {"task": "finetune", "model": {"name": "org/chat"}, "adapter": {"kind": "lora"}}
+    values["training"] = {**values["training"], **training}
+    values["dataset"] = {"input": ["chats.jsonl"]}
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    return record("local", values)
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
+    stack = finetuned()
+    pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    (fetch,), (prepare,) = pod["initContainers"], pod["containers"]
+    weights = "/data/models/org/chat"
+    assert fetch["args"] == ["python", "-m", "trainer.fetch", "--model", "org/chat", "--output", weights]
+    words = prepare["args"]
+    assert words[words.index("--tokenizer") + 1] == weights
+    assert words[words.index("--input") + 1] == "/data/chats.jsonl"
+    training = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+    folder = words[words.index("--output") + 1]
+    assert {"task=finetune", "adapter.kind=lora", f"model.name={weights}", f"data.directory={folder}"} <= {*training}
+    assert stack.outputs["runDirectory"].startswith("/data/runs/chat-")
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> None:
+    model = {"name": "/data/models/mine"}
+    stack = finetuned(training={"task": "finetune", "model": model})
+    pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    assert not pod.get("initContainers")
+    words = pod["containers"][0]["args"]
+    assert words[words.index("--tokenizer") + 1] == "/data/models/mine"
+
+
+def test_no_two_data_sets_share_a_folder_unless_it_is_asked_for() -> None:
+    def folder(**changes: dict[str, Any]) -> str:
+        values = stack_file_values("local")
+        values["training"] = {}
+        return parse({**values, **changes}, "local").dataset.name
+
+    text = {"input": ["texts/my corpus.txt"]}
+    others: list[dict[str, dict[str, Any]]] = [
+        {},
+        {"dataset": text},
+        {"dataset": text | {"validationFraction": 0.1}},
+        {"dataset": text | {"tokenizer": "org/chat"}},
+        {"dataset": text, "training": {"task": "finetune", "model": {"name": "org/chat"}}},
+    ]
+    names = [folder(**changes) for changes in others]
+    assert len({*names}) == len(names)
+    assert names[1].startswith("my-corpus-")
+    assert folder(dataset=text | {"tokenizer": "gpt2"}) == names[1], "what would have been taken anyway"
+    assert folder(dataset=text, training={"model": {"name": "org/chat"}}) == names[3], "its tokenizer"
+    assert folder(dataset=text, training={"steps": 700}) == names[1]
+    assert folder(dataset=text | {"name": "mine", "tokenizer": "org/chat"}) == "mine"
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
@@ -86,9 +147,9 @@ def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
 
 
 def test_every_setting_of_the_training_reaches_the_workers() -> None:
-    other = {int: 7, float: 0.25, bool: False, str: "x"}
+    other = {int: 7, float: 0.25, str: "x"}
     for key, value in flat(TrainingConfig()).items():
-        near = {"zero_stage": 2, "student_from_teacher": True}.get(key.rpartition(".")[2], other[type(value)])
+        near = not value if isinstance(value, bool) else 2 if key == "engine.zero_stage" else other[type(value)]
         try:
             training = changed(TrainingConfig(), {key: near})
         except ValueError:

@@ -7,13 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from trainer import fetch, gpu_check, launch
+from trainer import gpu_check, launch
 from trainer.contract import EXIT_FATAL
 from trainer.elastic import processor
 from trainer.errors import UserError
@@ -159,98 +157,3 @@ def test_accelerators_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pyt
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     with pytest.raises(RuntimeError, match=r"nvidia-smi failed \(18\): Failed to initialize NVML"):
         gpu_check.accelerators()
-
-
-FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickled"}
-
-
-class _Hub(BaseHTTPRequestHandler):
-    """The answers of the hub that a download needs: the commit, what is in it, and each file."""
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, body: bool) -> None:
-        if self.path.startswith("/api/models/tiny/tree/"):
-            tree = [{"type": "file", "path": name, "oid": name, "size": len(data)} for name, data in FILES.items()]
-            return self._send(json.dumps(tree).encode(), body)
-        if self.path.startswith("/api/models/tiny"):
-            siblings = [{"rfilename": name} for name in FILES]
-            return self._send(json.dumps({"id": "tiny", "sha": "0" * 40, "siblings": siblings}).encode(), body)
-        name = self.path.rsplit("/", 1)[1]
-        if "/tiny/resolve/" in self.path and name in FILES:
-            return self._send(FILES[name], body, etag=name)
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
-        self.end_headers()
-        return None
-
-    def _send(self, content: bytes, body: bool, etag: str = "api") -> None:
-        self.send_response(200)
-        for key, value in {"Content-Length": str(len(content)), "ETag": f'"{etag}"', "X-Repo-Commit": "0" * 40}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-def test_weights_are_fetched_once_and_without_what_could_run_code(tmp_path: Path) -> None:
-    server = HTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(tmp_path / "c"),
-    }
-    environment |= {"HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
-
-    def run(model: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "trainer.fetch", "--model", model, "--output", str(tmp_path / model)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-    done = run("tiny")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "tiny" / "model.safetensors").read_bytes() == b"weights"
-    assert not (tmp_path / "tiny" / "pytorch_model.bin").exists()
-    assert fetch.COMPLETE in os.listdir(tmp_path / "tiny")
-    server.shutdown()
-    again = run("tiny")
-    assert again.returncode == 0, again.stderr
-    assert "state=found" in again.stdout
-
-
-def test_a_model_that_cannot_be_fetched_is_one_line(tmp_path: Path) -> None:
-    environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{_free_port()}", "HF_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "trainer.fetch", "--model", "tiny", "--output", str(tmp_path / "out")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**environment, "HF_HUB_OFFLINE": "0"}, check=False
-    )
-    assert done.returncode == 2
-    assert "--model tiny: cannot be fetched from the hub" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / fetch.COMPLETE).exists()
-
-
-def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
-    from trainer.tasks.squad_data import read_questions
-
-    answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
-    unanswered = {"id": "2", "question": "Why?", "is_impossible": True, "answers": []}
-    document = {"data": [{"paragraphs": [{"context": "Mr Newton", "qas": [answered, unanswered]}]}]}
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.json").write_text(json.dumps(document))
-    sources = [str(tmp_path / "train.json"), str(tmp_path / "dev.json")]
-    arguments = ["--questions", *sources, "--output", str(tmp_path / "out")]
-    assert fetch.main(arguments) == 0
-    for split, source in zip(("train", "validation"), sources, strict=True):
-        kept = str(tmp_path / "out" / f"{split}.json")
-        assert read_questions("train", kept) == read_questions("train", source)
-    (tmp_path / "train.json").unlink()
-    assert fetch.main(arguments) == 0, "what is there is not fetched again"
-    assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2

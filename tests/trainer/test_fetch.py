@@ -1,0 +1,243 @@
+"""What the dataset Job fetches from the hub: once, whole, and nothing that could run code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import fetch
+
+CHUNK = 10 * 1024 * 1024
+"""huggingface_hub writes so many bytes at a time."""
+WEIGHTS = {f"model-0000{number}-of-00002.safetensors": bytes([number]) * (CHUNK + 9) for number in (1, 2)}
+MAP = {"weight_map": {f"layer.{number}": name for number, name in enumerate(WEIGHTS)}}
+NEEDED = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors.index.json": json.dumps(MAP).encode(),
+    "tokenizer.model": b"pieces",
+    "chat_template.jinja": b"{{ messages }}",
+    **WEIGHTS,
+}
+LEFT = {
+    "pytorch_model.bin": b"pickled",
+    "modeling.py": b"code",
+    "consolidated.safetensors": b"twice",
+    "onnx/a.json": b"",
+}
+
+
+class Hub(ThreadingHTTPServer):
+    """The answers of the hub that a download needs: the commit, what is in it with its checksums, and each file."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.files = NEEDED | LEFT
+        self.commit = "a" * 40
+        self.error = ""
+        """Why files are refused, as the hub names it."""
+        self.damage = 0
+        """How many answers arrive with other bytes."""
+        self.sizes: dict[str, int] = {}
+        """Told in the place of the true ones."""
+        self.stop_after: int | None = None
+        """Bytes of weights after which the line is silent."""
+        self.asked: list[tuple[str, str]] = []
+        """Path and range of each request of a file."""
+
+    def listed(self, name: str) -> dict[str, Any]:
+        content = self.files[name]
+        found: dict[str, Any] = {"rfilename": name, "size": self.sizes.get(name, len(content))}
+        if name.endswith((".safetensors", ".bin", ".model")):
+            found["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": found["size"], "pointerSize": 1}
+        return found | {"blobId": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Hub  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        hub, path = self.server, self.path.partition("?")[0]
+        if path.startswith("/api/models/org/tiny"):
+            commit = path.partition("/revision/")[2] or hub.commit
+            about = {"id": "org/tiny", "sha": commit, "siblings": [hub.listed(name) for name in hub.files]}
+            return self.send(200, json.dumps(about).encode())
+        name, begin = path.rpartition("/")[2], self.headers.get("Range", "")
+        hub.asked.append((path, begin))
+        if not path.startswith("/org/tiny/resolve/") or hub.error:
+            return self.send(403 if hub.error else 404, b"", {"X-Error-Code": hub.error or "RepoNotFound"})
+        content = hub.files[name]
+        if name in WEIGHTS and hub.damage:
+            hub.damage -= 1
+            content = bytes(len(content))
+        start = int(begin.removeprefix("bytes=").removesuffix("-")) if begin else 0
+        return self.send(206 if begin else 200, content[start:], weights=name in WEIGHTS)
+
+    def send(self, status: int, content: bytes, headers: dict[str, str] | None = None, weights: bool = False) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if weights and self.server.stop_after is not None:
+            self.wfile.write(content[: self.server.stop_after])
+            time.sleep(60)
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    server = Hub()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    template = constants.ENDPOINT + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield server
+    server.shutdown()
+
+
+def run(output: Path, model: str = "org/tiny") -> int:
+    return fetch.main(["--model", model, "--output", str(output)])
+
+
+def test_a_model_is_fetched_once_without_what_could_run_code(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "m") == 0
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, fetch.COMPLETE}
+    assert all((tmp_path / "m" / name).read_bytes() == content for name, content in NEEDED.items())
+    assert json.loads((tmp_path / "m" / fetch.COMPLETE).read_text())["revision"] == hub.commit
+    hub.shutdown()
+    assert run(tmp_path / "m") == 0
+    assert f"state=found model=org/tiny directory={tmp_path / 'm'} revision={hub.commit}" in capsys.readouterr().out
+
+
+def test_after_a_kill_it_goes_on_where_it_stopped_with_the_same_revision(hub: Hub, tmp_path: Path) -> None:
+    """A kill of the whole process: nothing of it can tidy up."""
+    hub.stop_after = CHUNK + 1
+    environment = os.environ | {
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "cache"),
+    }
+    command = [sys.executable, "-m", "trainer.fetch", "--model", "org/tiny", "--output", str(tmp_path / "m")]
+    first = subprocess.Popen(command, env=environment)
+    end = time.monotonic() + 60
+    while sum(path.stat().st_size for path in (tmp_path / "m").glob(".*.part")) < 2 * CHUNK:
+        assert time.monotonic() < end
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    hub.stop_after, began, hub.commit = None, hub.commit, "b" * 40
+    hub.asked.clear()
+    assert run(tmp_path / "m") == 0
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, fetch.COMPLETE}
+    assert hub.asked, "not all was there"
+    assert {(path.rpartition("/")[2], begin) for path, begin in hub.asked} == {
+        (name, f"bytes={CHUNK}-") for name in WEIGHTS
+    }
+    assert all(f"/resolve/{began}/" in path for path, _ in hub.asked)
+    assert all((tmp_path / "m" / name).read_bytes() == content for name, content in WEIGHTS.items())
+
+
+def test_damage_on_the_way_is_found(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.damage = 1
+    assert run(tmp_path / "once") == 0
+    assert all((tmp_path / "once" / name).read_bytes() == content for name, content in WEIGHTS.items())
+    hub.damage = 100
+    assert run(tmp_path / "always") == 2
+    assert "twice with another checksum than the hub's" in capsys.readouterr().err
+    assert not (tmp_path / "always" / fetch.COMPLETE).exists()
+    assert not list((tmp_path / "always").glob("*.safetensors"))
+
+
+def test_a_gated_model_says_what_to_do(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.error = "GatedRepo"
+    for token, why in (("", "it is given to known accounts alone"), ("hf_x", "the account of this token may not")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        assert run(tmp_path / "m") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"--model org/tiny: gated, {why}")
+        assert f"accept its licence on its page on the hub (http://127.0.0.1:{hub.server_port}/org/tiny)" in line
+        assert "secrets.huggingFaceToken" in line
+
+
+def test_too_little_space_is_said_before_the_weights_come(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.sizes = dict.fromkeys(WEIGHTS, 10**16)
+    assert run(tmp_path / "m") == 2
+    assert "20000000.0 GB are missing, and the volume has" in capsys.readouterr().err
+    assert not [path for path, _ in hub.asked if path.endswith("safetensors")]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"config.json": b'{"model_type": "its-own"}'}, "code that comes with a model is not run"),
+        ({"model.safetensors.index.json": b"{}"}, "has no weights as safetensors"),
+    ],
+    ids=["code", "pickle"],
+)
+def test_what_the_trainer_cannot_use_is_refused_before_the_weights_come(
+    change: dict[str, bytes], expected: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.files = NEEDED | LEFT | change
+    assert run(tmp_path / "m") == 2
+    assert expected in capsys.readouterr().err
+    assert not [path for path, _ in hub.asked if path.endswith("safetensors")]
+
+
+def test_a_name_that_the_hub_does_not_know_or_no_hub_is_one_line(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path / "m", "org/huge") == 2
+    assert "--model org/huge: no public model of the hub" in capsys.readouterr().err
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert run(tmp_path / "m") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--model org/tiny: cannot be fetched from the hub")
+
+
+def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
+    from trainer.tasks.squad_data import read_questions
+
+    answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
+    unanswered = {"id": "2", "question": "Why?", "is_impossible": True, "answers": []}
+    document = {"data": [{"paragraphs": [{"context": "Mr Newton", "qas": [answered, unanswered]}]}]}
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.json").write_text(json.dumps(document))
+    sources = [str(tmp_path / "train.json"), str(tmp_path / "dev.json")]
+    arguments = ["--questions", *sources, "--output", str(tmp_path / "out")]
+    assert fetch.main(arguments) == 0
+    for split, source in zip(("train", "validation"), sources, strict=True):
+        kept = str(tmp_path / "out" / f"{split}.json")
+        assert read_questions("train", kept) == read_questions("train", source)
+    (tmp_path / "train.json").unlink()
+    assert fetch.main(arguments) == 0, "what is there is not fetched again"
+    assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2
