@@ -23,7 +23,7 @@ from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
 from trainer.data.sources import SAMPLE, Source, find
-from trainer.data.tokenizer import FILE, end_of_text, load_tokenizer
+from trainer.data.tokenizer import COMPANIONS, FILE, copy_companions, end_of_text, find_folder, load_tokenizer
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
@@ -114,14 +114,15 @@ def prepare(
     if workers < 0:
         raise UserError(f"--workers {workers}: give a positive number, or 0 for as many as there are CPUs")
     sources = find(inputs)
-    tokenizer = load_tokenizer(tokenizer_spec)
+    tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
+    end = end_of_text(tokenizer, folder)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     # Too few files to hold some out whole: passages are held out instead.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
         documents, text_field, fraction, seed, shard_tokens, by_document=not texts or len(sources) >= 2 / fraction
     )
-    identity = _identity(recipe, sources, tokenizer_spec, tokenizer, vocabulary)
+    identity = _identity(recipe, sources, tokenizer_spec, _digest(tokenizer, folder), vocabulary)
     beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
         beside = _conversation_files(sources, tokenizer_spec, tokenizer, chat_template)
@@ -134,18 +135,17 @@ def prepare(
     _begin(output, identity)
     # Not by its own save(), which knows one kind of exception for all that may go wrong.
     write_atomic(output / FILE, tokenizer.to_str(pretty=True))
-    for name in (conversations.CONFIG, conversations.TEMPLATE):
-        (output / name).unlink(missing_ok=True)
+    copy_companions(folder, output)
     for name, text in beside.items():
         write_atomic(output / name, text)
     pieces = plan(sources)
     parts = run(
         pieces,
-        Settings(output, recipe, vocabulary, end_of_text(tokenizer)),
+        Settings(output, recipe, vocabulary, end),
         workers or available_cpus(),
         total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
     )
-    index = _index(parts, recipe, identity, vocabulary, end_of_text(tokenizer))
+    index = _index(parts, recipe, identity, vocabulary, end)
     fsync(output)
     write_json(output / INDEX, index)
     _sweep(output, index)
@@ -179,15 +179,24 @@ def _conversation_files(
     return {conversations.CONFIG: json.dumps(config, indent=1) + "\n", conversations.TEMPLATE: template}
 
 
+def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
+    """Of all that belongs to the tokenizer: with its end of text another text comes out."""
+    digest = hashlib.sha256(tokenizer.to_str().encode())
+    for name in COMPANIONS:
+        if folder is not None and (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
 def _identity(
-    recipe: Recipe, sources: list[Source], spec: str, tokenizer: Tokenizer, vocabulary: int
+    recipe: Recipe, sources: list[Source], spec: str, tokenizer_sha256: str, vocabulary: int
 ) -> dict[str, Any]:
     """Everything that the bytes of the dataset follow from, as index.json keeps it."""
     listed = [{"name": Path(source.name).name or source.name, "identity": source.identity} for source in sources]
     return {
         **dataclasses.asdict(recipe),
         "tokenizer": spec,
-        "tokenizer_sha256": hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
+        "tokenizer_sha256": tokenizer_sha256,
         "vocabulary": vocabulary,
         "piece_bytes": PIECE_BYTES,
         "source_count": len(sources),

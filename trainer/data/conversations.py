@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from trainer.data.documents import Place
-from trainer.data.tokenizer import FILE, end_of_text
+from trainer.data.tokenizer import FILE, end_of_text, find_folder
 from trainer.errors import UserError
 
 COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -50,7 +50,8 @@ class _Wrong(Exception):
 
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
     """What tokenizer_config.json says of the tokenizer that `spec` names, and its chat template; empty without one."""
-    text = _beside(spec, CONFIG)
+    folder = find_folder(spec)
+    text = _beside(folder, CONFIG)
     try:
         given = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
@@ -59,26 +60,13 @@ def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
     if isinstance(template, list):  # several, by name
         template = {item["name"]: item["template"] for item in template}.get("default", "")
     given.pop("auto_map", None)  # code
-    end = tokenizer.id_to_token(end_of_text(tokenizer)) if not given.get("eos_token") else None
-    return {**given, **({"eos_token": end} if end else {})}, _beside(spec, TEMPLATE) or template
+    end = tokenizer.id_to_token(end_of_text(tokenizer, folder)) if not given.get("eos_token") else None
+    return {**given, **({"eos_token": end} if end else {})}, _beside(folder, TEMPLATE) or template
 
 
-def _beside(spec: str, name: str) -> str:
-    """The text of a file beside a tokenizer's own, in its folder or on the hub; empty without one."""
-    path = Path(spec)
-    if path.exists() or spec == "gpt2":
-        found = (path.parent if path.is_file() else path) / name
-        return found.read_text("utf-8") if found.is_file() else ""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(spec, name)).read_text("utf-8")
-    except EntryNotFoundError:  # also what an offline cache says of a file that is not in it
-        return ""
-    except Exception as error:
-        cause = " ".join(str(error).split())[:200]
-        raise UserError(f"--tokenizer {spec}: its {name} cannot be read ({cause})") from None
+def _beside(folder: Path | None, name: str) -> str:
+    """The text of a file beside a tokenizer's own; empty without one."""
+    return (folder / name).read_text("utf-8") if folder is not None and (folder / name).is_file() else ""
 
 
 def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
