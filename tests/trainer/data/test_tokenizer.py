@@ -28,14 +28,26 @@ def folder(tokenizer: Path, tmp_path: Path) -> Path:
     built = Tokenizer.from_file(str(path / "tokenizer.json"))
     built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     built.save(str(path / "tokenizer.json"))
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": {"content": "<|im_end|>"}}
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": {"__type": "AddedToken", "content": "<|im_end|>"},
+    }
     (path / "tokenizer_config.json").write_text(json.dumps(described | {"pad_token": "<|endoftext|>"}))
     (path / "chat_template.jinja").write_text(TEMPLATE)
     return path
 
 
-def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(folder: Path, tmp_path: Path) -> None:
-    prepare.prepare([str(prepare.SAMPLE)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(prepare.SAMPLE.read_text("utf-8")[:50_000], "utf-8")
+    return path
+
+
+def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(
+    folder: Path, text: Path, tmp_path: Path
+) -> None:
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
     dataset = open_dataset(str(tmp_path / "data"))
     assert (dataset.vocabulary, dataset.end_of_text) == (502, 501)
     assert 501 in dataset.train.read(0, len(dataset.train))
@@ -47,10 +59,10 @@ def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(fo
 
 
 def test_another_chat_template_or_end_of_text_makes_another_dataset(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def state() -> str:
-        prepare.prepare([str(prepare.SAMPLE)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+        prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
         return capsys.readouterr().out.split("state=")[1].split()[0]
 
     assert [state(), state()] == ["written", "found"]
