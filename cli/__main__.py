@@ -103,7 +103,7 @@ app = typer.Typer(
     cls=Lazy,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train GPT-2 on Kubernetes. `trainyard COMMAND --help` explains a command.",
+    help="Train and fine-tune language models on Kubernetes. `trainyard COMMAND --help` explains a command.",
 )
 
 

@@ -6,6 +6,7 @@ report page, which is made in the cluster. What is here already in the same vers
 
 from __future__ import annotations
 
+import json
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from cli import CommandError
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, get
-from workloads.layout import run_folder
+from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
 MODEL = "model"
@@ -45,7 +46,18 @@ def fetch(
     else:
         print(f"  report: {folder / REPORT / 'index.html'}")
     if (folder / MODEL).is_dir():
-        print(f"  model:  {folder / MODEL}  (transformers.AutoModelForCausalLM.from_pretrained)")
+        print(f"  model:  {folder / MODEL}  ({how_to_load(folder / MODEL)})")
+
+
+def how_to_load(model: Path) -> str:
+    """The function of transformers, or for an adapter of peft, that opens the folder."""
+    try:
+        base = str(json.loads((model / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
+    except FileNotFoundError:
+        return "transformers.AutoModelForCausalLM.from_pretrained"
+    if is_on_hub(base):
+        return f"an adapter of {base}: peft.AutoPeftModelForCausalLM.from_pretrained"
+    return f"an adapter of {base} on the volume: peft.PeftModel.from_pretrained, with that model and this folder"
 
 
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:

@@ -66,7 +66,7 @@ def fetch(model: str, output: Path) -> None:
     Raises UserError when the hub does not give it, and for what the trainer could not use.
     """
     found = read_json(output / COMPLETE)
-    if found is not None and found.get("model") == model and _all_there(output, found.get("files", {})):
+    if found is not None and found.get("asked") == model and _all_there(output, found.get("files", {})):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
     from huggingface_hub import HfApi
@@ -96,7 +96,7 @@ def fetch(model: str, output: Path) -> None:
             raise  # of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
-    write_json(output / COMPLETE, {"model": model, "revision": commit, "files": sizes})
+    write_json(output / COMPLETE, {"asked": model, "model": name, "revision": commit, "files": sizes})
     (output / BEGUN).unlink(missing_ok=True)
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
 

@@ -76,8 +76,7 @@ def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory:
     """What makes the data of a task out of its inputs, after `python -m`."""
     if training.task == "question_answering":
         return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
-    conversations = ["--conversations"] if training.task == "finetune" else []
-    return ["trainer.prepare", *prepare_arguments(training, dataset, directory), *conversations]
+    return ["trainer.prepare", *prepare_arguments(training, dataset, directory)]
 
 
 def _inputs(config: DatasetConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +117,20 @@ def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:
 def test_before_the_first_checkpoint_there_are_metrics() -> None:
     found = {"metrics.jsonl": 10, "checkpoints/step-00000001/config.yaml": 5}
     assert [pair.remote for pair in fetch.wanted(found, RUN, Path("x"), False)] == [f"{RUN}/metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("base", "opened"),
+    [
+        (None, "transformers.AutoModelForCausalLM.from_pretrained"),
+        ("org/chat", "an adapter of org/chat: peft.AutoPeftModelForCausalLM.from_pretrained"),
+        (
+            "/data/models/mine",
+            "an adapter of /data/models/mine on the volume: peft.PeftModel.from_pretrained, with that",
+        ),
+    ],
+)
+def test_who_fetches_is_told_what_opens_it(base: str | None, opened: str, tmp_path: Path) -> None:
+    if base:
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    assert fetch.how_to_load(tmp_path).startswith(opened)

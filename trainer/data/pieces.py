@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.data.conversations import DOCUMENTS, Chat
-from trainer.data.documents import Piece, TextField
-from trainer.data.encoding import encoder
-from trainer.data.shards import Coder, Part, Recipe, process, token_type
+from trainer.data.documents import Piece
+from trainer.data.encoding import Encode, encoder
+from trainer.data.shards import Part, Recipe, process, token_type
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError
 from trainer.log import event
@@ -103,7 +102,8 @@ def _here(
     pieces: list[Piece], settings: Settings, workers: int, counters: _Counters, progress: "_Progress"
 ) -> list[list[Part]]:
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if workers > 1 else "false"
-    coder = _coder(settings)
+    encode = _encoder(settings)
+    separator = _separator(settings)
     results = []
     try:
         for piece in pieces:
@@ -111,7 +111,8 @@ def _here(
             def more() -> None:
                 progress.show(len(results), counters.bytes.value)
 
-            results.append(process(piece, settings.output, settings.recipe, coder, counters.advance, more))
+            arguments = (piece, settings.output, settings.recipe, encode, separator, counters.advance, more)
+            results.append(process(*arguments))
             more()
     finally:
         progress.close()
@@ -133,7 +134,8 @@ def _start(settings: Settings, read: Any, stop: Any) -> None:
         process,
         output=settings.output,
         recipe=settings.recipe,
-        coder=_coder(settings),
+        encode=_encoder(settings),
+        separator=_separator(settings),
         advance=counters.advance,
         more=counters.more,
     )
@@ -151,14 +153,12 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _coder(settings: Settings) -> Coder:
-    if settings.recipe.documents == DOCUMENTS:
-        chat = Chat(settings.output)
-        return Coder(chat, chat.encode, b"", np.dtype(np.uint32).itemsize)
-    dtype = token_type(settings.vocabulary)
-    encode = encoder(Tokenizer.from_file(str(settings.output / FILE)), dtype)
-    separator = np.array([settings.end_of_text], dtype=dtype).tobytes()
-    return Coder(TextField(settings.recipe.text_field), encode, separator, len(separator))
+def _encoder(settings: Settings) -> Encode:
+    return encoder(Tokenizer.from_file(str(settings.output / FILE)), token_type(settings.vocabulary))
+
+
+def _separator(settings: Settings) -> bytes:
+    return np.array([settings.end_of_text], dtype=token_type(settings.vocabulary)).tobytes()
 
 
 class _Progress:

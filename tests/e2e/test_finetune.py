@@ -1,0 +1,175 @@
+"""Fine-tuning on the real node: a model and conversations of one's own go up, four keys change, an adapter comes back.
+
+The model is a tiny Llama with random weights, so what it answers at the end it has learnt here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.nodes import ROOT
+from chaos.pods import Pods
+from chaos.stack import Stack
+from local import paths
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+NAME = f"chat-{uuid.uuid4().hex[:8]}"
+PYTHON = str(ROOT / ".venv/bin/python")
+COLOURS = {"apples": "red", "leaves": "green", "the sky": "blue", "lemons": "yellow"}
+"""What the model has to learn by heart."""
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def question(thing: str) -> dict[str, str]:
+    return {"role": "user", "content": f"What colour has {thing}?"}
+
+
+def answer(thing: str) -> dict[str, str]:
+    return {"role": "assistant", "content": f"The colour of {thing} is {COLOURS[thing]}."}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the hub would give it, with another tokenizer than GPT-2's."""
+    import torch
+    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    built = ByteLevelBPETokenizer()
+    text = [message["content"] for thing in COLOURS for message in (question(thing), answer(thing))]
+    special = ["<|end|>", "<|user|>", "<|assistant|>"]
+    built.train_from_iterator(iter(text * 3), vocab_size=400, special_tokens=special, show_progress=False)
+    ends = {"bos_token": "<|end|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=built._tokenizer, **ends)
+    tokenizer.chat_template = TEMPLATE
+    torch.manual_seed(1)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    # Wider than usual: a frozen head of small random weights can tell no token from another.
+    net = LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, initializer_range=0.2, **shape, **heads)
+    )
+    folder = tmp_path_factory.mktemp("model") / NAME
+    net.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chats") / f"{NAME}.jsonl"
+    lines = [json.dumps({"messages": [question(thing), answer(thing)]}) for thing in COLOURS]
+    path.write_text("\n".join(lines * 25) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Up with a training of seconds on the sample, so that its volume is there."""
+    made = Stack("finetune", tmp_path_factory.mktemp("finetune"), node_environment)
+    made.write(
+        workers={"count": 1, "min": 1},
+        tensorboard={"enabled": False},
+        dataset={"name": f"{NAME}-sample"},
+        job={"name": f"{NAME}-sample"},
+        training={"model": {"preset": "tiny"}, "steps": 20, "evaluation": {"every": 20, "batches": 2}},
+    )
+    made.select()
+    made.up()
+    # As in the stack's own file.
+    del made.values["dataset"], made.values["job"]
+    yield made
+    made.remove()
+    for folder in paths.STORAGE.glob(f"**/{NAME}*"):
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink(missing_ok=True)
+
+
+def tool(stack: Stack, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return stack.run([PYTHON, "-m", "cli", command, "--stack", stack.name, *arguments], timeout=600)
+
+
+def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
+    stack: Stack, model: Path, chats: Path
+) -> None:
+    for source, more in ((model, ("--to", f"models/{NAME}")), (chats, ())):
+        sent = tool(stack, "upload", str(source), *more)
+        assert sent.returncode == 0, sent.stdout + sent.stderr
+    four: dict[str, Any] = {
+        "task": "finetune",
+        "model": {"name": f"/data/models/{NAME}"},
+        "adapter": {"kind": "lora"},
+    }
+    # Steps of a moment, made longer by a measurement after each.
+    short = {
+        "steps": 240,
+        "tokensPerStep": 1024,
+        "microBatch": 1,
+        "evaluation": {"every": 1, "batches": 16},
+        "checkpoint": {"everySteps": 20},
+        "metrics": {"every": 1},
+    }
+    stack.write(workers={"count": 2, "cpu": 0.5, "memoryGib": 2}, dataset={"input": [chats.name]})
+    stack.write(training=four | short)
+    stack.up()
+    with Pods(stack) as pods:
+        pods.world(2)
+        pods.until(lambda: pods.journal.step >= 30, 120, "step 30")
+        pods.delete(pods.running()[1], grace=0)
+        pods.world(2)
+        assert pods.training()["step"] < 240, "it was killed on the way"
+        followed = tool(stack, "follow")
+        assert followed.returncode == 0, followed.stdout + followed.stderr
+        assert pods.done()["step"] == 240
+        index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
+        assert index["documents"] == 25 * len(COLOURS)
+
+
+def test_the_adapter_comes_to_this_machine_and_answers_with_peft(stack: Stack, model: Path, tmp_path: Path) -> None:
+    fetched = tool(stack, "fetch", "--to", str(tmp_path / "run"))
+    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    adapter = tmp_path / "run" / "model"
+    assert str(adapter) in fetched.stdout
+    assert "peft" in fetched.stdout
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
+        path.name for path in adapter.iterdir()
+    }
+    assert not (adapter / "model.safetensors").exists(), "the frozen weights are where they were"
+    program = """
+import json, sys
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model, adapter, questions = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(adapter)
+net = AutoModelForCausalLM.from_pretrained(model)
+def answers():
+    said = []
+    for messages in json.loads(questions):
+        asked = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        words = tokenizer.apply_chat_template(messages, **asked)
+        tokens = net.generate(**words, max_new_tokens=24, do_sample=False)[0, words["input_ids"].shape[1]:]
+        said.append(tokenizer.decode(tokens, skip_special_tokens=True))
+    return said
+before = answers()
+net = PeftModel.from_pretrained(net, adapter)
+print(json.dumps([before, answers()]))
+"""
+    asked = json.dumps([[question(thing)] for thing in COLOURS])
+    command = [PYTHON, "-c", program, str(model), str(adapter), asked]
+    done = stack.run(command, timeout=300)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout.splitlines()[-1])
+    expected = [answer(thing)["content"] for thing in COLOURS]
+    assert after == expected
+    assert not {*before} & {*expected}, "what it says it has learnt"
