@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -124,6 +125,19 @@ class ServedDisk:
     """The NFS server's image where it is prebuilt; None: built by the stack."""
 
 
+def volume_spec(size_gib: int, access_mode: str, **source: Any) -> k8s.core.v1.PersistentVolumeSpecArgs:
+    """A volume on what exists already: a directory, an NFS export or a CSI volume."""
+    return k8s.core.v1.PersistentVolumeSpecArgs(
+        capacity={"storage": f"{size_gib}Gi"},
+        access_modes=[access_mode],
+        # No class: no provisioner touches it, and only a claim that names it binds.
+        storage_class_name="",
+        # Destroying the stack must not erase a model; who owns the storage decides that.
+        persistent_volume_reclaim_policy="Retain",
+        **source,
+    )
+
+
 def static_volume(
     size_gib: int,
     *,
@@ -136,21 +150,11 @@ def static_volume(
     root_owned: bool = False,
 ) -> SharedStorage:
     """Shared storage on a volume that exists already: a directory, an NFS export or a CSI volume."""
-    volume = k8s.core.v1.PersistentVolumeSpecArgs(
-        capacity={"storage": f"{size_gib}Gi"},
-        access_modes=["ReadWriteMany"],
-        # No class: no provisioner touches it, and only a claim that names it binds.
-        storage_class_name="",
-        # Destroying the stack must not erase a model; who owns the storage decides that.
-        persistent_volume_reclaim_policy="Retain",
-        host_path=host_path,
-        nfs=nfs,
-        csi=csi,
-        mount_options=mount_options,
-    )
+    mode = "ReadWriteMany"
+    volume = volume_spec(size_gib, mode, host_path=host_path, nfs=nfs, csi=csi, mount_options=mount_options)
     return SharedStorage(
         size_gib=size_gib,
-        access_mode="ReadWriteMany",
+        access_mode=mode,
         volume=volume,
         local_folder=local_folder,
         address=address,

@@ -13,7 +13,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import AUTOSCALER as NAME
 from infra.cluster import Autoscaler, Cluster
-from workloads.objects import RBAC, allow, bind_role, metadata, pod_template, select
+from workloads.objects import RBAC, allow, bind_role, make_deployment, metadata
 from workloads.pod import container_security, environment, pod_security, resources
 
 #: The one namespace in which pods may be critical for their node.
@@ -45,14 +45,8 @@ class ClusterAutoscaler(pulumi.ComponentResource):
             opts=opts,
         )
         granted = _grant_rights(opts)
-        k8s.apps.v1.Deployment(
-            NAME,
-            metadata=metadata(NAME, NAMESPACE, NAME),
-            spec=k8s.apps.v1.DeploymentSpecArgs(
-                replicas=1, selector=select(NAME), template=pod_template(NAME, _pod(settings))
-            ),
-            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted])),
-        )
+        after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted]))
+        make_deployment(NAME, NAME, metadata(NAME, NAMESPACE, NAME), _pod(settings), after)
         self.register_outputs({})
 
 

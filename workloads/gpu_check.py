@@ -19,10 +19,12 @@ from workloads.objects import (
     allow,
     await_annotations,
     bind_role,
+    make_policy,
     make_priority_class,
     make_service,
     metadata,
     pod_template,
+    ports,
     select,
 )
 from workloads.pod import (
@@ -55,48 +57,18 @@ class GpuCheck(pulumi.ComponentResource):
 
     def __init__(self, name: str, config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]):
         super().__init__("trainyard:workloads:GpuCheck", name, None, workspace.component())
-        opts, namespace = workspace.owned(self), workspace.namespace
-        workers, check, gbit = config.workers, config.check, workspace.cluster.workers.network_gbit
-        arguments = [
-            *("--nodes", str(workers.count)),
-            *("--processes", str(workers.processes)),
-            *("--megabytes", str(check.megabytes)),
-            *(("--network-gbit", f"{gbit:g}") if gbit else ()),
-            *("--storage", f"{DATA}/checks"),
-            *("--storage-megabytes", str(check.storage_megabytes)),
-        ]
-        # Another number of workers alone is no reason to interrupt a training for another measurement.
-        same = workers.model_dump(exclude={"count"})
-        what = [workspace.image.version, check.model_dump(exclude={"timeout_minutes"}), same, gbit]
-        identity = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
-        job_name = f"{NAME}-{identity}"
+        opts, namespace, workers = workspace.owned(self), workspace.namespace, config.workers
+        job_name = _job_name(config, workspace)
         account = self._account(namespace, job_name, opts)
-        core = k8s.core.v1
         service = make_service(name, NAME, metadata(NAME, namespace.name, NAME), None, opts)
-        self._policy(namespace, opts)
-        pool = workspace.cluster.workers
-        container = core.ContainerArgs(
-            name=NAME,
-            image=workspace.image.reference,
-            args=[
-                *("python", "-m", "trainer.gpu_check"),
-                *arguments,
-                *("--master", f"{job_name}-0.{NAME}:{PORT}"),
-                *("--config-map", job_name),
-            ],
-            env=[
-                *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
-                from_field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
-                from_field("NAMESPACE", "metadata.namespace"),
-                from_field("NODE_NAME", "spec.nodeName"),
-            ],
-            resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
-            security_context=container_security(),
-            volume_mounts=trainer_mounts(),
-            termination_message_policy="FallbackToLogsOnError",
+        # Among themselves, and to the API server, whose address no policy can name.
+        own = select(NAME)
+        make_policy(
+            NAME, namespace.name, own, opts, ingress=[(own, None)], egress=[(own, None), (None, ports(*API_PORTS))]
         )
+        pool = workspace.cluster.workers
         pod = trainer_pod(
-            container,
+            _container(job_name, config, workspace),
             workspace.volume,
             service_account_name=account.metadata.name,
             token=True,
@@ -110,7 +82,7 @@ class GpuCheck(pulumi.ComponentResource):
         self.job = batch.Job(
             # Another measurement is another resource: a replaced one would keep the size that is ignored below.
             job_name,
-            metadata=metadata(NAME, namespace.name, job_name, await_annotations(check.timeout_minutes)),
+            metadata=metadata(NAME, namespace.name, job_name, await_annotations(config.check.timeout_minutes)),
             spec=batch.JobSpecArgs(
                 completion_mode="Indexed",
                 completions=workers.count,
@@ -128,7 +100,7 @@ class GpuCheck(pulumi.ComponentResource):
             ),
         )
         # Read once the Job is done: the id is known then, and not before.
-        found = core.ConfigMap.get(
+        found = k8s.core.v1.ConfigMap.get(
             f"{name}-result",
             pulumi.Output.all(self.job.id, namespace.name).apply(lambda parts: f"{parts[1]}/{job_name}"),
             opts=pulumi.ResourceOptions(parent=self),
@@ -146,23 +118,41 @@ class GpuCheck(pulumi.ComponentResource):
         bind_role(NAME, described, rules, account, namespace.name, opts)
         return account
 
-    def _policy(self, namespace: Namespace, opts: pulumi.ResourceOptions) -> None:
-        """Among themselves, and to the API server, whose address no policy can name."""
-        net = k8s.networking.v1
-        own = select(NAME)
-        peers = [net.NetworkPolicyPeerArgs(pod_selector=own)]
-        api = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in API_PORTS]
-        net.NetworkPolicy(
-            NAME,
-            metadata=metadata("network-policy", namespace.name, NAME),
-            spec=net.NetworkPolicySpecArgs(
-                pod_selector=own,
-                policy_types=["Ingress", "Egress"],
-                ingress=[net.NetworkPolicyIngressRuleArgs(from_=peers)],
-                egress=[net.NetworkPolicyEgressRuleArgs(to=peers), net.NetworkPolicyEgressRuleArgs(ports=api)],
-            ),
-            opts=opts,
-        )
+
+def _job_name(config: StackConfig, workspace: Workspace) -> str:
+    """Another measurement has another name; another number of workers alone is no reason to interrupt a training."""
+    same, check = config.workers.model_dump(exclude={"count"}), config.check.model_dump(exclude={"timeout_minutes"})
+    what = [workspace.image.version, check, same, workspace.cluster.workers.network_gbit]
+    return f"{NAME}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
+
+
+def _container(job_name: str, config: StackConfig, workspace: Workspace) -> k8s.core.v1.ContainerArgs:
+    workers, check, pool = config.workers, config.check, workspace.cluster.workers
+    return k8s.core.v1.ContainerArgs(
+        name=NAME,
+        image=workspace.image.reference,
+        args=[
+            *("python", "-m", "trainer.gpu_check"),
+            *("--nodes", str(workers.count)),
+            *("--processes", str(workers.processes)),
+            *("--megabytes", str(check.megabytes)),
+            *(("--network-gbit", f"{pool.network_gbit:g}") if pool.network_gbit else ()),
+            *("--storage", f"{DATA}/checks"),
+            *("--storage-megabytes", str(check.storage_megabytes)),
+            *("--master", f"{job_name}-0.{NAME}:{PORT}"),
+            *("--config-map", job_name),
+        ],
+        env=[
+            *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
+            from_field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+            from_field("NAMESPACE", "metadata.namespace"),
+            from_field("NODE_NAME", "spec.nodeName"),
+        ],
+        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
+        security_context=container_security(),
+        volume_mounts=trainer_mounts(),
+        termination_message_policy="FallbackToLogsOnError",
+    )
 
 
 def check_nodes(config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]) -> GpuCheck | None:

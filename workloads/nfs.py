@@ -9,15 +9,16 @@ from __future__ import annotations
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume
+from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume, volume_spec
 from infra.image import ContainerImage
 from workloads.objects import (
     STORAGE_PRIORITY,
     labels,
+    make_claim,
+    make_deployment,
     make_priority_class,
     make_service,
     metadata,
-    pod_template,
     select,
 )
 from workloads.pod import STAYS, TRAINER_ID, environment, resources
@@ -72,23 +73,11 @@ class NfsServer(pulumi.ComponentResource):
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=select(NAME)),
             opts=opts,
         )
-        server = k8s.apps.v1.Deployment(
-            name,
-            metadata=described,
-            spec=k8s.apps.v1.DeploymentSpecArgs(
-                replicas=1,
-                # The disk is attached to one node at a time.
-                strategy=k8s.apps.v1.DeploymentStrategyArgs(type="Recreate"),
-                selector=select(NAME),
-                template=pod_template(
-                    NAME,
-                    _pod(image.reference, claim.metadata.name, settings.metadata.name, priority),
-                    # A disk that has grown is mounted anew, which makes its file system grow.
-                    {"trainyard/disk-gib": str(size_gib), **STAYS},
-                ),
-            ),
-            opts=opts,
-        )
+        pod = _pod(image.reference, claim.metadata.name, settings.metadata.name, priority)
+        # A disk that has grown is mounted anew, which makes its file system grow.
+        noted = {"trainyard/disk-gib": str(size_gib), **STAYS}
+        # Recreate: the disk is attached to one node at a time.
+        server = make_deployment(name, NAME, described, pod, opts, noted, strategy="Recreate")
         after_server = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[server]))
         service = make_service(name, NAME, described, ("nfs", PORT), after_server)
         address = service.spec.cluster_ip.apply(str)
@@ -110,30 +99,15 @@ def _disk_claim(
     opts: pulumi.ResourceOptions,
 ) -> k8s.core.v1.PersistentVolumeClaim:
     """The disk as a volume of the cluster: made here, never by a provisioner, so that Pulumi owns what is billed."""
+    opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True))
+    mode = "ReadWriteOnce"
+    described = metadata("storage", name=f"{namespace}-disk")
     volume = k8s.core.v1.PersistentVolume(
-        name,
-        metadata=metadata("storage", name=f"{namespace}-disk"),
-        spec=k8s.core.v1.PersistentVolumeSpecArgs(
-            capacity={"storage": f"{size_gib}Gi"},
-            access_modes=["ReadWriteOnce"],
-            storage_class_name="",
-            persistent_volume_reclaim_policy="Retain",
-            csi=disk.source,
-        ),
-        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
+        name, metadata=described, spec=volume_spec(size_gib, mode, csi=disk.source), opts=opts
     )
-    return k8s.core.v1.PersistentVolumeClaim(
-        name,
-        metadata=metadata("storage", space.metadata.name, "disk", {"pulumi.com/skipAwait": "true"}),
-        spec=k8s.core.v1.PersistentVolumeClaimSpecArgs(
-            access_modes=["ReadWriteOnce"],
-            storage_class_name="",
-            volume_name=volume.metadata.name,
-            # A claim cannot grow with a volume that no class made: it asks for the least, and gets the volume.
-            resources=k8s.core.v1.VolumeResourceRequirementsArgs(requests={"storage": "1Gi"}),
-        ),
-        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
-    )
+    claimed = metadata("storage", space.metadata.name, "disk", {"pulumi.com/skipAwait": "true"})
+    # A claim cannot grow with a volume that no class made: it asks for the least, and gets the volume.
+    return make_claim(name, claimed, mode, 1, opts, volume)
 
 
 def configuration(clients: tuple[str, ...], port: int = PORT) -> str:

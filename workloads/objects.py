@@ -73,6 +73,82 @@ def make_priority_class(
     return made.metadata.name.apply(str)
 
 
+def make_deployment(
+    name: str,
+    what: str,
+    described: k8s.meta.v1.ObjectMetaArgs,
+    pod: k8s.core.v1.PodSpecArgs,
+    opts: pulumi.ResourceOptions,
+    annotations: Mapping[str, str] | None = None,
+    strategy: str | None = None,
+) -> k8s.apps.v1.Deployment:
+    """One pod of the component `what`, kept; `annotations` are the pod's."""
+    apps = k8s.apps.v1
+    spec = apps.DeploymentSpecArgs(
+        replicas=1,
+        strategy=apps.DeploymentStrategyArgs(type=strategy) if strategy else None,
+        selector=select(what),
+        template=pod_template(what, pod, annotations),
+    )
+    return apps.Deployment(name, metadata=described, spec=spec, opts=opts)
+
+
+def make_claim(
+    name: str,
+    described: k8s.meta.v1.ObjectMetaArgs,
+    access_mode: str,
+    size_gib: int,
+    opts: pulumi.ResourceOptions,
+    volume: k8s.core.v1.PersistentVolume | None,
+    class_name: str | None = None,
+) -> k8s.core.v1.PersistentVolumeClaim:
+    """A claim to a `volume` that is there, or to a new one of a class (None: the cluster's default class)."""
+    core = k8s.core.v1
+    spec = core.PersistentVolumeClaimSpecArgs(
+        access_modes=[access_mode],
+        # "" asks for a volume without a class: ours.
+        storage_class_name="" if volume else class_name,
+        volume_name=volume.metadata.name if volume else None,
+        resources=core.VolumeResourceRequirementsArgs(requests={"storage": f"{size_gib}Gi"}),
+    )
+    return core.PersistentVolumeClaim(name, metadata=described, spec=spec, opts=opts)
+
+
+#: (the pods that may connect, or None for anybody; the ports, or None for all)
+Peers = tuple["k8s.meta.v1.LabelSelectorArgs | None", "list[k8s.networking.v1.NetworkPolicyPortArgs] | None"]
+
+
+def ports(*numbers: int, protocols: Sequence[str] = ("TCP",)) -> list[k8s.networking.v1.NetworkPolicyPortArgs]:
+    port = k8s.networking.v1.NetworkPolicyPortArgs
+    return [port(port=number, protocol=protocol) for number in numbers for protocol in protocols]
+
+
+def make_policy(
+    name: str,
+    namespace: pulumi.Input[str],
+    pods: k8s.meta.v1.LabelSelectorArgs,
+    opts: pulumi.ResourceOptions,
+    *,
+    ingress: Sequence[Peers] | None = None,
+    egress: Sequence[Peers] | None = None,
+) -> k8s.networking.v1.NetworkPolicy:
+    """Deny the pods every connection of a direction but those listed; None leaves the direction to other policies."""
+    net = k8s.networking.v1
+
+    def peers(selector: k8s.meta.v1.LabelSelectorArgs | None) -> list[net.NetworkPolicyPeerArgs] | None:
+        return [net.NetworkPolicyPeerArgs(pod_selector=selector)] if selector else None
+
+    inward = [net.NetworkPolicyIngressRuleArgs(from_=peers(who), ports=where) for who, where in ingress or ()]
+    outward = [net.NetworkPolicyEgressRuleArgs(to=peers(who), ports=where) for who, where in egress or ()]
+    spec = net.NetworkPolicySpecArgs(
+        pod_selector=pods,
+        policy_types=[name for name, rules in (("Ingress", ingress), ("Egress", egress)) if rules is not None],
+        ingress=inward or None,
+        egress=outward or None,
+    )
+    return net.NetworkPolicy(name, metadata=metadata("network-policy", namespace, name), spec=spec, opts=opts)
+
+
 def make_service(
     name: str,
     what: str,

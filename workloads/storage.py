@@ -11,7 +11,7 @@ from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
-from workloads.objects import component, labels, metadata, pod_template
+from workloads.objects import component, labels, make_claim, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     TRAINER_ID,
@@ -72,23 +72,13 @@ def claim_volume(
 ) -> k8s.core.v1.PersistentVolumeClaim:
     """The claim that the pods mount."""
     storage = cluster.storage
-    return k8s.core.v1.PersistentVolumeClaim(
-        CLAIM,
-        # A class that binds at the first pod (WaitForFirstConsumer) leaves the claim pending until then.
-        metadata=metadata("storage", namespace.name, CLAIM, {"pulumi.com/skipAwait": "true"}),
-        spec=k8s.core.v1.PersistentVolumeClaimSpecArgs(
-            access_modes=[storage.access_mode],
-            # "" asks for a volume without a class: ours. None asks for the cluster's default class.
-            storage_class_name="" if bound_to else storage.class_name,
-            volume_name=bound_to.metadata.name if bound_to else None,
-            resources=k8s.core.v1.VolumeResourceRequirementsArgs(
-                requests={"storage": f"{storage.claimed_gib or storage.size_gib}Gi"}
-            ),
-        ),
-        opts=pulumi.ResourceOptions(
-            provider=cluster.provider, deleted_with=namespace.lifetime, delete_before_replace=True
-        ),
+    opts = pulumi.ResourceOptions(
+        provider=cluster.provider, deleted_with=namespace.lifetime, delete_before_replace=True
     )
+    # A class that binds at the first pod (WaitForFirstConsumer) leaves the claim pending until then.
+    described = metadata("storage", namespace.name, CLAIM, {"pulumi.com/skipAwait": "true"})
+    size_gib = storage.claimed_gib or storage.size_gib
+    return make_claim(CLAIM, described, storage.access_mode, size_gib, opts, bound_to, storage.class_name)
 
 
 class VolumeOwner(pulumi.ComponentResource):

@@ -6,7 +6,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from workloads.layout import DATA, TENSORBOARD_PORT
-from workloads.objects import make_service, metadata, pod_template, select
+from workloads.objects import make_deployment, make_service, metadata
 from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
 from workloads.workspace import Workspace
 
@@ -24,14 +24,7 @@ class TensorBoard(pulumi.ComponentResource):
         # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
         described = metadata(NAME, workspace.namespace.name, NAME, {"pulumi.com/skipAwait": "true"})
         opts = workspace.owned(self)
-        k8s.apps.v1.Deployment(
-            name,
-            metadata=described,
-            spec=k8s.apps.v1.DeploymentSpecArgs(
-                replicas=1, selector=select(NAME), template=pod_template(NAME, _pod(workspace))
-            ),
-            opts=opts,
-        )
+        make_deployment(name, NAME, described, _pod(workspace), opts)
         make_service(name, NAME, described, ("http", PORT), opts)
         self.register_outputs({})
 

@@ -5,6 +5,7 @@ Restricted Pod Security, and no traffic but what the training needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -14,7 +15,7 @@ from infra.cluster import Cluster
 from infra.config import TrainingConfig
 from infra.image import ContainerImage
 from trainer.contract import ETCD_PORT, STORE_PORT
-from workloads.objects import labels, metadata, select
+from workloads.objects import Peers, labels, make_policy, ports, select
 from workloads.pod import SharedVolume
 
 #: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
@@ -51,13 +52,9 @@ class Namespace(pulumi.ComponentResource):
         )
         self.name = self.resource.metadata.name.apply(str)
         self.lifetime = cluster.resource or self.resource
-        for policy_name, spec in _policies(training).items():
-            k8s.networking.v1.NetworkPolicy(
-                policy_name,
-                metadata=metadata("network-policy", self.name, policy_name),
-                spec=spec,
-                opts=pulumi.ResourceOptions(parent=self, deleted_with=self.lifetime),
-            )
+        opts = pulumi.ResourceOptions(parent=self, deleted_with=self.lifetime)
+        for policy_name, (pods, ingress, egress) in _policies(training).items():
+            make_policy(policy_name, self.name, pods, opts, ingress=ingress, egress=egress)
         self.register_outputs({"name": self.name})
 
 
@@ -85,56 +82,34 @@ class Workspace:
         return pulumi.ResourceOptions(parent=by, deleted_with=self.namespace.lifetime)
 
 
-def _policies(training: TrainingConfig) -> dict[str, k8s.networking.v1.NetworkPolicySpecArgs]:
+def _policies(
+    training: TrainingConfig,
+) -> dict[str, tuple[k8s.meta.v1.LabelSelectorArgs, Sequence[Peers] | None, Sequence[Peers] | None]]:
     """Deny all, then allow: DNS for all; trainers among themselves, to etcd and as far as their figures go; the dataset
-    Job out to the web.
+    Job out to the web. Name -> (of which pods, who may connect to them, to whom they may connect).
 
     They hold where the network plug-in enforces them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico,
     Cilium, the local node with `up --policies`). Storage is mounted by the node, and port-forward enters through the
     kubelet: neither needs a rule.
     """
-    net = k8s.networking.v1
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
-    dns = [net.NetworkPolicyPortArgs(port=53, protocol=protocol) for protocol in ("UDP", "TCP")]
     # One of the two is there.
-    client = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in (ETCD_PORT, STORE_PORT)]
-    web = [net.NetworkPolicyPortArgs(port=port, protocol="TCP") for port in (80, 443)]
-    to_etcd = net.NetworkPolicyEgressRuleArgs(to=[net.NetworkPolicyPeerArgs(pod_selector=etcd)], ports=client)
+    client = ports(ETCD_PORT, STORE_PORT)
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
-    peers = [net.NetworkPolicyPeerArgs(pod_selector=trainer)]
-    egress, ingress = [net.NetworkPolicyEgressRuleArgs(to=peers), to_etcd], [_from(peers)]
+    ingress: list[Peers] = [(trainer, None)]
+    egress: list[Peers] = [(trainer, None), (etcd, client)]
     if training.metrics.wandb_project:
         # Denied, wandb waits a minute at each start of a worker and is left out. No policy can name its server.
-        egress.append(net.NetworkPolicyEgressRuleArgs(ports=[net.NetworkPolicyPortArgs(port=443, protocol="TCP")]))
+        egress.append((None, ports(443)))
     if scraped := training.metrics.prometheus_port:
         # Whoever scrapes runs in a namespace of its own, or on the node.
-        ingress.append(_from(None, [net.NetworkPolicyPortArgs(port=scraped, protocol="TCP")]))
+        ingress.append((None, ports(scraped)))
     return {
-        "default-deny": net.NetworkPolicySpecArgs(pod_selector=everyone, policy_types=["Ingress", "Egress"]),
-        "allow-dns": net.NetworkPolicySpecArgs(
-            pod_selector=everyone, policy_types=["Egress"], egress=[net.NetworkPolicyEgressRuleArgs(ports=dns)]
-        ),
-        "trainers": net.NetworkPolicySpecArgs(
-            pod_selector=trainer,
-            policy_types=["Ingress", "Egress"],
-            ingress=ingress,
-            egress=egress,
-        ),
+        "default-deny": (everyone, [], []),
+        "allow-dns": (everyone, None, [(None, ports(53, protocols=("UDP", "TCP")))]),
+        "trainers": (trainer, ingress, egress),
         # Whoever writes there can end the training, though not run code in it (trainer/elastic/rendezvous_state.py).
-        "rendezvous": net.NetworkPolicySpecArgs(
-            pod_selector=etcd,
-            policy_types=["Ingress"],
-            ingress=[_from(peers, client)],
-        ),
-        "dataset": net.NetworkPolicySpecArgs(
-            pod_selector=dataset, policy_types=["Egress"], egress=[net.NetworkPolicyEgressRuleArgs(ports=web)]
-        ),
+        "rendezvous": (etcd, [(trainer, client)], None),
+        "dataset": (dataset, None, [(None, ports(80, 443))]),
     }
-
-
-def _from(
-    peers: list[k8s.networking.v1.NetworkPolicyPeerArgs] | None,
-    ports: list[k8s.networking.v1.NetworkPolicyPortArgs] | None = None,
-) -> k8s.networking.v1.NetworkPolicyIngressRuleArgs:
-    return k8s.networking.v1.NetworkPolicyIngressRuleArgs(from_=peers, ports=ports)
