@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.report import HEADER, Matrix, busy, merge_page, page_line
+from chaos.report import HEADER, Matrix, busy, cells, merge_page, page_line
 from chaos.rows import ROWS
 
 
@@ -41,12 +41,12 @@ def main() -> int:
                 others = busy()
                 result = matrix.play(row)
                 results.append(result)
-                console.print(row.name, *result.cells[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
+                console.print(row.name, *cells(result)[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
                 if not options.no_write:  # after each row: the whole takes half an hour
                     merge_page([page_line(result, others)])
     table = Table(*HEADER)
     for result in results:
-        table.add_row(*result.cells, style="red" if result.problem or result.slow else None)
+        table.add_row(*cells(result), style="red" if result.problem or result.slow else None)
     console.print(table)
     return 1 if any(result.problem or result.slow for result in results) else 0
 

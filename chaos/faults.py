@@ -8,8 +8,9 @@ import signal
 import subprocess
 import time
 
-from chaos.lab import Expected, Lab
+from chaos.lab import Lab
 from chaos.nodes import Pod
+from chaos.row import expect
 
 REPLACE_SECONDS = 10
 """The Job controller makes a new pod this long after one is gone, the first time."""
@@ -266,11 +267,6 @@ def replaced(lab: Lab, pod: Pod) -> Pod:
     lab.ended([pod], 30)
     time.sleep(REPLACE_SECONDS)
     return lab.pod(3)
-
-
-def expect(met: bool, otherwise: str) -> None:
-    if not met:
-        raise Expected(otherwise)
 
 
 def checkpoints(lab: Lab) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from chaos.journal import Journal
 from chaos.network import Network
 from chaos.nodes import ROOT, Pod
+from chaos.row import Expected, until
 from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
 
 MACHINES = 6
@@ -41,10 +42,6 @@ SETTINGS: dict[str, Any] = {
 product's defaults."""
 NODES = "1:1000"
 """As the stack's Job has it: more members than there will ever be (workloads/elastic.py)."""
-
-
-class Expected(AssertionError):
-    """What a row expected and did not see."""
 
 
 class Lab:
@@ -154,17 +151,15 @@ class Lab:
         self.faults.append(time.time())
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise Expected(f"{what}: not within {seconds:.0f} s")
+        def told() -> None:
             dead = [pod for pod in self.pods if pod.code == EXIT_FATAL]
             if dead and "42" not in what:
                 raise Expected(f"{what}: {dead[0].name} ended with 42: {dead[0].last_words.get('message')}")
             if all(pod.code is not None for pod in self.pods) and not condition():
                 last = self.pods[0].log.strip().splitlines()[-1:]
                 raise Expected(f"{what}: every pod has ended, {[pod.code for pod in self.pods]}: {' '.join(last)}")
-            time.sleep(0.1)
+
+        until(condition, seconds, what, told)
 
     def step(self, step: int, seconds: float = 180, job: str = "job") -> None:
         self.until(lambda: self.journal(job).step >= step, seconds, f"step {step}")

@@ -9,15 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.faults import expect
-from chaos.lab import Expected
 from chaos.nodes import ROOT
 from chaos.pods import End, Pods
-from chaos.report import SAME_LOSS
+from chaos.row import Expected, Result, Row, expect, judge
 from chaos.stack import Stack
 from trainer.contract import EXIT_TERMINATED
 
@@ -46,29 +43,6 @@ STACK: dict[str, Any] = {
         "metrics": {"every": 1, "tensorboard": False},
     },
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    fault: str
-    play: Callable[[Pods, Stack], list[End]]
-    """Returns how the pods that it ended did so."""
-    seconds: float
-    """Without an optimizer step, at most, on a machine that does nothing else."""
-    steps_lost: int = 0
-    """How many steps may be made again."""
-
-
-@dataclass(frozen=True)
-class Result:
-    row: Row
-    problem: str
-    """Empty when all was as expected."""
-    steps_lost: int
-    seconds: float
-    """The longest pause between two steps after the fault."""
-    codes: tuple[int | None, ...]
 
 
 def scale_out(pods: Pods, stack: Stack) -> list[End]:
@@ -119,12 +93,12 @@ def etcd_absent(pods: Pods, _: Stack) -> list[End]:
 
 
 ROWS = (
-    Row("scale-out", f"scaled from 1 to {WORKERS} by pulumi up", scale_out, 30),
-    Row("deleted", "pod deleted with grace", deleted, 20),
-    Row("deleted-at-once", "pod deleted with grace 0", deleted_at_once, 30, PERIOD + 2),
-    Row("evicted", "pod evicted: a notice", evicted, 20),
-    Row("etcd-absent", f"etcd's pod killed, {ABSENCE} s without etcd", etcd_absent, 30),
-    Row("scale-in", f"scaled from {WORKERS} to 1 by pulumi up", scale_in, 20),
+    Row("scale-out", f"scaled from 1 to {WORKERS} by pulumi up", scale_out),
+    Row("deleted", "pod deleted with grace", deleted, seconds=20),
+    Row("deleted-at-once", "pod deleted with grace 0", deleted_at_once, steps_lost=PERIOD + 2),
+    Row("evicted", "pod evicted: a notice", evicted, seconds=20),
+    Row("etcd-absent", f"etcd's pod killed, {ABSENCE} s without etcd", etcd_absent),
+    Row("scale-in", f"scaled from {WORKERS} to 1 by pulumi up", scale_in, seconds=20),
 )
 
 
@@ -152,7 +126,7 @@ def play(row: Row, pods: Pods, stack: Stack) -> Result:
     """Break the training, see it recover, and judge how."""
     # Steps since the last checkpoint, for a fault to lose.
     pods.more_steps(4)
-    lost, begin = pods.journal.lost, time.time()
+    before, begin = pods.journal.lost, time.time()
     problem, ends = "", list[End]()
     try:
         ends = row.play(pods, stack)
@@ -161,10 +135,8 @@ def play(row: Row, pods: Pods, stack: Stack) -> Result:
         expect(not job["status"].get("failedIndexes"), f"an index was given up: {job['status']}")
     except Expected as error:
         problem = str(error)
-    lost = pods.journal.lost - lost
-    if not problem and lost > row.steps_lost:
-        problem = f"{lost} steps lost, {row.steps_lost} allowed"
-    return Result(row, problem, lost, pods.journal.longest_pause(begin), tuple(end.code for end in ends))
+    lost, codes = pods.journal.lost - before, tuple(end.code for end in ends)
+    return Result(row, problem or judge(row, lost), lost, pods.journal.longest_pause(begin), codes)
 
 
 def losses(run: Path) -> dict[int, float]:
@@ -201,6 +173,3 @@ def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     expect(done.returncode == 0, f"the undisturbed run ended with {done.returncode}: {done.stderr[-500:]}")
-
-
-__all__ = ["ROWS", "SAME_LOSS", "STACK", "Result", "Row", "difference", "play"]

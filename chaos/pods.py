@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from chaos.journal import Journal
-from chaos.lab import Expected
+from chaos.row import Expected, until
 from chaos.stack import Stack
 from cli.cluster import INDEX, as_json, connect
 
@@ -112,11 +112,7 @@ class Pods:
     # What is waited for.
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Expected(f"{what}: not within {seconds:.0f} s; {self.training()}")
-            time.sleep(0.2)
+        until(condition, seconds, what, self.training, pause=0.2)
 
     def world(self, workers: int, seconds: float = 180) -> None:
         """Wait until a round of that many workers has made a step after now."""

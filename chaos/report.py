@@ -6,61 +6,31 @@ import math
 import os
 import platform
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chaos.lab import Expected, Lab, find_etcd, make_dataset
+from chaos.lab import Lab, find_etcd, make_dataset
 from chaos.nodes import ROOT
-from chaos.rows import ROWS, Row
+from chaos.row import Expected, Result, Row, judge, number
+from chaos.rows import ROWS
 
 PAGE = ROOT / "bench" / "results" / "chaos.md"
 CALM_SECONDS = 2.0
 
-SAME_LOSS = 5e-3
-"""fp32 sums over one, two or three workers drift apart this far; a lost or doubled step shows as more."""
 HEADER = (
     "fault",
     "ended as expected",
     "steps lost",
     "s without a step",
-    "new rounds",
     "exit codes",
+    "new rounds",
     "loss - undisturbed",
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    row: Row
-    problem: str
-    """Empty when all was as expected."""
-    steps_lost: int = 0
-    seconds: float = math.nan
-    rounds: int = 0
-    codes: tuple[int, ...] = ()
-    difference: float = math.nan
-
-    @property
-    def slow(self) -> bool:
-        """Whether it took longer than it may on a machine that does nothing else: told, but no test fails of it."""
-        return self.seconds > self.row.seconds
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        def number(value: float, pattern: str) -> str:
-            return "-" if math.isnan(value) or math.isinf(value) else format(value, pattern)
-
-        return (
-            self.row.fault,
-            self.problem or (f"yes, but slower than {self.row.seconds:.0f} s" if self.slow else "yes"),
-            str(self.steps_lost),
-            number(self.seconds, ".1f"),
-            str(self.rounds),
-            " ".join(map(str, self.codes)),
-            number(self.difference, "+.5f"),
-        )
+def cells(result: Result) -> tuple[str, ...]:
+    return (*result.cells, str(result.rounds), number(result.difference, "+.5f"))
 
 
 class Matrix:
@@ -86,16 +56,9 @@ class Matrix:
             stalls = [journal.longest_pause(fault) for fault in lab.faults]
             seconds = max(stalls, default=math.nan) if math.isfinite(row.seconds) else math.nan
             rounds = max([pod.round for pod in lab.pods], default=0)
-            difference = math.nan
-            if not problem and row.done:
-                difference = done["validation_loss"] - undisturbed
-                if abs(difference) > SAME_LOSS:
-                    problem = f"the loss is {difference:+.4f} off"
-            if not problem and not set(codes) <= set(row.codes):
-                problem = f"exit codes {codes}, expected {row.codes}"
-            if not problem and journal.lost > row.steps_lost:
-                problem = f"{journal.lost} steps lost, {row.steps_lost} allowed"
-            return Result(row, problem, journal.lost, seconds, max(0, rounds - 1), tuple(codes), difference)
+            difference = done["validation_loss"] - undisturbed if row.done and not problem else math.nan
+            problem = problem or judge(row, journal.lost, codes, difference)
+            return Result(row, problem, journal.lost, seconds, tuple(codes), max(0, rounds - 1), difference)
 
     def _reference(self, steps: int) -> float:
         if steps not in self._undisturbed:
@@ -123,7 +86,7 @@ def page_line(result: Result, others: float) -> str:
     """One row of the table."""
     processors = len(os.sched_getaffinity(0))
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {processors} processor{'s' * (processors > 1)}, {others:.0%} busy"
-    return f"| {' | '.join((*result.cells, when))} |"
+    return f"| {' | '.join((*cells(result), when))} |"
 
 
 def merge_page(lines: list[str], path: Path = PAGE) -> None:

@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from chaos import faults
 from chaos.faults import PERIOD
-from chaos.lab import Lab
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    fault: str
-    play: Callable[[Lab], list[int]]
-    """Breaks something at lab.fault(), and returns the exit codes of the pods that were there at the end."""
-    codes: tuple[int, ...] = (0,)
-    """What those codes may be."""
-    steps_lost: int = 0
-    """How many steps may be made again."""
-    seconds: float = 30
-    """Without an optimizer step after the fault, at most; inf where nothing is to recover."""
-    done: bool = True
-    """Whether the training ends, with the loss of an undisturbed one."""
-
+from chaos.row import Row
 
 ROWS = (
     Row("worker-killed", "worker SIGKILL", faults.worker_killed, steps_lost=PERIOD + 2),

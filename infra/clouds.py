@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic.fields import FieldInfo
 
@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 
 
+Until = Callable[[Callable[[], Any], float, str], Any]
+"""Waits for a condition, at most so many seconds; the text says for what."""
+
+
+class Proof(Protocol):
+    """What `trainyard prove` asks of a cloud."""
+
+    def delete_machine(self, provider_id: str) -> None:
+        """End a node's machine without notice."""
+
+    def interrupt(self, provider_id: str, until: Until) -> str:
+        """Have a machine taken back as a Spot machine is. Returns how."""
+        ...
+
+    def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
+        """Which lists were looked through, and what of the stack is in them."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
     """One kind of cluster."""
@@ -47,6 +66,8 @@ class Cloud:
     """Its section of a stack file, under the kind's name. None: the stack makes no cluster."""
     bill: Callable[[StackConfig, int], Estimate] | None = None
     """What a configuration costs with so many GiB of images. None: whoever runs the cluster pays for it."""
+    proof: Callable[[StackConfig], Proof] | None = None
+    """Breaks machines and lists leftovers, with the credentials of the environment. None: nobody may."""
     workers: Callable[[], Mapping[str, Machine]] = dict
     """Machine types that may train, by name."""
     rules: tuple[Rule, ...] = ()
@@ -88,6 +109,12 @@ def _gke_bill(config: StackConfig, images_gib: int) -> Estimate:
     return cost.estimate(config, images_gib)
 
 
+def _gke_proof(config: StackConfig) -> Proof:
+    from infra.gke.proof import Gcp
+
+    return Gcp()
+
+
 def _eks_cluster(config: StackConfig, stack: str) -> Cluster:
     from infra.eks.stack import eks_cluster
 
@@ -106,6 +133,12 @@ def _eks_bill(config: StackConfig, images_gib: int) -> Estimate:
     return cost.estimate(config, images_gib)
 
 
+def _eks_proof(config: StackConfig) -> Proof:
+    from infra.eks.proof import Aws
+
+    return Aws(config.section(EksConfig).region)
+
+
 #: By `cluster.kind`.
 CLOUDS = {
     "existing": Cloud(cluster=_existing_cluster, doctor=_existing_doctor, storage=("hostPath", "storageClass")),
@@ -118,6 +151,7 @@ CLOUDS = {
         cluster=_gke_cluster,
         bill=_gke_bill,
         doctor=_gke_doctor,
+        proof=_gke_proof,
     ),
     "eks": Cloud(
         folder=_FOLDER / "eks",
@@ -130,6 +164,7 @@ CLOUDS = {
         cluster=_eks_cluster,
         bill=_eks_bill,
         doctor=_eks_doctor,
+        proof=_eks_proof,
     ),
 }
 

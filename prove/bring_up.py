@@ -12,7 +12,7 @@ from typing import Any
 from kubernetes import client
 
 from bench.graph import creation
-from chaos.faults import expect
+from chaos.row import expect
 from cli.doctor import diagnose
 from infra.doctor.finding import summary
 from prove.engine import Cannot

@@ -7,12 +7,12 @@ import time
 from kubernetes import client
 
 from bench.graph import destruction
-from chaos.faults import expect
+from chaos.row import expect
 from cli.cluster import as_json, connect
 from cli.reach import volume_pod
 from infra.cost import estimate
 from prove.engine import Cannot
-from prove.faults import cloud_of, uncordon
+from prove.faults import proof_of, uncordon
 from prove.subject import Subject
 from prove.volume import OWN
 from review.recording import record
@@ -65,7 +65,7 @@ def leftovers(subject: Subject) -> str:
     subject.holding = False
     if subject.state.is_up:
         raise AssertionError("the stack was not destroyed")
-    cloud = cloud_of(subject.config)
+    cloud = proof_of(subject.config)
     if cloud is not None:
         looked, left = cloud.leftovers(subject.config, subject.stack.name)
     else:

@@ -13,14 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-if TYPE_CHECKING:
-    from prove.report import Screen
+from typing import Any, Literal, Protocol
 
 KEPT = "--keep: the stack stays"
-Until = Callable[[Callable[[], Any], float, str], Any]
-"""Waits for a condition, at most so many seconds; the text says for what."""
 Verdict = Literal["passed", "failed", "cannot", "not played"]
 
 
@@ -108,6 +103,14 @@ class Subject(Protocol):
     limit_usd: float
 
     def save(self) -> None: ...
+
+
+class Screen(Protocol):
+    """Who is told of each step."""
+
+    def begin(self, step: Step) -> None: ...
+
+    def end(self, step: Step, result: Result) -> None: ...
 
 
 def check_limit(state: State, limit_usd: float) -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chaos.faults import expect
+from chaos.row import expect
 from cli.state import State as Training
+from infra.clouds import Proof, cloud_of
 from infra.config import StackConfig
-from infra.eks.section import EksConfig
 from prove.engine import Cannot
 from prove.subject import Subject
 from workloads.nfs import NAME as NFS_SERVER
-
-if TYPE_CHECKING:
-    from prove.aws import Aws
-    from prove.gcp import Gcp
 
 PATIENCE = 1800
 """Seconds until a lost node's successor trains: machines with accelerators take up to 15 minutes to come."""
@@ -33,7 +29,7 @@ def pod_killed(subject: Subject) -> str:
 
 def node_lost(subject: Subject) -> str:
     """Without a cloud: nothing new may come to the node, and its workers are killed."""
-    cloud = cloud_of(subject.config)
+    cloud = proof_of(subject.config)
 
     def delete(pods: list[dict[str, Any]]) -> str:
         node = subject.node(pods[-1]["spec"]["nodeName"])
@@ -54,7 +50,7 @@ def node_lost(subject: Subject) -> str:
 
 def spot(subject: Subject) -> str:
     """The cloud is asked to take one machine back, as it does with Spot machines."""
-    cloud = cloud_of(subject.config)
+    cloud = proof_of(subject.config)
     if cloud is None:
         raise Cannot("no cloud takes machines of this cluster back")
     if subject.config.nodes is None or subject.config.nodes.consumption != "spot":
@@ -171,16 +167,7 @@ def _delete(subject: Subject, pod: dict[str, Any]) -> None:
     subject.core.delete_namespaced_pod(pod["metadata"]["name"], pod["metadata"]["namespace"], grace_period_seconds=0)
 
 
-def cloud_of(config: StackConfig) -> Aws | Gcp | None:
-    """None: the cluster was there before. Its SDK is imported for the stack that needs it."""
-    match config.cluster.kind:
-        case "gke":
-            from prove.gcp import Gcp
-
-            return Gcp()
-        case "eks":
-            from prove.aws import Aws
-
-            return Aws(config.section(EksConfig).region)
-        case "existing":
-            return None
+def proof_of(config: StackConfig) -> Proof | None:
+    """None: the cluster was there before."""
+    make = cloud_of(config).proof
+    return make(config) if make else None

@@ -20,8 +20,8 @@ from typing import Any
 
 from kubernetes import client
 
-from chaos.faults import expect
 from chaos.lab import Expected
+from chaos.row import expect, until
 from chaos.stack import Stack
 from cli.cluster import as_json, connect
 from cli.state import State as Training
@@ -167,12 +167,7 @@ class Subject:
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         """Wait for a condition; its value when it is met."""
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            expect(time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s")
-            self.tick()
-            time.sleep(1)
-        return value
+        return until(condition, seconds, what, self.tick, pause=1)
 
     # The cluster.
 

@@ -9,7 +9,7 @@ import socket
 import time
 from contextlib import ExitStack
 
-from chaos.faults import expect
+from chaos.row import expect
 from cli.reach import Pod, volume_pod
 from infra.stackfiles import ROOT
 from prove.engine import Cannot

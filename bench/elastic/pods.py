@@ -14,8 +14,9 @@ import uuid
 from pathlib import Path
 
 from bench import page
-from chaos.pod_rows import ROWS, SAME_LOSS, STACK, Result, difference, play
+from chaos.pod_rows import ROWS, STACK, difference, play
 from chaos.pods import Pods
+from chaos.row import SAME_LOSS, Result
 from chaos.stack import Stack
 
 HEADER = ("fault", "ended as expected", "steps lost", "s without a step", "exit codes")
@@ -34,7 +35,7 @@ def main() -> int:
                 pods.world(1)
                 for row in ROWS:
                     results.append(play(row, pods, stack))
-                    print(*cells(results[-1]), sep="  ", flush=True)
+                    print(*results[-1].cells, sep="  ", flush=True)
                 begin = time.monotonic()
                 gone = stack.pulumi("destroy", "--yes")
                 destroyed = time.monotonic() - begin
@@ -44,11 +45,6 @@ def main() -> int:
             stack.remove()
     page.write(page.results() / "chaos-pods.md", told(results, destroyed, apart))
     return 1 if apart > SAME_LOSS or any(result.problem for result in results) else 0
-
-
-def cells(result: Result) -> tuple[str, ...]:
-    codes = " ".join("-" if code is None else str(code) for code in result.codes)
-    return (result.row.fault, result.problem or "yes", str(result.steps_lost), f"{result.seconds:.1f}", codes)
 
 
 def told(results: list[Result], destroyed: float, apart: float) -> list[str]:
@@ -63,7 +59,7 @@ def told(results: list[Result], destroyed: float, apart: float) -> list[str]:
         "until all pods train again: detection, the new round and the import of torch in each pod at once; a pod "
         "that comes back costs a round of its own.",
         "",
-        *page.table(HEADER, map(cells, results)),
+        *page.table(HEADER, (result.cells for result in results)),
         "",
         f"`pulumi destroy` while it trained took {destroyed:.0f} s. The loss of every step was that of an "
         f"undisturbed training: {apart:.1e} apart at most.",

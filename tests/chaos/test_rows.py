@@ -11,7 +11,8 @@ import pytest
 from chaos.journal import Journal
 from chaos.network import answer
 from chaos.nodes import descendants
-from chaos.report import Matrix, Result, busy, merge_page, page_line
+from chaos.report import Matrix, busy, merge_page, page_line
+from chaos.row import Result
 from chaos.rows import ROWS
 
 #: What no other test breaks: a machine whose packets are all dropped.

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.pod_rows import ROWS, SAME_LOSS, STACK, Row, difference, play
+from chaos.pod_rows import ROWS, STACK, difference, play
 from chaos.pods import Pods
+from chaos.row import SAME_LOSS, Row
 from chaos.stack import Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]

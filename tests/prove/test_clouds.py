@@ -12,13 +12,13 @@ from botocore.awsrequest import AWSResponse
 
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon
+from infra.eks.proof import LEFTOVERS, Aws
 from infra.gke.doctor.google_client import Google
+from infra.gke.proof import Gcp
 from infra.gke.section import GkeConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from prove.aws import LEFTOVERS, Aws
 from prove.engine import State
-from prove.gcp import Gcp
 from prove.subject import overridden
 
 NODE = "gce://my-project/us-central1-a/gke-prove-1"

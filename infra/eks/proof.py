@@ -12,10 +12,10 @@ from typing import Any
 import jmespath
 import yaml
 
+from infra.clouds import Until
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.stackfiles import marks
-from prove.engine import Until
 
 #: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
 #: workshops/fis/fisspotinterruption.yaml; read 2026-11-22): the shortest notice is the two minutes of a real one.
@@ -104,7 +104,7 @@ class Aws:
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
         """By list, which is what holds: by tag, AWS names what was deleted for about an hour longer."""
         text = LEFTOVERS.read_text("utf-8").replace("NAME", config.name).replace("STACK", marks(stack)["stack"])
-        lists, found = yaml.safe_load(text), list[str]()
+        lists, found = yaml.safe_load(text)["lists"], list[str]()
         for each in lists:
             given = each.get("arguments", {})
             if "filters" in each:

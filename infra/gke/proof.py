@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from infra.clouds import Until
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
 from infra.gke.section import GkeConfig
 from infra.stackfiles import is_marked
-from prove.engine import Until
 
 #: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones
 #: (cloud.google.com/compute/docs/reference/rest/v1, 2026-11).
