@@ -1,18 +1,15 @@
-"""The traps of running a training on EKS, each by its name, on the recorded graph of the AWS stack.
+"""The traps of EKS alone, as test_traps.py has those of both clouds.
 
-The numbers are those of the project's list of what users of comparable systems hit; the sentence says what happens to
-whoever falls in. What is made earlier is destroyed later, so the order of creation is tested where that of destruction
+What is made earlier is destroyed later, so the order of creation is tested where that of destruction
 matters.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from infra.stackfiles import ROOT
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
@@ -57,12 +54,6 @@ def outlives(found: Recording, long: Recorded, short: Recorded) -> bool:
     return long.urn in earlier(found, short)
 
 
-def test_t1_destroy_deletes_no_object_one_by_one(stack: Recording) -> None:
-    """Or it waits for, and fails on, objects of a cluster that is going away anyway."""
-    for item in stack.all("kubernetes:"):
-        assert item.deleted_with == cluster(stack).urn, f"{item.kind} {item.name}"
-
-
 def test_t1_what_costs_or_blocks_is_never_deleted_with_something_else(stack: Recording) -> None:
     """Or it stays: EKS deletes no cluster that has node groups, and EFS no file system that has mount targets."""
     goes_along = {"Addon", "AccessEntry", "AccessPolicyAssociation", "PodIdentityAssociation"}
@@ -71,14 +62,6 @@ def test_t1_what_costs_or_blocks_is_never_deleted_with_something_else(stack: Rec
             assert item.deleted_with == cluster(stack).urn
         else:
             assert item.deleted_with == "", f"{item.kind} {item.name} would not be deleted by itself"
-
-
-def test_t2_objects_come_after_all_nodes_and_so_go_before_them(stack: Recording) -> None:
-    """Or a namespace stays in Terminating, because nothing runs its finalizers any more."""
-    nodes = {item.urn for item in groups(stack)}
-    assert len(nodes) == 4
-    for item in stack.all("kubernetes:"):
-        assert nodes <= earlier(stack, item), item.name
 
 
 def test_t3_the_network_plug_in_lives_longer_than_the_nodes(stack: Recording) -> None:
@@ -128,31 +111,6 @@ def test_t3_network_parts_have_time_to_go(stack: Recording) -> None:
         assert (item.timeouts["create"], item.timeouts["delete"]) == ("60m", "60m")
 
 
-def test_t4_nothing_in_the_cluster_makes_things_outside_of_it(stack: Recording) -> None:
-    """Or load balancers and disks that nobody declared stay, are billed, and hold the network."""
-    for item in stack.all("kubernetes:"):
-        assert item.kind not in ("Ingress", "Gateway")
-        if item.kind == "Service":
-            assert item.inputs["spec"].get("type", "ClusterIP") == "ClusterIP"
-        if item.kind == "PersistentVolumeClaim":
-            assert item.inputs["spec"]["storageClassName"] == ""
-        if item.kind == "StatefulSet":
-            assert "volumeClaimTemplates" not in item.inputs["spec"]
-
-
-def test_t5_deletion_protection_is_said_and_images_do_not_hold_their_repository(stack: Recording) -> None:
-    """Or the first destroy fails."""
-    assert cluster(stack).inputs["deletionProtection"] is False
-    assert not cluster(stack).protect
-    assert all(item.inputs["forceDelete"] is True for item in of(stack, "Repository"))
-
-
-def test_t5_protection_is_refused_in_the_preview_of_a_destroy() -> None:
-    protected = cluster(record(STACK, changed(STACK, cluster={"deletionProtection": True})))
-    assert protected.inputs["deletionProtection"] is True
-    assert protected.protect
-
-
 def test_t6_roles_keep_their_rights_until_what_uses_them_is_gone(stack: Recording) -> None:
     """Or a node group ends as DELETE_FAILED."""
     for grant in stack.all("aws:iam/rolePolicy"):
@@ -160,39 +118,6 @@ def test_t6_roles_keep_their_rights_until_what_uses_them_is_gone(stack: Recordin
             assert all(outlives(stack, grant, group) for group in groups(stack)), grant.name
         if grant.name.startswith("cluster-"):
             assert outlives(stack, grant, cluster(stack)), grant.name
-
-
-def test_t7_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording) -> None:
-    """Or a claim is stuck on pv-protection, or binds somebody else's volume."""
-    volume, claim = stack.one("PersistentVolume"), stack.one("PersistentVolumeClaim")
-    assert claim.inputs["spec"]["volumeName"] == volume.inputs["metadata"]["name"]
-    assert outlives(stack, volume, claim)
-    assert volume.inputs["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
-
-
-def test_t8_the_cluster_is_known_at_preview(stack: Recording) -> None:
-    """Or a preview in which the kubeconfig is unknown replaces every object."""
-    provider = next(item for item in stack.resources if item.type == "pulumi:providers:kubernetes")
-    assert provider.inputs["clusterIdentifier"] == "us-east-2/trainyard-aws-g4dn"
-
-
-def test_t9_no_token_is_in_the_kubeconfig(stack: Recording) -> None:
-    """Or it is in the state, and expired 15 minutes later."""
-    provider = next(item for item in stack.resources if item.type == "pulumi:providers:kubernetes")
-    config = json.loads(provider.inputs["kubeconfig"])
-    (user,), (where,) = config["users"], config["clusters"]
-    assert set(user["user"]) == {"exec"}
-    assert (user["user"]["exec"]["command"], user["user"]["exec"]["args"][:2]) == ("aws", ["eks", "get-token"])
-    assert where["cluster"]["certificate-authority-data"]
-
-
-def test_t10_no_default_provider_and_so_no_stray_object(stack: Recording) -> None:
-    """Or objects land in whatever cluster or account the environment points at."""
-    for item in stack.resources:
-        if item.custom and item.type.startswith(("aws:", "kubernetes:")):
-            assert item.provider, f"{item.kind} {item.name} has the default provider"
-    text = (ROOT / f"Pulumi.{STACK}.yaml").read_text()
-    assert "pulumi:disable-default-providers: [kubernetes, gcp, aws]" in text
 
 
 def test_t11_what_the_autoscaler_changes_is_no_difference(stack: Recording) -> None:
@@ -234,13 +159,6 @@ def test_t17_nodes_with_accelerators_have_the_image_with_the_driver(stack: Recor
     assert stack.one("DaemonSet").urn in earlier(stack, stack.one("Job", "training"))
 
 
-def test_t18_accelerators_are_asked_for_by_name_which_a_group_of_none_can_answer(stack: Recording) -> None:
-    """Or the autoscaler sees no reason to add a node to an empty group (DRA)."""
-    pod = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
-    assert "resourceClaims" not in pod
-    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-
-
 def test_t21_a_mount_target_in_every_zone_before_any_pod_and_until_after_the_nodes(stack: Recording) -> None:
     """Or a mount fails or hangs: no target in the zone, none yet, or none any more."""
     targets = of(stack, "MountTarget")
@@ -257,14 +175,6 @@ def test_t21_a_mount_target_in_every_zone_before_any_pod_and_until_after_the_nod
     for target in targets:
         for kind in ("Subnet", "SecurityGroup", "FileSystem"):
             assert [item for item in of(stack, kind) if outlives(stack, item, target)], kind
-
-
-def test_t22_a_training_is_neither_awaited_nor_forgotten(stack: Recording) -> None:
-    """Or `pulumi up` hangs until the end of the training, or a refresh trains again."""
-    job = stack.one("Job", "training")
-    assert job.inputs["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
-    assert "ttlSecondsAfterFinished" not in job.inputs["spec"]
-    assert job.inputs["spec"]["activeDeadlineSeconds"] > 0
 
 
 def test_logs_are_made_before_the_cluster_and_never_again_after_it(stack: Recording) -> None:
@@ -316,9 +226,3 @@ def test_a_file_system_that_exists_is_used_and_never_deleted() -> None:
     assert handle.startswith("fs-0123456789abcdef0::fsap-")
     for target in of(found, "MountTarget"):
         assert target.inputs["fileSystemId"] == "fs-0123456789abcdef0"
-
-
-def test_all_that_is_billed_can_be_found_by_its_tags(stack: Recording) -> None:
-    provider = next(item for item in stack.resources if item.type == "pulumi:providers:aws")
-    tags: dict[str, Any] = json.loads(provider.inputs["defaultTags"])["tags"]
-    assert tags == {"app": "trainyard", "stack": STACK}

@@ -26,18 +26,6 @@ def nodes(stack: str, **changes: Any) -> Recording:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_nothing_with_a_price_per_accelerator_exists_at_rest(name: str) -> None:
-    workers = pool(recorded(name)).inputs
-    assert workers["initialNodeCount"] == 0
-    assert workers["autoscaling"]["totalMinNodeCount"] == 0
-    assert workers["autoscaling"]["locationPolicy"] == "ANY"
-    assert not {"minNodeCount", "maxNodeCount"} & workers["autoscaling"].keys(), "limits are the pool's, not a zone's"
-    system = pool(recorded(name), "system").inputs
-    assert "guestAccelerators" not in system["nodeConfig"]
-    assert system["nodeConfig"].get("spot") in (None, False)
-
-
-@pytest.mark.parametrize("name", STACKS)
 def test_pods_go_where_they_belong(name: str) -> None:
     stack = recorded(name)
     taints = {(taint["key"], taint["value"]) for taint in node(stack)["taints"]}
@@ -234,7 +222,8 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
     assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]
 
 
-def test_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
+def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
+    """Or the two fight for the node."""
     managed = recorded("gcp-a100")
     assert not [item for item in managed.resources if item.kind == "DaemonSet"]
     ours = nodes("gcp-a100", gpuDriver="daemonset")
