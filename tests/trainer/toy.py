@@ -89,13 +89,13 @@ def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]
         for turn, (_, weight) in enumerate(feed.plan):
             engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
         outcome = engine.step(0.01, number + 1)
-        state = engine.state()
+        weights = [value.detach().flatten().clone() for value in engine.state().weights.values()]
         found.append(
             {
                 "norm": float(outcome.gradient_norm),
                 "skipped": float(outcome.skipped),
                 "scale": engine.loss_scale,
-                "weights": torch.cat([value.detach().flatten().clone() for value in state.weights.values()]),
+                "weights": torch.cat(weights) if weights else torch.empty(0),
             }
         )
     feed.close()

@@ -52,6 +52,8 @@ class Snapshot:
     """What else the next attempt needs, as JSON: the loss scaler's state, counters of the schedule, ..."""
     figures: dict[str, Any] = field(default_factory=dict)
     """What the run remembers beside that, such as initial_validation_loss."""
+    owned: bool = False
+    """Whether these tensors are in host memory already, and change no more."""
 
 
 @dataclass(frozen=True)

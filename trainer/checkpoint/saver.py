@@ -86,7 +86,7 @@ class Saver:
         """
         begin = self._clock()
         self._join()
-        copy = self._copied(snapshot)
+        copy = snapshot if snapshot.owned else self._copied(snapshot)
         self._since = self._clock()
         # No daemon: a process that ends on an error finishes the checkpoint that it has begun.
         self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")

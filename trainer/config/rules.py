@@ -60,6 +60,8 @@ def _engine(config: "Config") -> Iterator[tuple[str, str]]:
             yield "communication.sync", "diloco needs engine.name=ddp"
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
+        if config.compile == "true":
+            yield "compile", "true, but fsdp gathers each layer's weights between the layers, which no graph may span"
         if config.adapter.kind != "none":
             yield "engine.name", "fsdp trains whole models, not adapters; use ddp or deepspeed"
     if config.engine.deepspeed_config:

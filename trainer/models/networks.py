@@ -110,12 +110,15 @@ def shaped_as(folder: Path) -> "PreTrainedModel":
     return _fresh(_config("run.directory", str(folder), str(folder)))
 
 
-def module(net: Any, checkpointing: bool = False, packed: bool = False) -> LanguageModel | CausalModel:
-    """The fastest module for `net`. packed: several texts share a row, and positions tell them apart.
+def module(
+    net: Any, checkpointing: bool = False, packed: bool = False, divided: bool = False
+) -> LanguageModel | CausalModel:
+    """The fastest module for `net`. packed: several texts share a row, and positions tell them apart. divided: a
+    layer has its weights only while it is called, and LanguageModel reads them without.
 
     Raises UserError where the model cannot compute its layers again.
     """
-    if net.config.model_type == "gpt2" and not packed:
+    if net.config.model_type == "gpt2" and not packed and not divided:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:

@@ -51,6 +51,7 @@ class Exchange:
 
 class DdpEngine:
     equal_turns = False
+    divided = False
 
     def __init__(
         self, work: Work, config: Config, world: World, dtype: torch.dtype, divisor: float = 0.0, exchange: bool = True

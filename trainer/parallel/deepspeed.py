@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trainer import log
@@ -27,7 +26,7 @@ from trainer.parallel import optimizer
 from trainer.parallel.communication import Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
 from trainer.parallel.optimizer import Tensors
-from trainer.parallel.world import World
+from trainer.parallel.world import World, ensure_group
 from trainer.tasks.work import Work
 
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -51,6 +50,8 @@ class _Autocast(nn.Module):
 
 
 class DeepSpeedEngine:
+    divided = False
+
     def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
         self._net, self._world, self._divisor = work.net, world, work.items_per_step
         self.equal_turns = config.engine.zero_stage == 2  # exchanges in each backward pass, not in the last alone
@@ -290,14 +291,7 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Its shared-memory reduction for inference: not used in training, and it would need a compiler at each first start.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    if not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend,
-            store=dist.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
-            rank=0,
-            world_size=1,
-        )
+    ensure_group(world)
     from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 
     # For bf16 with fp32 sums it would take another optimizer in stage 1, which exchanges in fp32.

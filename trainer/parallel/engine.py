@@ -1,4 +1,5 @@
-"""The contract between the loop and who computes a step: DDP, DeepSpeed, or DDP with rare exchanges (DiLoCo).
+"""The contract between the loop and who computes a step: DDP, DeepSpeed, FSDP, or DDP with rare
+exchanges (DiLoCo).
 
 Every engine updates the same fp32 weights with the same rule, so a checkpoint of one is taken up by each other, at any
 number of workers. Products are in autocast's type; with DeepSpeed in bf16 the other workers' weights are, too.
@@ -31,11 +32,16 @@ class State:
     optimizer: Tensors
     small: dict[str, Any]
     """JSON: the loss scaler's state."""
+    owned: bool = False
+    """Whether these tensors are in host memory already, and change no more."""
 
 
 class Engine(Protocol):
     equal_turns: bool
     """Whether every worker has to make the same number of passes in a step, if need be some of weight 0."""
+
+    divided: bool
+    """Whether each worker has a part of the weights only: none can compute with work.net alone."""
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
         """Forward and backward of one micro-batch; its summed loss, detached, times `weight`.
@@ -53,7 +59,7 @@ class Engine(Protocol):
         ...
 
     def state(self) -> State:
-        """Collective; only the first worker's is used."""
+        """Collective; only the first worker's is used. Those of others may be empty."""
         ...
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:

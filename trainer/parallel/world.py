@@ -177,6 +177,14 @@ def join(timeout_seconds: int) -> World:
     )
 
 
+def ensure_group(world: World) -> None:
+    """Make a process group of this worker alone where there is none: DeepSpeed and FSDP insist on one."""
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+        store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
 def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -34,9 +34,9 @@ def build(config: Config) -> Work:
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
-    module = networks.module(net, config.model.checkpointing)
-    known = config.task == "language_model" and net.config.model_type == "gpt2"  # and no teacher beside it
-    size = memory.micro_batch(config, net.config if known else None)
+    module = networks.module(net, config.model.checkpointing, divided=config.engine.name == "fsdp")
+    known = config.task == "language_model"  # and no teacher beside it
+    size = memory.micro_batch(config, net.config.get_text_config() if known else None)
     evaluation = config.evaluation
 
     def save_model(weights: Weights, folder: Path) -> None:
@@ -136,14 +136,14 @@ class Validation:
                 raise Interrupted
             first = (turn * world.size + world.rank) * self._micro_batch
             chosen = self._windows[first : first + self._micro_batch]
-            if len(chosen) == 0:
-                continue
+            # With nothing left, a pass that does not count: where weights are divided, all have to gather them.
+            weight, chosen = (1, chosen) if len(chosen) else (0, self._windows[: self._micro_batch])
             inputs, targets = (
                 torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
             )
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                total += model(inputs, targets).double()
-            count += targets.numel()
+                total += model(inputs, targets).double() * weight
+            count += targets.numel() * weight
         model.train()
         loss_sum, tokens = world.sum(total, count).tolist()
         self._latest = loss_sum / tokens

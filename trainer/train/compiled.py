@@ -30,6 +30,8 @@ SIGNATURE_BYTES = 32
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
     """Whether compile means yes here, and the reason."""
+    if config.engine.name == "fsdp":
+        return False, "fsdp gathers each layer's weights between the layers, where no graph may reach"
     if config.compile != "auto":
         return config.compile == "true", "asked for"
     if device.type != "cuda":

@@ -78,7 +78,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         found = resume.find(run, world)
         if found is not None:
             world.together(lambda: resume.load_weights(found, work, config))
-        work.module.to(world.device)
+        if config.engine.name != "fsdp":  # which takes it to the device part by part
+            work.module.to(world.device)
         if compiling:
             work.module.compile()
         loop = Loop(work, config, run, world, precision.TYPES[name], reporter)
@@ -205,7 +206,12 @@ class Loop:
         norm = float(outcome.gradient_norm)
         activations: dict[str, float] = {}
         told = self.step // self.config.metrics.every
-        if self.work.activations is not None and self.world.first and told % ACTIVATIONS_EVERY == 0:
+        if (
+            self.work.activations is not None
+            and self.world.first
+            and not self.engine.divided
+            and told % ACTIVATIONS_EVERY == 0
+        ):
             with torch.no_grad():
                 activations = {name: float(value) for name, value in self.work.activations(batch).items()}
         figures = StepFigures(
@@ -244,10 +250,10 @@ class Loop:
             self.progress.settle()
             self.engine.synchronise()
             state = self.engine.state()
-            check_weights(state.weights, self.step)
+            check_weights(state.weights, self.step, self.world)
             if self.world.first:
                 small = {**state.small, **self.progress.state()}
-                self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures))
+                self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures, state.owned))
             if not self.config.checkpoint.asynchronous:
                 self.idle()
             self.watch.checkpoint += time.perf_counter() - began
@@ -275,7 +281,8 @@ class Loop:
 
     def conclude(self, path: Path) -> None:
         done = {"step": self.step, **self.figures, "checkpoint": str(path)}
-        done["sample"] = self.work.sample() if self.work.sample is not None else ""
+        # Whose weights are divided would need all workers at each token: `trainer.sample` writes one from the checkpoint.
+        done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
         write_json(self.folder / DONE, done | self.work.results())
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
 
@@ -334,6 +341,10 @@ def build_engine(work: Work, config: Config, world: World, dtype: torch.dtype) -
         from trainer.parallel.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(work, config, world, dtype)
+    if config.engine.name == "fsdp":
+        from trainer.parallel.fsdp import FsdpEngine
+
+        return FsdpEngine(work, config, world, dtype)
     if config.communication.sync == "diloco":
         from trainer.parallel.diloco import DilocoEngine
 

@@ -12,6 +12,7 @@ import torch
 from trainer import log
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
+from trainer.parallel.world import World
 
 
 class Progress:
@@ -93,11 +94,11 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
         )
 
 
-def check_weights(weights: dict[str, torch.Tensor], step: int) -> None:
-    """Raise TrainingError rather than save weights that are no numbers. Waits for the device."""
+def check_weights(weights: dict[str, torch.Tensor], step: int, world: World) -> None:
+    """Raise TrainingError on all workers rather than save weights that are no numbers. Waits for the device."""
     floating = [value for value in weights.values() if value.is_floating_point()]
-    norms = torch.stack([value.detach().float().norm() for value in floating])
-    if not bool(norms.isfinite().all()):
+    norms = [value.detach().float().norm() for value in floating]
+    if world.any(bool(norms) and not bool(torch.stack(norms).isfinite().all())):
         names = [name for name, value in weights.items() if not bool(value.isfinite().all())]
         raise TrainingError(
             f"the weights after step {step} are not finite ({', '.join(names[:3])}): training diverged; lower "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trainer import toy
 from trainer.config import schema as config
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
@@ -48,9 +49,9 @@ def test_an_unexpected_first_loss_is_told_and_an_expected_one_is_not(capsys: pyt
 
 def test_weights_that_are_no_numbers_are_never_saved() -> None:
     good = torch.ones(3)
-    check_weights({"a": good, "b": torch.ones(2, dtype=torch.int64)}, 5)
+    check_weights({"a": good, "b": torch.ones(2, dtype=torch.int64)}, 5, toy.place())
     with pytest.raises(TrainingError, match=r"after step 5 are not finite \(wte\)"):
-        check_weights({"a": good, "wte": torch.tensor([1.0, float("nan")])}, 5)
+        check_weights({"a": good, "wte": torch.tensor([1.0, float("nan")])}, 5, toy.place())
 
 
 def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:

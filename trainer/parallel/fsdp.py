@@ -1,0 +1,137 @@
+"""torch's fully_shard (FSDP2): weights, gradients and optimizer state divided among the workers, layer by layer.
+
+Each worker has a part of every tensor in fp32. A layer's weights are gathered in the type of the products before it
+computes and forgotten after, on the way forward and again on the way back; what is outside the layers (embeddings,
+last norm, head) stays together from the first product to the last gradient. Gathered in fp32 under autocast, as DDP has
+them, they would take twice the bytes and the memory, and the products would read them in the small type all the same.
+The residual stream stays fp32, as under autocast: the embeddings' output is made so.
+
+Gradients are reduced to their owners after each pass, not once a step: kept whole until the last one they would take 4
+bytes a parameter on each worker, more than all that the engine leaves there. Updates are those of DDP: the same sums,
+norm, clip and skipped steps. Checkpoints hold whole fp32 tensors by name.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from trainer.config.schema import Config
+from trainer.parallel import optimizer
+from trainer.parallel.communication import TYPES, ring_bytes, wire
+from trainer.parallel.engine import Outcome, State
+from trainer.parallel.optimizer import Tensors
+from trainer.parallel.world import World, ensure_group
+from trainer.tasks.work import Work
+
+
+class FsdpEngine:
+    equal_turns = True
+    """Every pass gathers each layer's weights from all workers."""
+    divided = True
+
+    def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
+        self._net, self._world, self._dtype = work.net, world, dtype
+        self._divisor, self._clip = work.items_per_step, config.optimizer.clip or float("inf")
+        ensure_group(world)
+        self._mesh = init_device_mesh(world.device.type, (world.size,))
+        reduced = TYPES[wire(config, world.device, dtype)] or torch.float32
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduced, cast_forward_inputs=False)
+        layers = _layers(work.net)
+        sizes = {name: value.numel() for name, value in work.net.named_parameters()}
+        inner = {id(value) for layer in layers for value in layer.parameters()}
+        within = sum(value.numel() for value in work.net.parameters() if id(value) in inner)
+        # Each goes to the device when it is divided: no worker's device ever holds the whole model.
+        for module in (*layers, work.module):
+            fully_shard(module, mesh=self._mesh, mp_policy=policy)
+            module.set_gradient_divide_factor(1.0)  # pyright: ignore[reportCallIssue]
+            module.set_force_sum_reduction_for_comms(True)  # pyright: ignore[reportCallIssue]
+        embeddings = getattr(work.net, "get_input_embeddings", lambda: None)()
+        if dtype != torch.float32 and embeddings is not None:
+            embeddings.register_forward_hook(lambda module, given, output: output.float())
+        self._module: Any = work.module
+        self._optimizers = optimizer.build(work.net, config.optimizer)
+        self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
+        # Gathered forward, layers again on the way back; reduced to the owners: each half of a ring's all-reduce.
+        everything = sum(sizes.values())
+        sent = (everything + within) * dtype.itemsize + everything * reduced.itemsize
+        self._pass_bytes, self._bytes = ring_bytes(sent, world.size) // 2, 0
+
+    def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
+        with torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            total = self._module(*batch) * weight
+        self._scaler.scale(total / self._divisor).backward()
+        self._bytes += self._pass_bytes
+        return total.detach()
+
+    def step(self, rate: float, number: int) -> Outcome:
+        for each in self._optimizers:
+            self._scaler.unscale_(each)
+        parameters = [value for value in self._net.parameters() if value.requires_grad]
+        norm = nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+        skipped = (~norm.isfinite()).float()
+        optimizer.set_learning_rate(self._optimizers, rate)
+        optimizer.update(self._optimizers, skipped)
+        self._scaler.update()
+        for each in self._optimizers:
+            each.zero_grad(set_to_none=True)
+        return Outcome(norm, skipped)
+
+    def synchronise(self) -> None:
+        """Nothing: each part has one owner."""
+
+    def state(self) -> State:
+        self._module.reshard()  # an evaluation leaves what is outside the layers whole
+        weights: dict[str, torch.Tensor] = {}
+        found: dict[int, torch.Tensor] = {}
+        for name, value in self._net.state_dict(keep_vars=True).items():
+            if id(value) not in found:  # else tied: saved as one tensor of two names
+                found[id(value)] = self._whole(value)
+            weights[name] = found[id(value)]
+        tensors = {
+            name: {key: self._whole(value) for key, value in state.items()}
+            for name, state in optimizer.state(self._optimizers, self._net).items()
+        }
+        small = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
+        return State(weights, tensors, small, owned=True) if self._world.first else State({}, {}, small)
+
+    def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
+        parts = {
+            name: {key: self._part(value) if value.ndim else value for key, value in tensors.items()}
+            for name, tensors in optimizer_state.items()
+        }
+        optimizer.load_state(self._optimizers, self._net, parts)
+        if self._scaler.is_enabled() and "scaler" in small:
+            self._scaler.load_state_dict(small["scaler"])
+
+    def take_communication(self) -> tuple[float, int]:
+        """Seconds are not known: the gathers wait in a queue of their own, beside the products."""
+        sent, self._bytes = self._bytes, 0
+        return 0.0, sent
+
+    @property
+    def loss_scale(self) -> float | None:
+        return self._scaler.get_scale() if self._scaler.is_enabled() else None
+
+    def _whole(self, value: torch.Tensor) -> torch.Tensor:
+        """Gathered from all workers, in host memory; empty on all but the first: one tensor at a time is whole there."""
+        value = value.detach()
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        if not self._world.first:
+            return torch.empty(0)
+        return whole.cpu() if whole.is_cuda else whole.clone()
+
+    def _part(self, whole: torch.Tensor) -> torch.Tensor:
+        """This worker's, of a tensor that all have read."""
+        return distribute_tensor(whole, self._mesh, [Shard(0)], src_data_rank=None)
+
+
+def _layers(net: nn.Module) -> list[nn.Module]:
+    """What transformers says is not to be split, the innermost first."""
+    names = set(getattr(net, "_no_split_modules", None) or ())
+    return [module for module in net.modules() if type(module).__name__ in names][::-1]
