@@ -4,7 +4,7 @@ Each worker has a part of every tensor in fp32. A layer's weights are gathered i
 computes and forgotten after, on the way forward and again on the way back; what is outside the layers (embeddings,
 last norm, head) stays together from the first product to the last gradient. Gathered in fp32 under autocast, as DDP has
 them, they would take twice the bytes and the memory, and the products would read them in the small type all the same.
-The residual stream stays fp32, as under autocast: the embeddings' output is made so.
+Vectors (norms, biases) stay fp32, and so does the residual stream, as under autocast: embeddings give it so.
 
 Gradients are reduced to their owners after each pass, not once a step: kept whole until the last one they would take 4
 bytes a parameter on each worker, more than all that the engine leaves there. Updates are those of DDP: the same sums,
@@ -39,7 +39,12 @@ class FsdpEngine:
         ensure_group(world)
         self._mesh = init_device_mesh(world.device.type, (world.size,))
         reduced = TYPES[wire(config, world.device, dtype)] or torch.float32
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduced, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            param_dtype=dtype,
+            reduce_dtype=reduced,
+            cast_forward_inputs=False,
+            param_dtype_override_fn=lambda value: value.dtype if value.ndim < 2 else None,
+        )
         layers = _layers(work.net)
         sizes = {name: value.numel() for name, value in work.net.named_parameters()}
         inner = {id(value) for layer in layers for value in layer.parameters()}
@@ -119,7 +124,7 @@ class FsdpEngine:
         return self._scaler.get_scale() if self._scaler.is_enabled() else None
 
     def _whole(self, value: torch.Tensor) -> torch.Tensor:
-        """Gathered from all workers, in host memory; empty on all but the first: one tensor at a time is whole there."""
+        """Gathered, in host memory; empty on all but the first worker. A device holds one whole tensor at a time."""
         value = value.detach()
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if not self._world.first:

@@ -68,3 +68,8 @@ def turns(per_step: int, world: World, equal: bool) -> list[tuple[int, float]]:
 def rounds(per_step: int, world: World) -> int:
     """The most micro-batches that a worker has in a step."""
     return -(-per_step // world.size)
+
+
+def draw_seed(seed: int, step: int, number: int) -> int:
+    """A seed of its own for each micro-batch of each step (63 bits)."""
+    return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63

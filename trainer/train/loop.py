@@ -33,7 +33,7 @@ from trainer.parallel.optimizer import learning_rate
 from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Work
 from trainer.train import compiled, failures, precision, resume
-from trainer.train.feed import Batch, Feed, rounds
+from trainer.train.feed import Batch, Feed, draw_seed, rounds
 from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, check_first_loss, check_weights
@@ -281,7 +281,7 @@ class Loop:
 
     def conclude(self, path: Path) -> None:
         done = {"step": self.step, **self.figures, "checkpoint": str(path)}
-        # Whose weights are divided would need all workers at each token: `trainer.sample` writes one from the checkpoint.
+        # With divided weights it would need all workers at each token: trainer.sample has it from the checkpoint.
         done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
         write_json(self.folder / DONE, done | self.work.results())
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
@@ -317,11 +317,6 @@ def agree_on_micro_batch(work: Work, world: World) -> None:
             f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
             f"give the smallest, micro_batch={min(sizes)}"
         )
-
-
-def draw_seed(seed: int, step: int, number: int) -> int:
-    """A seed of its own for each micro-batch of each step (63 bits)."""
-    return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
 
 
 def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:

@@ -1,0 +1,211 @@
+"""FSDP: DDP's steps at any number of workers, in parts; whole checkpoints that every engine takes up; skipped steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer import toy
+from tests.trainer.conftest import Launcher, Workers, losses
+
+WORDS, LENGTH = 96, 24
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": WORDS,
+    "hidden_size": 20,  # three workers have parts of unequal size
+    "intermediate_size": 28,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+GPT2 = {"model_type": "gpt2", "vocab_size": WORDS, "n_embd": 20, "n_layer": 2, "n_head": 2, "n_positions": LENGTH}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
+
+
+class Rows:
+    per_step = toy.PER_STEP
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        rows = np.random.default_rng([step, number]).integers(0, WORDS, (2, LENGTH + 1))
+        return rows[:, :-1].copy(), rows[:, 1:].copy()
+
+
+def work(shape: dict[str, Any], engine: str, checkpointing: bool = False) -> Any:
+    from dataclasses import replace
+
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from trainer.models import networks
+
+    config = AutoConfig.for_model(**shape)
+    networks._drop_nothing(config)
+    torch.manual_seed(3)
+    net = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    module = networks.module(net, checkpointing, divided=engine == "fsdp")
+    return replace(toy.work(), net=net, module=module, batches=Rows(), items_per_step=2 * LENGTH * toy.PER_STEP)
+
+
+def build(world: Any, made: Any, engine: str, dtype: torch.dtype, **changes: Any) -> Any:
+    from trainer.train.loop import build_engine
+
+    return build_engine(made, toy.configuration(engine__name=engine, **changes), world, dtype)
+
+
+def steps(world: Any, engine: Any, first: int, last: int) -> list[float]:
+    """Of each step the mean loss and the gradient's norm."""
+    from trainer.train.feed import turns
+
+    found = []
+    for number in range(first, last):
+        total, plan = torch.zeros(()), turns(toy.PER_STEP, world, engine.equal_turns)
+        for turn, (micro, weight) in enumerate(plan):
+            batch = tuple(torch.from_numpy(part) for part in Rows().get(number, micro))
+            total += engine.accumulate(batch, weight, last=turn == len(plan) - 1)
+        found.append(float(world.sum(total)[0]) / (2 * LENGTH * toy.PER_STEP))
+        found.append(float(engine.step(0.01, number + 1).gradient_norm))
+    return found
+
+
+def plain(state: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in state.weights.items()}
+
+
+def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
+    """Three steps of both models with DDP and FSDP; the last one taken over from FSDP by DDP, and the reverse."""
+    found: dict[str, Any] = {}
+    for name, shape in (("llama", LLAMA), ("gpt2", GPT2)):
+        for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            if kind == "bf16" and world.size != 2:
+                continue
+            for engine in ("ddp", "fsdp"):
+                made = work(shape, engine, checkpointing=kind == "fp32" and engine == "fsdp" and name == "llama")
+                built = build(world, made, engine, dtype)
+                curve, state = steps(world, built, 0, 2), built.state()
+                held = sum(value.to_local().numel() for value in made.net.parameters()) if engine == "fsdp" else 0
+                path = folder / f"{world.size}-{name}-{kind}-{engine}.pt"
+                if world.first:
+                    torch.save((plain(state), state.optimizer, state.small), path)
+                sent = built.take_communication()[1]
+                found[f"{name} {kind} {engine}"] = [*curve, *steps(world, built, 2, 3)], plain(built.state())
+                found[f"{name} {kind} {engine} held"], found[f"{name} {kind} {engine} sent"] = held, sent
+        for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")):
+            made = work(shape, after)
+            # What a single worker saved is taken up by several.
+            source = folder / f"{1 if before == 'fsdp' else world.size}-{name}-fp32-{before}.pt"
+            weights, optimizer, small = torch.load(source)
+            made.net.load_state_dict(weights)
+            built = build(world, made, after, torch.float32)
+            built.load(optimizer, small)
+            found[f"{name} {before} to {after}"] = steps(world, built, 2, 3)
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("fsdp")
+    return {world: toy.drive(world, by_all_engines, folder, folder=folder) for world in (1, 2, 3)}
+
+
+Runs = dict[int, list[dict[str, Any]]]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_steps_are_ddps(runs: Runs, name: str, world: int) -> None:
+    """Llama's layers are computed again on the way back; GPT-2's DDP is the fast path, and its head the embedding."""
+    reference, weights = runs[1][0][f"{name} fp32 ddp"]
+    for found in runs[world]:
+        assert found[f"{name} fp32 fsdp"][0] == pytest.approx(reference, rel=2e-5)
+    whole = runs[world][0][f"{name} fp32 fsdp"][1]
+    assert whole.keys() == weights.keys()
+    for key, value in weights.items():
+        assert whole[key].dtype == torch.float32
+        # Where a gradient is nearly 0, rounding decides its sign, and Adam takes a part of a step of 0.01.
+        assert float((whole[key] - value).abs().mean()) < 2e-5, key
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_in_bf16_they_stay_close_to_ddps(runs: Runs, name: str) -> None:
+    reference, weights = runs[2][0][f"{name} bf16 ddp"]
+    curve, whole = runs[2][0][f"{name} bf16 fsdp"]
+    assert curve == pytest.approx(reference, rel=0.02)
+    for key, value in whole.items():
+        assert not torch.equal(value, value.bfloat16().float()), f"{key} was rounded"
+    apart = torch.cat([(whole[key] - value).abs().flatten() for key, value in weights.items()])
+    assert 0 < float(apart.mean()) < 2e-3
+
+
+def test_each_worker_holds_its_part_and_bytes_are_counted(runs: Runs) -> None:
+    for world in (2, 3):
+        parts = [found["llama fp32 fsdp held"] for found in runs[world]]
+        assert sum(parts) == runs[1][0]["llama fp32 fsdp held"]
+        assert max(parts) < 1.2 * sum(parts) / world
+        assert runs[world][1]["llama fp32 fsdp"][1] == {}, "whole tensors are for the first worker alone"
+    assert runs[1][0]["llama fp32 fsdp sent"] == 0
+    assert (
+        0 < runs[2][0]["llama bf16 fsdp sent"] < runs[2][0]["llama fp32 fsdp sent"] < runs[3][0]["llama fp32 fsdp sent"]
+    )
+
+
+@pytest.mark.parametrize("change", ["ddp to fsdp", "fsdp to ddp"])
+def test_what_one_engine_saved_another_takes_up_at_another_size(runs: Runs, change: str) -> None:
+    for world in (1, 2, 3):
+        for name in ("llama", "gpt2"):
+            straight = runs[1][0][f"{name} fp32 ddp"][0][4:]
+            assert runs[world][0][f"{name} {change}"] == pytest.approx(straight, rel=2e-5), world
+
+
+def overflowing(world: Any) -> list[dict[str, Any]]:
+    from trainer.train.loop import build_engine
+
+    built = build_engine(toy.work(), toy.configuration(engine__name="fsdp"), world, torch.float16)
+    return toy.steps(built, world, 0, 4)
+
+
+def test_an_overflow_is_skipped_by_all_and_changes_nothing(tmp_path: Path) -> None:
+    """fp16 on two workers; the third step overflows."""
+    first, second = toy.drive(2, overflowing, folder=tmp_path)
+    for found in (first, second):
+        assert [step["skipped"] for step in found] == [0, 0, 1, 0]
+        assert [step["scale"] for step in found] == [65536, 65536, 32768, 32768]
+    assert torch.equal(first[2]["weights"], first[1]["weights"]), "not even by decay"
+    assert not torch.equal(first[3]["weights"], first[2]["weights"])
+
+
+def test_a_run_of_the_launcher_is_taken_up_by_deepspeed(
+    start_launcher: Callable[..., Launcher],
+    start_workers: Callable[[int, list[str]], Workers],
+    settings: Callable[..., list[str]],
+    tmp_path: Path,
+) -> None:
+    """Llama from its config.json on two nodes; then one worker under DeepSpeed goes on with the same curve."""
+    shape = tmp_path / "llama.json"
+    shape.write_text(json.dumps(LLAMA | {"vocab_size": 500}))
+    # Five windows to validate on micro-batches of four: in the second turn the second worker has none.
+    few: dict[str, Any] = {"model__config": shape, "micro_batch": 4, "evaluation__batches": 1, "checkpoint__keep": 1}
+    few |= {"evaluation__sample_tokens": 0, "optimizer__schedule_steps": 6}
+    straight = start_workers(1, settings(tmp_path / "straight", steps=4, **few))
+    options = ["--nnodes", "2:2", "--nproc-per-node", "1"]
+    arguments = settings(tmp_path / "run", steps=3, engine__name="fsdp", **few, metrics__attention_statistics="true")
+    nodes = [start_launcher(arguments, options) for _ in range(2)]
+    assert [node.wait(90) for node in nodes] == [0, 0], nodes[0].output
+    (tmp_path / "run" / "DONE").unlink()
+    again = start_workers(1, settings(tmp_path / "run", steps=4, engine__name="deepspeed", **few))
+    assert straight.wait() == [0], straight.output
+    assert again.wait() == [0], again.output
+    assert "event=resume" in again.output
+    curve = losses(tmp_path / "run")
+    assert list(curve) == [1, 2, 3, 4]
+    assert list(curve.values()) == pytest.approx(list(losses(tmp_path / "straight").values()), rel=2e-5)
