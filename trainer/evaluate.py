@@ -1,4 +1,7 @@
-"""The loss of a model on held-out text: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR`."""
+"""The loss of a model on held-out text: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR`.
+
+With `--tasks hellaswag,...` what benchmarks say of it instead (harness.py), kept in the run's folder for its report.
+"""
 
 import argparse
 import contextlib
@@ -17,13 +20,17 @@ from trainer import tasks
 from trainer.config import schema
 from trainer.data.batches import open_dataset
 from trainer.errors import EXIT_USAGE, UserError
+from trainer.export import evaluations
 from trainer.models import memory, sources
-from trainer.parallel.world import join
+from trainer.parallel.world import join, leave_group, require_device
 from trainer.tasks.pretrain import Validation
 from trainer.train.precision import TYPES, choose, hardware
 
 if TYPE_CHECKING:
     from trainer.tasks import work
+
+SLOWEST_SECONDS = 3600
+"""Workers that share a benchmark's texts wait for the slowest one."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--sequence-length", type=int, help="tokens in a window, with --model; default: all positions")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    group = parser.add_argument_group("benchmarks", "of lm-evaluation-harness, instead of the loss")
+    group.add_argument("--tasks", metavar="NAME,...", help="such as hellaswag,lambada_openai")
+    group.add_argument("--include", type=Path, metavar="DIR", help="a folder of further tasks: YAML without Python")
+    group.add_argument("--limit", type=int, metavar="N", help="only the first N examples of each task")
+    group.add_argument("--shots", type=int, metavar="N", help="examples before each question; default: the task's")
     options = parser.parse_args(arguments)
     try:
+        if options.tasks is not None:
+            return _judge(options)
         if options.batches is not None and options.batches < 0:
             raise UserError(f"--batches {options.batches}: give 0 or more")
         with contextlib.redirect_stdout(sys.stderr):  # what a task tells of its data is no part of the result
@@ -75,6 +89,52 @@ def main(arguments: list[str] | None = None) -> int:
             if value is not None:
                 text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
                 print(f"{names.get(name, name):14} {text}")
+    return 0
+
+
+def _judge(options: argparse.Namespace) -> int:
+    """Run the tasks, keep their results with the run, print them. Raises UserError."""
+    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
+    if not names:
+        raise UserError("--tasks: empty; give names such as hellaswag,lambada_openai")
+    if options.data is not None or options.batches is not None:
+        raise UserError("--tasks: benchmarks have data of their own; leave out --data and --batches")
+    for name in ("limit", "shots", "sequence_length"):
+        if getattr(options, name) is not None and getattr(options, name) < (name != "shots"):
+            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a positive number")
+    source = sources.from_options(options)
+    require_device(begun=False)
+    world = join(timeout_seconds=SLOWEST_SECONDS)
+    asked = options.precision or "fp32"
+    if source.checkpoint is not None and options.precision is None:
+        asked = str(schema.stored((source.checkpoint / "config.yaml").read_text("utf-8")).get("precision", "fp32"))
+    precision = choose(asked, hardware(world.device))[0]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            from trainer import harness  # takes seconds
+
+            found = harness.judge(
+                source,
+                names,
+                world,
+                (precision, TYPES[precision]),
+                include=options.include,
+                limit=options.limit,
+                shots=options.shots,
+                length=options.sequence_length,
+            )
+    finally:
+        leave_group()
+    if not world.first:
+        return 0
+    if source.run is not None and source.step is not None:
+        try:
+            path = evaluations.record(source.run, source.step, found)
+        except OSError as error:
+            raise UserError(f"{source.run}: the results cannot be written there ({error.strerror})") from None
+        print(f"wrote {path}", file=sys.stderr)
+    shown = {"model": source.model, "step": source.step, "tasks": found}
+    print(json.dumps(shown) if options.json else evaluations.text(evaluations.rows(found, source.step)))
     return 0
 
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.data.batches import INDEX, VERSION, open_dataset
+from trainer.data import conversations
+from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
 from trainer.data.sources import SAMPLE, Source, find
-from trainer.data.tokenizer import FILE, end_of_text, load_tokenizer
+from trainer.data.tokenizer import COMPANIONS, FILE, copy_companions, end_of_text, find_folder, load_tokenizer
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
@@ -47,8 +48,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--text-field", default="text", help="where a record of JSONL, Parquet or a dataset has its text"
     )
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--documents", default="file", choices=DOCUMENTS, help="what one document is in a text file (default: the file)"
+    )
+    kind.add_argument(
+        "--conversations",
+        action="store_true",
+        help="records are conversations (messages, or prompt and completion), of which the answers are learned",
+    )
+    parser.add_argument(
+        "--chat-template", type=Path, metavar="FILE", help="a Jinja text, instead of the tokenizer's chat template"
     )
     parser.add_argument("--validation-fraction", type=float, default=0.05, help="part of the text that is held out")
     parser.add_argument("--seed", type=int, default=0, help="chooses the documents that are held out")
@@ -62,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.tokenizer,
             options.validation_fraction,
             options.shard_tokens,
-            documents=options.documents,
+            documents=conversations.DOCUMENTS if options.conversations else options.documents,
+            chat_template=options.chat_template,
             text_field=options.text_field,
             seed=options.seed,
             workers=options.workers,
@@ -93,6 +104,7 @@ def prepare(
     text_field: str = "text",
     seed: int = 0,
     workers: int = 0,
+    chat_template: Path | None = None,
 ) -> None:
     """Write the dataset, go on with one that was begun, or find that it is there already."""
     if not 0 < fraction < 1:
@@ -102,28 +114,38 @@ def prepare(
     if workers < 0:
         raise UserError(f"--workers {workers}: give a positive number, or 0 for as many as there are CPUs")
     sources = find(inputs)
-    tokenizer = load_tokenizer(tokenizer_spec)
+    tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
+    end = end_of_text(tokenizer, folder)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     # Too few files to hold some out whole: passages are held out instead.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
         documents, text_field, fraction, seed, shard_tokens, by_document=not texts or len(sources) >= 2 / fraction
     )
-    identity = _identity(recipe, sources, tokenizer_spec, tokenizer, vocabulary)
+    identity = _identity(recipe, sources, tokenizer_spec, _digest(tokenizer, folder), vocabulary)
+    beside: dict[str, str] = {}
+    if documents == conversations.DOCUMENTS:
+        beside = _conversation_files(sources, tokenizer_spec, tokenizer, chat_template)
+        identity["chat_sha256"] = hashlib.sha256(json.dumps(beside).encode()).hexdigest()
+    elif chat_template is not None:
+        raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     if _complete(output, identity):
         event("prepared", state="found", directory=output)
         return
     _begin(output, identity)
     # Not by its own save(), which knows one kind of exception for all that may go wrong.
     write_atomic(output / FILE, tokenizer.to_str(pretty=True))
+    copy_companions(folder, output)
+    for name, text in beside.items():
+        write_atomic(output / name, text)
     pieces = plan(sources)
     parts = run(
         pieces,
-        Settings(output, recipe, vocabulary, end_of_text(tokenizer)),
+        Settings(output, recipe, vocabulary, end),
         workers or available_cpus(),
         total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
     )
-    index = _index(parts, recipe, identity, vocabulary, end_of_text(tokenizer))
+    index = _index(parts, recipe, identity, vocabulary, end)
     fsync(output)
     write_json(output / INDEX, index)
     _sweep(output, index)
@@ -138,15 +160,43 @@ def prepare(
     )
 
 
+def _conversation_files(
+    sources: list[Source], spec: str, tokenizer: Tokenizer, chat_template: Path | None
+) -> dict[str, str]:
+    """What stands beside tokenizer.json, by name: its description, and the chat template that renders."""
+    for source in sources:
+        if source.kind == "text":
+            raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
+    config, template = conversations.described(spec, tokenizer)
+    if chat_template is not None:
+        try:
+            template = chat_template.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--chat-template {chat_template}: cannot be read ({error})") from None
+    if not template:
+        template = conversations.plain_template(tokenizer, config)
+        event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=conversations.TEMPLATE)
+    return {conversations.CONFIG: json.dumps(config, indent=1) + "\n", conversations.TEMPLATE: template}
+
+
+def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
+    """Of all that belongs to the tokenizer: with its end of text another text comes out."""
+    digest = hashlib.sha256(tokenizer.to_str().encode())
+    for name in COMPANIONS:
+        if folder is not None and (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
 def _identity(
-    recipe: Recipe, sources: list[Source], spec: str, tokenizer: Tokenizer, vocabulary: int
+    recipe: Recipe, sources: list[Source], spec: str, tokenizer_sha256: str, vocabulary: int
 ) -> dict[str, Any]:
     """Everything that the bytes of the dataset follow from, as index.json keeps it."""
     listed = [{"name": Path(source.name).name or source.name, "identity": source.identity} for source in sources]
     return {
         **dataclasses.asdict(recipe),
         "tokenizer": spec,
-        "tokenizer_sha256": hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
+        "tokenizer_sha256": tokenizer_sha256,
         "vocabulary": vocabulary,
         "piece_bytes": PIECE_BYTES,
         "source_count": len(sources),
@@ -161,7 +211,7 @@ def _complete(output: Path, identity: dict[str, Any]) -> bool:
     if index is None or index.get("recipe") != identity:
         return False
     try:
-        open_dataset(str(output))
+        open_dataset(str(output), conversations=identity["documents"] == conversations.DOCUMENTS)
     except UserError as error:
         print(f"event=prepare_again reason={error!s:.200}", file=sys.stderr)
         return False
@@ -196,11 +246,11 @@ def _index(
                 f"{recipe.fraction}; give more (about {enough}) or choose another fraction"
             )
     return {
-        "version": VERSION,
+        "version": CONVERSATIONS if recipe.documents == conversations.DOCUMENTS else VERSION,
         "recipe": identity,
         "vocabulary": vocabulary,
         "end_of_text": end_of_text,
-        "dtype": np.dtype(token_type(vocabulary)).name,
+        "dtype": np.dtype(np.uint32 if recipe.documents == conversations.DOCUMENTS else token_type(vocabulary)).name,
         "documents": documents,
         "text_bytes": sum(piece[-1]["text_bytes"] for piece in parts if piece),
         "splits": splits,

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.config import schema
 from trainer.errors import EXIT_USAGE, UserError
-from trainer.export import plots
+from trainer.export import evaluations, plots
 from trainer.export.plots import Run, colour, shortened
 
 HIDDEN = {"run.directory", "metrics.wandb_project", "metrics.prometheus_port"}
@@ -77,6 +77,7 @@ def page(runs: list[Run], pictures: dict[str, bytes]) -> str:
         f'<p class="note">{escape(_note(runs))}</p>',
         f'<div class="card">{_figures(runs)}</div>',
         f'<h2>Curves</h2><div class="grid">{images}</div>',
+        _evaluations(runs),
         _settings(runs),
         _samples(runs),
     ]
@@ -167,6 +168,21 @@ def _duration(seconds: float) -> str:
 def _image(name: str, content: bytes) -> str:
     data = base64.b64encode(content).decode()
     return f'<div class="card"><img alt="{name.replace("_", " ")}" src="data:image/png;base64,{data}"></div>'
+
+
+def _evaluations(runs: list[Run]) -> str:
+    """What benchmarks said of each run's checkpoints."""
+    rows = [(run.name, *row) for run in runs for row in run.evaluations]
+    if not rows:
+        return ""
+    names = ("run", *evaluations.HEADER)
+    right = ["" if name in ("run", *evaluations.TEXTS) else " class=number" for name in names]
+    lines = [
+        "".join(f"<{tag}{place}>{escape(cell)}</{tag}>" for cell, place in zip(row, right, strict=True))
+        for tag, row in [("th", names), *(("td", row) for row in rows)]
+    ]
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<h2>Benchmarks</h2><div class="card"><table>{table}</table></div>'
 
 
 def _settings(runs: list[Run]) -> str:

@@ -76,7 +76,8 @@ def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory:
     """What makes the data of a task out of its inputs, after `python -m`."""
     if training.task == "question_answering":
         return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
-    return ["trainer.prepare", *prepare_arguments(training, dataset, directory)]
+    conversations = ["--conversations"] if training.task == "finetune" else []
+    return ["trainer.prepare", *prepare_arguments(training, dataset, directory), *conversations]
 
 
 def _inputs(config: DatasetConfig) -> list[str]:

@@ -10,6 +10,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from trainer.errors import UserError
 from trainer.files import read_json, sha256
 
 INDEX = "index.json"
-VERSION = 2
-READ_VERSIONS = (1, 2)
-"""Version 1 had no dtype: two bytes a token always."""
+VERSION, CONVERSATIONS = 2, 3
+READ_VERSIONS = (1, 2, 3)
+"""Version 1 had no dtype: two bytes a token always. Version 3 holds conversations (conversations.py, packing.py)."""
 VERIFIED_BYTES = 1 << 30
 """Datasets up to this size are read and checked at each start: about a second."""
 
@@ -27,9 +28,17 @@ VERIFIED_BYTES = 1 << 30
 class Tokens:
     """The shards of one split as one array that is never loaded whole."""
 
-    def __init__(self, paths: list[Path], dtype: str = "uint16", vocabulary: int = 1 << 32) -> None:
-        self._paths, self.vocabulary = paths, vocabulary
-        self._shards = [np.memmap(path, dtype=dtype, mode="r") for path in paths]
+    def __init__(
+        self,
+        paths: list[Path],
+        dtype: str = "uint16",
+        vocabulary: int = 1 << 32,
+        sizes: list[int] | None = None,
+    ) -> None:
+        """sizes: tokens in each shard, where something else stands behind them."""
+        self.paths, self.vocabulary = paths, vocabulary
+        wanted: list[Any] = list(sizes) if sizes is not None else [None] * len(paths)
+        self._shards = [np.memmap(path, dtype, "r", shape=size) for path, size in zip(paths, wanted, strict=True)]
         self._starts = np.cumsum([0] + [len(shard) for shard in self._shards])
 
     def __len__(self) -> int:
@@ -61,7 +70,7 @@ class Tokens:
     def place(self, position: int) -> str:
         """The shard of a token, for messages."""
         shard = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return f"{self._paths[shard] if self._paths else 'the data'}, token {position - int(self._starts[shard])}"
+        return f"{self.paths[shard] if self.paths else 'the data'}, token {position - int(self._starts[shard])}"
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,13 @@ class Dataset:
     end_of_text: int
 
 
-def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
-    """Open a prepared dataset.
+def stored_bytes(shard: dict[str, Any], width: int) -> int:
+    """How large the file of a shard is: its tokens, and the table of its conversations (shards.py)."""
+    return width * shard["tokens"] + 8 * shard.get("conversations", 0)
+
+
+def open_dataset(directory: str, verify: bool | str = False, conversations: bool = False) -> Dataset:
+    """Open a prepared dataset: of text, or of conversations.
 
     verify (always or True): read every shard and compare its checksum; "auto" does so up to VERIFIED_BYTES. Raises
     UserError when the dataset is missing, incomplete or damaged.
@@ -88,7 +102,11 @@ def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
         raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
     if not isinstance(index, dict) or index.get("version") not in READ_VERSIONS:
         have = index.get("version") if isinstance(index, dict) else None
-        raise UserError(f"data.directory: {path} has format {have}, this trainer reads up to {VERSION}; {again}")
+        raise UserError(f"data.directory: {path} has format {have}, this trainer reads up to {CONVERSATIONS}; {again}")
+    if conversations and index["version"] != CONVERSATIONS:
+        raise UserError(f"data.directory: {path} holds text; for task=finetune prepare the data with --conversations")
+    if not conversations and index["version"] == CONVERSATIONS:
+        raise UserError(f"data.directory: {path} holds conversations; set task=finetune, or prepare text")
     dtype = index.get("dtype", "uint16")
     width = np.dtype(dtype).itemsize
     splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
@@ -96,8 +114,8 @@ def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
     for shard in shards:
         file = path / shard["file"]
         size = file.stat().st_size if file.exists() else -1
-        if size != width * shard["tokens"]:
-            have = "is missing" if size < 0 else f"has {size} bytes, not {width * shard['tokens']}"
+        if size != stored_bytes(shard, width):
+            have = "is missing" if size < 0 else f"has {size} bytes, not {stored_bytes(shard, width)}"
             raise UserError(f"data.directory: {file} {have}; {again}")
     total = width * sum(shard["tokens"] for shard in shards)
     if verify in (True, "always") or (verify == "auto" and total <= VERIFIED_BYTES):
@@ -110,7 +128,13 @@ def open_dataset(directory: str, verify: bool | str = False) -> Dataset:
                     )
     vocabulary = index["vocabulary"]
     train, validation = (
-        Tokens([path / shard["file"] for shard in splits[name]], dtype, vocabulary) for name in ("train", "validation")
+        Tokens(
+            [path / shard["file"] for shard in splits[name]],
+            dtype,
+            vocabulary,
+            [shard["tokens"] for shard in splits[name]],
+        )
+        for name in ("train", "validation")
     )
     return Dataset(path, train, validation, vocabulary, index["end_of_text"])
 

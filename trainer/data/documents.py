@@ -1,7 +1,8 @@
 """Documents out of sources: the pieces of work that processes share, and the units of text in each.
 
 What is one document: a row of Parquet, a record of JSON lines, a row of a dataset; of a text file as `--documents`
-says: the whole file, each line, each block between blank lines, or what stands between lines of <|endoftext|>.
+says: the whole file, each line, each block between blank lines, or what stands between lines of <|endoftext|>. Where
+conversations are prepared, each record is one, and `records` makes its text.
 """
 
 import codecs
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from trainer.data import hub
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
@@ -71,6 +72,36 @@ class Unit:
 
 Advance = Callable[[int], None]
 """Told of source bytes as they are read."""
+Place = Callable[[], str]
+"""Names the file and line of a record, for messages."""
+
+
+class Records(Protocol):
+    """Makes the text of a document out of a whole record."""
+
+    columns: tuple[str, ...]
+    """What it reads of a table; all may be missing."""
+
+    def read(self, record: Any, place: Place) -> str:
+        """Empty where there is nothing in it. Raises UserError for a record of a wrong form."""
+        ...
+
+
+class TextField:
+    """A record's text is one of its fields; nothing counts as no document."""
+
+    def __init__(self, name: str) -> None:
+        self.columns = (name,)
+
+    def read(self, record: Any, place: Place) -> str:
+        (name,) = self.columns
+        if not isinstance(record, dict) or name not in record:
+            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"
+            raise UserError(f"--input {place()}: no field {name!r}; {have}: give one with --text-field")
+        text = record[name]
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"--input {place()}: field {name!r} holds {type(text).__name__}, not text")
+        return text or ""
 
 
 def plan(sources: list[Source]) -> list[Piece]:
@@ -126,7 +157,7 @@ def _row_groups(source: Source) -> list[int]:
     return cuts if cuts[-1] == about.num_row_groups else [*cuts, about.num_row_groups]
 
 
-def units(piece: Piece, documents: str, field: str, advance: Advance) -> Iterator[Unit]:
+def units(piece: Piece, documents: str, records: Records, advance: Advance) -> Iterator[Unit]:
     """Every unit of a piece, always the same ones in the same order. Raises UserError for text that cannot be read."""
     count = 0
     for segment in piece.segments:
@@ -140,25 +171,25 @@ def units(piece: Piece, documents: str, field: str, advance: Advance) -> Iterato
         if segment.source.kind == "text" and documents == "file":
             yield from _whole_file(segment, tell)
         else:
-            for text in _texts(segment, documents, field, tell):
+            for text in _texts(segment, documents, records, tell):
                 if text:
                     yield Unit(text, count, True)
                     count += 1
         advance(segment.bytes - told)
 
 
-def _texts(segment: Segment, documents: str, field: str, advance: Advance) -> Iterator[str]:
+def _texts(segment: Segment, documents: str, records: Records, advance: Advance) -> Iterator[str]:
     source = segment.source
     if source.kind == "hub":
-        for number, text in enumerate(hub.rows(source.name, segment.start, field)):
-            yield _text(text, lambda number=number: f"{source.name}, row {number + 1} of part {segment.start}", field)
+        for number, row in enumerate(hub.rows(source.name, segment.start, records.columns)):
+            yield records.read(row, lambda number=number: f"{source.name}, row {number + 1} of part {segment.start}")
     elif source.kind == "parquet":
-        yield from _parquet(segment, field, advance)
+        yield from _parquet(segment, records, advance)
     else:
         with opened(source) as (file, stored):
             follow = _followed(stored, segment, advance)
             if source.kind == "json":
-                yield from _json(segment, file, field, follow)
+                yield from _json(segment, file, records, follow)
             elif documents == "lines":
                 for position, line in lines(file, segment.start, segment.end):
                     follow()
@@ -255,7 +286,7 @@ def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[
         yield _decoded(b"".join(block), segment, first).strip("\r\n")
 
 
-def _json(segment: Segment, file: BinaryIO, field: str, follow: Callable[[], None]) -> Iterator[str]:
+def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[], None]) -> Iterator[str]:
     number = 0
     for position, line in lines(file, segment.start, segment.end):
         follow()
@@ -271,42 +302,34 @@ def _json(segment: Segment, file: BinaryIO, field: str, follow: Callable[[], Non
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             hint = " (the file must hold one JSON object per line)" if number == 1 else ""
             raise UserError(f"--input {place()}: not JSON: {error}{hint}; mend or remove the line") from None
-        if not isinstance(record, dict) or field not in record:
-            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"
-            raise UserError(f"--input {place()}: no field {field!r}; {have}: give one with --text-field")
-        text = _text(record[field], place, field)
+        text = records.read(record, place)
         # JSON can spell halves of surrogate pairs, which are no characters.
         if b"\\ud" in line or b"\\uD" in line:
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         yield text
 
 
-def _parquet(segment: Segment, field: str, advance: Advance) -> Iterator[str]:
+def _parquet(segment: Segment, records: Records, advance: Advance) -> Iterator[str]:
     from pyarrow import parquet
 
     source = segment.source
     with reading(source), opened(source) as (file, _):
         table = parquet.ParquetFile(file)
-        if field not in table.schema_arrow.names:
-            raise UserError(
-                f"--input {source.name}: no column {field!r}; it has {', '.join(table.schema_arrow.names)}: "
-                "give one with --text-field"
-            )
+        names = table.schema_arrow.names
+        # Of a table without any of them all columns are read, to be named in the message.
+        columns = [name for name in records.columns if name in names] or names
         groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)
         for group in groups:
-            for batch in table.iter_batches(batch_size=256, row_groups=[group], columns=[field]):
-                for number, text in enumerate(batch.column(0).to_pylist()):
-                    yield _text(text, lambda n=number, g=group: f"{source.name}, row {n + 1} of group {g}", field)
+            number = 0
+            for batch in table.iter_batches(batch_size=256, row_groups=[group], columns=columns):
+                for record in batch.to_pylist():
+                    number += 1
+
+                    def place(number: int = number, group: int = group) -> str:
+                        return f"{source.name}, row {number} of group {group}"
+
+                    yield records.read(record, place)
             advance(source.size // max(1, table.num_row_groups))
-
-
-def _text(value: Any, place: Callable[[], str], field: str) -> str:
-    """A record's text; nothing counts as no document."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise UserError(f"--input {place()}: field {field!r} holds {type(value).__name__}, not text")
-    return value
 
 
 def _decoded(content: bytes, segment: Segment, position: int) -> str:

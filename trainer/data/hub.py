@@ -41,29 +41,27 @@ def parts(spec: str) -> int:
     return max(1, data.num_shards)
 
 
-def rows(spec: str, part: int, field: str) -> Iterator[Any]:
-    """The texts of one part. Raises UserError when there is no such field or the hub fails."""
+def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of one part, with these columns where there are any of them. Raises UserError when the hub fails."""
     data = _open(spec)
-    columns = data.column_names
-    if columns is not None and field not in columns:
-        raise UserError(f"--input {spec}: no field {field!r}; it has {', '.join(columns)}: give one with --text-field")
+    if wanted := [name for name in data.column_names or () if name in columns]:
+        data = data.select_columns(wanted)
     if hasattr(data, "num_rows"):
         chosen = data.select(range(part * ROWS, min(data.num_rows, (part + 1) * ROWS)))
     else:
         chosen = data.shard(num_shards=data.num_shards, index=part) if data.num_shards > 1 else data
-    try:
-        for row in chosen:
-            if field not in row:
-                raise UserError(
-                    f"--input {spec}: no field {field!r}; it has {', '.join(row)}: give one with --text-field"
-                )
-            yield row[field]
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"--input {spec}: reading failed ({_cause(error)}); run the same command again: it goes on where it stopped"
-        ) from None
+    rows = iter(chosen)
+    while True:
+        try:
+            row = next(rows, None)
+        except Exception as error:
+            raise UserError(
+                f"--input {spec}: reading failed ({_cause(error)}); run the same command again: it goes on where it "
+                "stopped"
+            ) from None
+        if row is None:
+            return
+        yield row
 
 
 def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:

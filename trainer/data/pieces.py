@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.data.documents import Piece
-from trainer.data.encoding import Encode, encoder
-from trainer.data.shards import Part, Recipe, process, token_type
+from trainer.data.conversations import DOCUMENTS, Chat
+from trainer.data.documents import Piece, TextField
+from trainer.data.encoding import encoder
+from trainer.data.shards import Coder, Part, Recipe, process, token_type
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError
 from trainer.log import event
@@ -102,8 +103,7 @@ def _here(
     pieces: list[Piece], settings: Settings, workers: int, counters: _Counters, progress: "_Progress"
 ) -> list[list[Part]]:
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if workers > 1 else "false"
-    encode = _encoder(settings)
-    separator = _separator(settings)
+    coder = _coder(settings)
     results = []
     try:
         for piece in pieces:
@@ -111,8 +111,7 @@ def _here(
             def more() -> None:
                 progress.show(len(results), counters.bytes.value)
 
-            arguments = (piece, settings.output, settings.recipe, encode, separator, counters.advance, more)
-            results.append(process(*arguments))
+            results.append(process(piece, settings.output, settings.recipe, coder, counters.advance, more))
             more()
     finally:
         progress.close()
@@ -134,8 +133,7 @@ def _start(settings: Settings, read: Any, stop: Any) -> None:
         process,
         output=settings.output,
         recipe=settings.recipe,
-        encode=_encoder(settings),
-        separator=_separator(settings),
+        coder=_coder(settings),
         advance=counters.advance,
         more=counters.more,
     )
@@ -153,12 +151,14 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _encoder(settings: Settings) -> Encode:
-    return encoder(Tokenizer.from_file(str(settings.output / FILE)), token_type(settings.vocabulary))
-
-
-def _separator(settings: Settings) -> bytes:
-    return np.array([settings.end_of_text], dtype=token_type(settings.vocabulary)).tobytes()
+def _coder(settings: Settings) -> Coder:
+    if settings.recipe.documents == DOCUMENTS:
+        chat = Chat(settings.output)
+        return Coder(chat, chat.encode, b"", np.dtype(np.uint32).itemsize)
+    dtype = token_type(settings.vocabulary)
+    encode = encoder(Tokenizer.from_file(str(settings.output / FILE)), dtype)
+    separator = np.array([settings.end_of_text], dtype=dtype).tobytes()
+    return Coder(TextField(settings.recipe.text_field), encode, separator, len(separator))
 
 
 class _Progress:

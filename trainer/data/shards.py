@@ -3,6 +3,8 @@
 A piece is written in parts: a shard of training text and one of validation text, closed together between two units and
 then recorded in the piece's journal with their checksums. A later run checks the recorded parts and goes on behind them
 with the bytes that an uninterrupted run would have written.
+
+A shard of conversations has a table behind its tokens: of each, its tokens and those whose loss counts, as uint32.
 """
 
 import hashlib
@@ -17,7 +19,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from trainer.data.documents import Advance, Piece, Unit, units
+from trainer.data.batches import stored_bytes
+from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS
+from trainer.data.documents import Advance, Piece, Records, Unit, units
 from trainer.data.encoding import Encode
 from trainer.files import fsync, sha256
 
@@ -34,6 +38,7 @@ class Recipe:
     """What decides the bytes of a dataset, besides its sources and its tokenizer."""
 
     documents: str
+    """What a document is in a text file; conversations.DOCUMENTS: records are rendered as conversations."""
     text_field: str
     fraction: float
     seed: int
@@ -61,23 +66,33 @@ def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
     return first + int.from_bytes(digest, "little") % among
 
 
-def process(
-    piece: Piece, output: Path, recipe: Recipe, encode: Encode, separator: bytes, advance: Advance, more: Callable
-) -> list[Part]:
+@dataclass(frozen=True)
+class Coder:
+    """What turns records into bytes."""
+
+    records: Records
+    encode: Encode
+    separator: bytes
+    """What follows each document."""
+    width: int
+    """Bytes of a token."""
+
+
+def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: Advance, more: Callable) -> list[Part]:
     """Write the parts of a piece that its journal lacks; all its parts. `more()` is called now and then."""
     journal = output / PROGRESS / f"{piece.number:05d}.jsonl"
-    parts = recorded(journal, output, len(separator))
+    parts = recorded(journal, output, coder.width)
     if parts and parts[-1]["ends"]:
         for segment in piece.segments:
             advance(segment.bytes)
         return parts
-    writer = _Writer(output, piece.number, len(separator), parts, journal)
+    writer = _Writer(output, piece.number, coder.width, parts, journal, recipe.documents == DOCUMENTS)
     skip = writer.units
-    for group in _groups(_split(piece, recipe, advance, skip)):
+    for group in _groups(_split(piece, recipe, coder.records, advance, skip)):
         more()
-        encoded = encode([unit.text for unit, _, _ in group])
+        encoded = coder.encode([unit.text for unit, _, _ in group])
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
-            writer.add(split, ids + separator if ends else ids, unit, recipe.shard_tokens)
+            writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
     writer.close(ends=True)
     return writer.parts
 
@@ -110,18 +125,18 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
 
 def _intact(output: Path, shard: dict[str, Any], width: int) -> bool:
     path = output / shard["file"]
-    return path.exists() and path.stat().st_size == width * shard["tokens"] and sha256(path) == shard["sha256"]
+    return path.exists() and path.stat().st_size == stored_bytes(shard, width) and sha256(path) == shard["sha256"]
 
 
 Placed = tuple[Unit, str, bool]
 """A unit, its split, and whether an end-of-text token follows."""
 
 
-def _split(piece: Piece, recipe: Recipe, advance: Advance, skip: int) -> Iterator[Placed]:
+def _split(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int) -> Iterator[Placed]:
     """Units with their split. End of text follows where the text does not go on in the same split."""
     previous: Unit | None = None
     number = -1
-    for unit in units(piece, recipe.documents, recipe.text_field, advance):
+    for unit in units(piece, recipe.documents, records, advance):
         if previous is not None:
             yield _place(piece, recipe, previous, number)
         previous, number = unit, number + 1
@@ -158,13 +173,17 @@ class _Shard:
     file: BinaryIO
     digest: Any = field(default_factory=hashlib.sha256)
     bytes: int = 0
+    table: list[np.ndarray] = field(default_factory=list)
 
 
 class _Writer:
     """The open part of a piece."""
 
-    def __init__(self, output: Path, piece: int, width: int, parts: list[Part], journal: Path) -> None:
+    def __init__(
+        self, output: Path, piece: int, width: int, parts: list[Part], journal: Path, conversations: bool
+    ) -> None:
         self._output, self._piece, self._width, self._journal = output, piece, width, journal
+        self._conversations = conversations
         self.parts = parts
         last = parts[-1] if parts else {"units": 0, "documents": 0, "text_bytes": 0}
         self.units, self.documents, self.text_bytes = last["units"], last["documents"], last["text_bytes"]
@@ -181,6 +200,8 @@ class _Writer:
             shard.file.write(ids)
             shard.digest.update(ids)
             shard.bytes += len(ids)
+            if self._conversations:
+                shard.table.append(table(np.frombuffer(ids, np.uint32)))
         self.units += 1
         self.documents += unit.ends
         self.text_bytes += len(unit.text) if unit.text.isascii() else len(unit.text.encode())
@@ -191,11 +212,15 @@ class _Writer:
         for split in SPLITS:
             part[split] = None
             if shard := self._open.get(split):
+                lines = np.concatenate(shard.table) if shard.table else np.zeros((0, 2), np.uint32)
+                shard.file.write(lines.tobytes())
+                shard.digest.update(lines.tobytes())
                 shard.file.flush()
                 os.fsync(shard.file.fileno())
                 shard.file.close()
                 tokens = shard.bytes // self._width
                 part[split] = {"file": shard.path.name, "tokens": tokens, "sha256": shard.digest.hexdigest()}
+                part[split] |= {"conversations": len(lines)} if self._conversations else {}
         self._open = {}
         fsync(self._output)
         with open(self._journal, "a", encoding="utf-8") as file:
@@ -209,6 +234,18 @@ class _Writer:
         # A new file, never the old one's content changed: a training may have that mapped.
         path.unlink(missing_ok=True)
         return _Shard(path, open(path, "wb", buffering=1 << 20))
+
+
+def table(tokens: np.ndarray) -> np.ndarray:
+    """Of each conversation its tokens, and those whose loss counts: uint32 [conversations, 2].
+
+    The first token counts in no loss: nothing stands before it that could tell it.
+    """
+    starts = np.flatnonzero(tokens & BEGINS)
+    counts = (tokens & COUNTS) != 0
+    counts[starts] = False
+    sizes = np.diff(starts, append=len(tokens))
+    return np.stack([sizes, np.add.reduceat(counts, starts, dtype=np.int64)], axis=1).astype(np.uint32)
 
 
 def token_type(vocabulary: int) -> type[np.unsignedinteger]:

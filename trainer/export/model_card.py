@@ -8,6 +8,7 @@ import yaml
 
 from trainer.config.schema import stored
 from trainer.contract import DONE
+from trainer.export import evaluations
 from trainer.files import read_json
 from trainer.models.sources import Source
 
@@ -54,6 +55,10 @@ def text(source: Source, net: Any, dtype: str) -> str:
     if settings:
         table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
         parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
+    judged = evaluations.of_run(source.run, source.step) if source.run and source.step is not None else []
+    if judged:
+        lines = [evaluations.HEADER, ("---",) * len(evaluations.HEADER), *judged]
+        parts.append("## Evaluation\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
     written = read_json(source.run / DONE) if source.run else None
     if written and written.get("step") == source.step and written.get("sample"):
         parts.append("## Sample\n\n" + "\n".join(f"> {line}" for line in str(written["sample"]).splitlines()))

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trainer.checkpoint.format import list_checkpoints
 from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import UserError
+from trainer.export import evaluations
 from trainer.files import read_json
 
 STALE_SECONDS = 120
@@ -83,6 +84,8 @@ class Run:
     done: dict[str, Any] | None
     settings: dict[str, Any]
     """By dotted key, from the newest checkpoint; empty without one."""
+    evaluations: list[tuple[str, ...]] = field(default_factory=list)
+    """What benchmarks said of its checkpoints (evaluations.HEADER)."""
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of a figure, where it is known."""
@@ -135,7 +138,8 @@ def read(path: Path, name: str) -> Run:
         except (ValueError, KeyError, TypeError):
             continue  # a line that is being written
         lines.append(line)
-    return Run(name, lines, read_json(path / STATUS) or {}, read_json(path / DONE), _resolved(path))
+    status, done = read_json(path / STATUS) or {}, read_json(path / DONE)
+    return Run(name, lines, status, done, _resolved(path), evaluations.of_run(path))
 
 
 def _resolved(path: Path) -> dict[str, Any]:

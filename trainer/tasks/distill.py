@@ -40,7 +40,7 @@ def build(config: Config) -> Work:
     dataset = open_dataset(config.data.directory, config.data.verify)
     teacher = load_teacher(config, dataset)
     work = pretrain.build(config)
-    student = plain_gpt2("model.name", config.model.name, work.net)
+    student = plain_gpt2("model.name", config.model.name, work.net, dataset.vocabulary)
     begun = list_checkpoints(Path(config.run.directory))
     if settings.student_from_teacher and not begun:
         copy_layers(teacher, student)
@@ -71,13 +71,18 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
         teacher = networks.load(name, dataset.vocabulary, config.sequence_length, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.name", "distillation.teacher")) from None
-    return plain_gpt2("distillation.teacher", name, teacher).requires_grad_(False)
+    return plain_gpt2("distillation.teacher", name, teacher, dataset.vocabulary).requires_grad_(False)
 
 
-def plain_gpt2(key: str, name: str, net: Any) -> "GPT2LMHeadModel":
-    """`net`; raises UserError where it is another model."""
+def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
+    """`net`; raises UserError where it is another model, or knows more words than the data."""
     if net.config.model_type != "gpt2":
         raise UserError(f"{key}: {name} is a {net.config.model_type} model; distillation knows GPT-2, such as gpt2")
+    if net.config.vocab_size != vocabulary:
+        raise UserError(
+            f"{key}: {name} has a vocabulary of {net.config.vocab_size}, the data of {vocabulary}; name a GPT-2 of the "
+            "data's tokenizer"
+        )
     return net
 
 

@@ -41,7 +41,7 @@ def build(config: Config) -> Work:
 
     def save_model(weights: Weights, folder: Path) -> None:
         net.save_pretrained(folder, state_dict=weights)
-        save_tokenizer(tokenizer, folder, networks.positions(net.config))
+        save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
 
     def load_model(folder: Path) -> None:
         load_weights(folder.parent, net)

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 from tests.trainer.toy import apart
 from trainer import prepare
 from trainer.data import documents
-from trainer.data.documents import Piece, Segment, plan, units
+from trainer.data.documents import Piece, Segment, TextField, plan, units
 from trainer.data.sources import Source, find
 
 TEXTS = [
@@ -213,7 +213,11 @@ def test_ranges_of_a_file_hold_each_document_once(
     pieces = plan(find([str(path)]))
     assert len(pieces) > 1
     found = [
-        unit.text for piece in pieces for unit in units(piece, how if how != "json" else "file", "text", lambda _: None)
+        unit.text
+        for piece in pieces
+        for unit in units(piece, how if how != "json" else "file", TextField("text"), lambda _: None)
+        for piece in pieces
+        for unit in units(piece, how if how != "json" else "file", TextField("text"), lambda _: None)
     ]
     assert found == texts if how != "file" else "".join(found) == joint.join(texts)
 
@@ -223,7 +227,7 @@ def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypat
     parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "data.parquet", row_group_size=7)
     pieces = plan(find([str(tmp_path / "data.parquet")]))
     assert len(pieces) > 2
-    assert [unit.text for piece in pieces for unit in units(piece, "file", "text", lambda _: None)] == TEXTS
+    assert [unit.text for piece in pieces for unit in units(piece, "file", TextField("text"), lambda _: None)] == TEXTS
 
 
 def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
@@ -234,7 +238,7 @@ def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
     whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
     (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
     source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
-    passages = [unit.text for unit in units(Piece(0, (Segment(source, 0),)), "file", "text", lambda _: None)]
+    passages = [unit.text for unit in units(Piece(0, (Segment(source, 0),)), "file", TextField("text"), lambda _: None)]
     assert len(passages) > 10
     assert "".join(passages) == whole
     ids = [number for text in passages for number in tokenizer.encode(text).ids]
@@ -248,7 +252,7 @@ def test_progress_tells_every_byte_once(tmp_path: Path) -> None:
     sources = find([str(tmp_path)])
     told: list[int] = []
     for piece in plan(sources):
-        for _ in units(piece, "file", "text", told.append):
+        for _ in units(piece, "file", TextField("text"), told.append):
             pass
     assert sum(told) == sum(source.size for source in sources)
 

@@ -1,0 +1,356 @@
+"""Conversations become tokens of which the answers alone count, through any chat template."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from trainer import prepare
+from trainer.data import documents, shards
+from trainer.data.batches import open_dataset
+from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
+from trainer.errors import UserError
+
+Message = dict[str, Any]
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|start|>' + m.role + '<|end|>\n\n' + m.content | trim + '<|eot|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant<|end|>\n\n' }}{% endif %}"
+)
+MISTRAL = (  # the system prompt goes to the last question, and nothing asks for an answer
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set rest = messages[1:] %}"
+    "{% else %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set last = loop.index0 >= loop.length - 2 + (rest[-1].role == 'user') %}"
+    "{% if m.role == 'user' %}{{ '[INST] ' + (system + '\n\n' if last and system is defined else '') + m.content }}"
+    "{{ ' [/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+)
+THINKING = (  # thoughts of earlier answers are left out
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and not loop.last %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    "<|im_end|>{% endgeneration %}{{ '\n' }}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+)
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|end|>", "<|eot|>"]
+TALK: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is light?"},
+    {"role": "assistant", "content": "It is rays."},
+    {"role": "user", "content": "And colours?"},
+    {"role": "assistant", "content": "Sorts of rays."},
+]
+
+
+@pytest.fixture(scope="module")
+def words(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small tokenizer with special tokens, which begins texts with <s> by itself."""
+    folder = tmp_path_factory.mktemp("words")
+    built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    built.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
+    begin = built.token_to_id("<s>")
+    built.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])  # pyright: ignore[reportAttributeAccessIssue]
+    built.save(str(folder / "tokenizer.json"))
+    described = {
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "</s>"},
+        "auto_map": {"x": "code.py"},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    return folder
+
+
+@pytest.fixture
+def chat(words: Path, tmp_path: Path) -> Callable[[str], Chat]:
+    def build(template: str) -> Chat:
+        for path in words.iterdir():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / "chat_template.jinja").write_text(template)
+        return Chat(tmp_path)
+
+    return build
+
+
+def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:
+    """The conversations that a record becomes."""
+    values = np.frombuffer(chat.encode([chat.read(record, lambda: "here")])[0], np.uint32)
+    return np.split(values, np.flatnonzero(values & BEGINS)[1:])
+
+
+def shown(folder: Path, values: np.ndarray) -> str:
+    """The text, with what counts in brackets."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    counts = (values & COUNTS) != 0
+    text = ""
+    for part in np.split(np.arange(len(values)), np.flatnonzero(np.diff(counts)) + 1):
+        decoded = tokenizer.decode((values[part] & ID).tolist(), skip_special_tokens=False)
+        text += f"⟦{decoded}⟧" if counts[part[0]] else decoded
+    return text
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            CHATML,
+            [
+                "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is light?<|im_end|>\n"
+                "<|im_start|>assistant\n⟦It is rays.<|im_end|>⟧\n<|im_start|>user\nAnd colours?<|im_end|>\n"
+                "<|im_start|>assistant\n⟦Sorts of rays.<|im_end|>⟧\n"
+            ],
+        ),
+        (
+            LLAMA,
+            [
+                "<s><|start|>system<|end|>\n\nBe brief.<|eot|><|start|>user<|end|>\n\nWhat is light?<|eot|>"
+                "<|start|>assistant<|end|>\n\n⟦It is rays.<|eot|>⟧<|start|>user<|end|>\n\nAnd colours?<|eot|>"
+                "<|start|>assistant<|end|>\n\n⟦Sorts of rays.<|eot|>⟧"
+            ],
+        ),
+        (
+            MISTRAL,
+            [
+                "<s>[INST] Be brief.\n\nWhat is light? [/INST]⟦ It is rays.</s>⟧",
+                "<s>[INST] What is light? [/INST] It is rays.</s>[INST] Be brief.\n\nAnd colours? [/INST]"
+                "⟦ Sorts of rays.</s>⟧",
+            ],
+        ),
+        (
+            MARKED,
+            [
+                "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is light?<|im_end|>\n"
+                "<|im_start|>assistant\n⟦It is rays.<|im_end|>⟧\n<|im_start|>user\nAnd colours?<|im_end|>\n"
+                "<|im_start|>assistant\n⟦Sorts of rays.<|im_end|>⟧\n"
+            ],
+        ),
+    ],
+    ids=["chatml", "llama", "mistral", "marked"],
+)
+def test_answers_and_what_closes_them_count(
+    chat: Callable[[str], Chat], tmp_path: Path, template: str, expected: list[str]
+) -> None:
+    asked = [*TALK, {"role": "user", "content": "A question without an answer"}]
+    for messages in (TALK, asked) if template != MISTRAL else (TALK,):
+        found = tokens(chat(template), {"messages": messages})
+        assert [shown(tmp_path, values) for values in found] == expected
+    twin = {"conversations": [{"from": _from(message), "value": message["content"]} for message in TALK]}
+    assert [shown(tmp_path, values) for values in tokens(chat(template), twin)] == expected
+
+
+def _from(message: Message) -> str:
+    return {"user": "human", "assistant": "gpt"}.get(message["role"]) or message["role"]
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA, MARKED])
+def test_ids_and_mask_are_those_of_transformers(chat: Callable[[str], Chat], tmp_path: Path, template: str) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    (found,) = tokens(chat(template), {"messages": TALK})
+    known = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    theirs = known.apply_chat_template(TALK, return_dict=True, return_assistant_tokens_mask=template == MARKED)
+    assert (found & ID).tolist() == theirs["input_ids"]
+    if template == MARKED:
+        assert ((found & COUNTS) != 0).tolist() == [bool(value) for value in theirs["assistant_masks"]]
+
+
+def test_an_answer_that_later_turns_change_is_learned_as_it_was_given(
+    chat: Callable[[str], Chat], tmp_path: Path
+) -> None:
+    talk = [dict(message) for message in TALK[1:]]
+    for number in (1, 3):
+        talk[number]["content"] = f"<think>hm {number}</think>{talk[number]['content']}"
+    found = [shown(tmp_path, values) for values in tokens(chat(THINKING), {"messages": talk})]
+    assert len(found) == 2
+    assert "⟦<think>hm 1</think>It is rays.<|im_end|>⟧" in found[0]
+    assert "<|im_start|>assistant\nIt is rays.<|im_end|>" in found[1]
+    assert found[1].count("⟦") == 1
+
+
+def test_text_that_looks_like_a_special_token_is_text(chat: Callable[[str], Chat], tmp_path: Path) -> None:
+    talk = [
+        {"role": "user", "content": "Strike <s>this</s>\U000f0001!"},
+        {"role": "assistant", "content": "So: <s>this</s> <|im_end|>"},
+    ]
+    (found,) = tokens(chat(CHATML), {"messages": talk})
+    assert shown(tmp_path, found) == (
+        "<|im_start|>user\nStrike <s>this</s>!<|im_end|>\n<|im_start|>assistant\n"
+        "⟦So: <s>this</s> <|im_end|><|im_end|>⟧\n"
+    )
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = (found & ID).tolist()
+    assert [ids.count(tokenizer.token_to_id(word)) for word in ("<s>", "</s>", "<|im_end|>")] == [0, 0, 2]
+
+
+def test_a_completion_follows_its_prompt_as_it_is(chat: Callable[[str], Chat], tmp_path: Path) -> None:
+    (found,) = tokens(chat(CHATML), {"prompt": "Q: light?\nA:", "completion": " Rays.", "messages": None})
+    assert shown(tmp_path, found) == "<s>Q: light?\nA:⟦ Rays.</s>⟧"
+
+
+def test_a_greeting_answers_nothing(chat: Callable[[str], Chat], tmp_path: Path) -> None:
+    (found,) = tokens(chat(CHATML), {"messages": [{"role": "assistant", "content": "Hello!"}, *TALK[1:3]]})
+    assert shown(tmp_path, found).count("⟦") == 1
+    assert chat(CHATML).read({"messages": [{"role": "assistant", "content": "Hello!"}]}, lambda: "") == ""
+
+
+def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(
+    chat: Callable[[str], Chat], tmp_path: Path
+) -> None:
+    (found,) = tokens(chat("{{ strftime_now('%d %b %Y') }}" + CHATML), {"messages": TALK})
+    assert shown(tmp_path, found).startswith("26 Jul 2024<|im_start|>")
+
+
+def written(path: Path, records: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def run(*arguments: str | Path) -> int:
+    return prepare.main(["--conversations", "--validation-fraction", "0.2", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ([1], "it is no object"),
+        ({"text": "x"}, "it has text; a record has messages, conversations, or prompt and completion"),
+        ({"prompt": "x"}, "it has prompt; a record has"),
+        ({"prompt": "x", "completion": 3}, "completion holds int, not text"),
+        ({"messages": []}, "messages holds nothing, not a list of messages"),
+        ({"messages": "hi"}, "messages holds str, not a list of messages"),
+        ({"messages": [{"role": "user"}]}, "message 1 of messages has no content"),
+        ({"messages": [TALK[1], {"role": "assistant", "content": [1]}]}, "message 2 of messages has list as content"),
+        ({"messages": [{"content": "x"}]}, "message 1 of messages has no role"),
+        ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
+        (
+            {"messages": [TALK[1], {"role": "bot", "content": "x"}]},
+            "no message is the assistant's (there are user, bot)",
+        ),
+        ({"messages": [TALK[2], TALK[2]]}, "the chat template does not take this conversation (roles must alternate)"),
+    ],
+)
+def test_a_record_of_a_wrong_form_is_named_by_file_and_line(
+    chat: Callable[[str], Chat], tmp_path: Path, record: Any, said: str
+) -> None:
+    path = written(tmp_path / "talk.jsonl", [{"messages": TALK}] * 2 + [record])
+    (source,) = prepare.find([str(path)])
+    units = documents.units(documents.plan([source])[0], "conversations", chat(MISTRAL), lambda _: None)
+    with pytest.raises(UserError) as error:
+        list(units)
+    assert str(error.value).startswith(f"--input {path}, line 3: {said}")
+    assert "\n" not in str(error.value)
+
+
+def records(count: int) -> list[dict[str, Any]]:
+    """Conversations that know their number."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"Question {number} about light and {'colours ' * (number % 7)}?"},
+                {"role": "assistant", "content": f"Answer {number}."},
+            ]
+        }
+        for number in range(count)
+    ]
+
+
+def numbers(folder: Path, split: str) -> list[str]:
+    """The answers of a split, in order, as the shards hold them."""
+    dataset = open_dataset(str(folder), verify=True, conversations=True)
+    part = getattr(dataset, split)
+    text = shown(folder, part.read(0, len(part)))
+    return [answer.split("⟧")[0] for answer in text.split("⟦")[1:]]
+
+
+def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_data(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "talk.jsonl", [*records(19), {"prompt": "2 + 2 =", "completion": " 4"}])
+    out = tmp_path / "out"
+    assert run("--input", path, "--output", out, "--tokenizer", tokenizer) == 0
+    told = capsys.readouterr().out
+    assert told.count("event=chat_template chosen=built-in") == 1
+    both = numbers(out, "train") + numbers(out, "validation")
+    assert sorted(both) == sorted([f"Answer {n}.<|endoftext|>" for n in range(19)] + [" 4<|endoftext|>"])
+    assert len(numbers(out, "validation")) == 4
+    from transformers import AutoTokenizer
+
+    known = AutoTokenizer.from_pretrained(out)
+    assert known.apply_chat_template(records(1)[0]["messages"], tokenize=False) == (
+        "### User:\nQuestion 0 about light and ?\n\n### Assistant:\nAnswer 0.<|endoftext|>\n"
+    )
+    assert run("--input", path, "--output", out, "--tokenizer", tokenizer) == 0
+    assert "state=found" in capsys.readouterr().out
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}{{ m.role[0] + ' ' + m.content + '.' }}{% endfor %}")
+    assert run("--input", path, "--output", out, "--tokenizer", tokenizer, "--chat-template", template) == 0
+    assert "state=written" in capsys.readouterr().out
+    assert (out / "chat_template.jinja").read_text() == template.read_text()
+    with pytest.raises(UserError, match="holds conversations; set task=finetune"):
+        open_dataset(str(out))
+
+
+def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None:
+    rows = records(30)
+    template = tmp_path / "chatml.jinja"
+    template.write_text(CHATML)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    table = pa.table({"id": list(range(30)), "messages": [row["messages"] for row in rows]})
+    parquet.write_table(table, folder / "train.parquet", row_group_size=11)
+    found = []
+    for name, given in (("json", written(tmp_path / "a.jsonl", rows)), ("parquet", folder), ("hub", f"hf:{folder}")):
+        out = tmp_path / name
+        options = ("--tokenizer", words, "--chat-template", template, "--workers", "1")
+        assert run("--input", given, "--output", out, *options) == 0
+        found.append(sorted(numbers(out, "train") + numbers(out, "validation")))
+    assert found[0] == sorted(f"Answer {number}.<|im_end|>" for number in range(30))
+    assert found[0] == found[1] == found[2]
+
+
+def prepare_in_pieces(arguments: list[str], die_after: int | None = None) -> None:
+    documents.PIECE_BYTES = 2_000
+    if die_after is not None:
+        real, calls = shards.fsync, iter(range(10_000))
+        shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)  # pyright: ignore[reportAttributeAccessIssue]
+    os._exit(run(*arguments))
+
+
+def test_any_number_of_processes_and_a_kill_write_the_same_bytes(tmp_path: Path, tokenizer: Path) -> None:
+    path = written(tmp_path / "talk.jsonl", records(150))
+
+    def go(name: str, workers: int, die_after: int | None = None) -> int | None:
+        arguments = ["--input", str(path), "--output", str(tmp_path / name), "--tokenizer", str(tokenizer)]
+        arguments += ["--shard-tokens", "300", "--workers", str(workers)]
+        child = multiprocessing.get_context("fork").Process(target=prepare_in_pieces, args=(arguments, die_after))
+        child.start()
+        child.join()
+        return child.exitcode
+
+    assert go("one", 1) == go("two", 2) == 0
+    assert go("killed", 1, die_after=9) == 9
+    assert not (tmp_path / "killed" / "index.json").exists()
+    assert go("killed", 1) == 0
+    one, two, killed = (
+        {item.name: item.read_bytes() for item in (tmp_path / name).iterdir()} for name in ("one", "two", "killed")
+    )
+    assert len(one) > 20
+    assert one == two == killed
+    answers = numbers(tmp_path / "one", "train") + numbers(tmp_path / "one", "validation")
+    assert sorted(answers) == sorted(f"Answer {number}.<|endoftext|>" for number in range(150))

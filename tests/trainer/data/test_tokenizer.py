@@ -1,0 +1,116 @@
+"""Any model's tokenizer: its own end of text, its chat template and its special tokens come with the dataset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from trainer import prepare
+from trainer.data.batches import open_dataset
+from trainer.data.tokenizer import end_of_text, save_tokenizer
+from trainer.errors import UserError
+
+TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.fixture
+def folder(tokenizer: Path, tmp_path: Path) -> Path:
+    """A tokenizer as chat models have it: words of its own, a padding, and a template."""
+    path = tmp_path / "model"
+    shutil.copytree(tokenizer, path)
+    built = Tokenizer.from_file(str(path / "tokenizer.json"))
+    built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    built.save(str(path / "tokenizer.json"))
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": {"__type": "AddedToken", "content": "<|im_end|>"},
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(described | {"pad_token": "<|endoftext|>"}))
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(prepare.SAMPLE.read_text("utf-8")[:50_000], "utf-8")
+    return path
+
+
+def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(
+    folder: Path, text: Path, tmp_path: Path
+) -> None:
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    dataset = open_dataset(str(tmp_path / "data"))
+    assert (dataset.vocabulary, dataset.end_of_text) == (502, 501)
+    assert 501 in dataset.train.read(0, len(dataset.train))
+    (tmp_path / "saved").mkdir()
+    save_tokenizer(dataset.directory / "tokenizer.json", tmp_path / "saved", positions=64, end=dataset.end_of_text)
+    saved: Any = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert (saved.eos_token_id, saved.pad_token_id) == (501, 0)
+    assert saved.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False) == "<|im_start|>Hi<|im_end|>"
+
+
+def test_another_chat_template_or_end_of_text_makes_another_dataset(
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def state() -> str:
+        prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+        return capsys.readouterr().out.split("state=")[1].split()[0]
+
+    assert [state(), state()] == ["written", "found"]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    assert state() == "written"
+    assert open_dataset(str(tmp_path / "data")).end_of_text == 0
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert state() == "written"
+    assert not (tmp_path / "data" / "chat_template.jinja").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "end"),
+    [
+        ("special_tokens_map.json", {"eos_token": "<|im_start|>"}, "<|im_start|>"),
+        ("generation_config.json", {"eos_token_id": [501, 0]}, "<|im_end|>"),
+        ("config.json", {"eos_token_id": 500}, "<|im_start|>"),
+        ("config.json", {"eos_token_id": 10_000}, "<|endoftext|>"),
+        ("tokenizer_config.json", {"eos_token": "<|elsewhere|>"}, "<|endoftext|>"),
+        ("tokenizer_config.json", {"eos_token": None}, "<|endoftext|>"),
+    ],
+)
+def test_the_end_of_text_is_what_the_files_of_the_model_say(
+    folder: Path, file: str, content: dict[str, Any], end: str
+) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    (folder / file).write_text(json.dumps(content))
+    built = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert built.id_to_token(end_of_text(built, folder)) == end
+
+
+def test_a_tokenizer_without_an_end_of_text_is_told() -> None:
+    from tokenizers.models import WordLevel
+
+    with pytest.raises(UserError, match=r"no end-of-text token; name it as eos_token in tokenizer_config\.json"):
+        end_of_text(Tokenizer(WordLevel({"a": 0}, "a")))
+
+
+def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: Path) -> None:
+    large = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    large.add_tokens([f"<word {number}>" for number in range(70_000)])
+    large.save(str(tmp_path / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    text.write_text("Light <word 69999> and <word 3>.\n\n" * 600)
+    prepare.prepare([str(text)], tmp_path / "data", str(tmp_path), fraction=0.3, shard_tokens=10**6)
+    dataset = open_dataset(str(tmp_path / "data"))
+    ids = dataset.train.read(0, len(dataset.train))
+    assert ids.dtype == np.uint32
+    assert ids.max() == 500 + 69_999
+    assert "Light <word 69999> and <word 3>." in large.decode(ids.tolist())

@@ -1,0 +1,293 @@
+"""Conversations into tokens, with what counts in the loss: the answers and the word that closes them, nothing else.
+
+A record is a conversation, {"messages": [{"role": ..., "content": ...}, ...]} or {"conversations": [{"from": ...,
+"value": ...}, ...]}, which the tokenizer's chat template renders; or {"prompt": ..., "completion": ...}, whose texts
+follow each other as they are. What stands in a message is text, also where it looks like a special token.
+
+A rendered text has marks of the private use planes in it, where an answer begins and ends; encode() takes them out and
+writes the ids with two bits above them.
+"""
+
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from trainer.data.documents import Place
+from trainer.data.tokenizer import FILE, end_of_text, find_folder
+from trainer.errors import UserError
+
+COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
+"""Bits of a token on disk: its loss counts; a conversation begins with it. The rest is its id."""
+ID = BEGINS - np.uint32(1)
+CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+"""What stands beside the tokenizer."""
+DOCUMENTS = "conversations"
+"""How a recipe calls them, where others say what a document is in a text file."""
+ROLES = {"human": "user", "gpt": "assistant"}
+"""Of `from`, where it differs from `role`."""
+START, ANSWER, END, LITERAL, PLAIN = map(chr, range(0xF0000, 0xF0005))
+"""Marks: a conversation begins; an answer begins, ends; text that looks like a special token begins, ends."""
+MARKS = re.compile(f"([{START}-{PLAIN}])")
+
+
+class _Day(datetime):
+    """The day that templates are told which ask for it (Llama 3, SmolLM3): with today's, the same conversations would
+    have other tokens tomorrow. It is the one that Llama 3.1's own template falls back to."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> "_Day":
+        return cls(2024, 7, 26)
+
+
+class _Wrong(Exception):
+    """What is wrong with a record."""
+
+
+def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+    """What tokenizer_config.json says of the tokenizer that `spec` names, and its chat template; empty without one."""
+    folder = find_folder(spec)
+    text = _beside(folder, CONFIG)
+    try:
+        given = json.loads(text) if text else {}
+    except json.JSONDecodeError as error:
+        raise UserError(f"--tokenizer {spec}: its {CONFIG} is not JSON ({error}); mend it") from None
+    template = given.pop("chat_template", None) or ""
+    if isinstance(template, list):  # several, by name
+        template = {item["name"]: item["template"] for item in template}.get("default", "")
+    given.pop("auto_map", None)  # code
+    end = tokenizer.id_to_token(end_of_text(tokenizer, folder)) if not given.get("eos_token") else None
+    return {**given, **({"eos_token": end} if end else {})}, _beside(folder, TEMPLATE) or template
+
+
+def _beside(folder: Path | None, name: str) -> str:
+    """The text of a file beside a tokenizer's own; empty without one."""
+    return (folder / name).read_text("utf-8") if folder is not None and (folder / name).is_file() else ""
+
+
+def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
+    """For a tokenizer without a template: headlines in words that every model of text knows."""
+    begin = _added_before(tokenizer, _word(config.get("bos_token")))
+    return (
+        ("{{ bos_token }}" if begin else "")
+        + "{% for message in messages %}"
+        + "{{ '### ' + message['role'] | capitalize + ':\\n' + message['content'] }}"
+        + "{% if message['role'] == 'assistant' %}{{ eos_token + '\\n' }}{% else %}{{ '\\n\\n' }}{% endif %}"
+        + "{% endfor %}"
+        + "{% if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}"
+    )
+
+
+def _word(token: Any) -> str:
+    """A special token as tokenizer_config.json has it: as text or with attributes."""
+    return (token.get("content") if isinstance(token, dict) else token) or ""
+
+
+def _added_before(tokenizer: Tokenizer, begin: str) -> str:
+    """The token that begins a text, where the tokenizer puts it there."""
+    return begin if begin and tokenizer.encode("").ids[:1] == [tokenizer.token_to_id(begin)] else ""
+
+
+class Chat:
+    """Renders and encodes with the tokenizer and the template in a dataset's folder."""
+
+    columns: tuple[str, ...] = ("messages", "conversations", "tools", "prompt", "completion")
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import PreTrainedTokenizerFast
+        from transformers.utils import chat_template_utils
+
+        chat_template_utils.datetime = _Day  # pyright: ignore[reportPrivateImportUsage]
+        known = PreTrainedTokenizerFast.from_pretrained(folder)
+        self._render: Any = chat_template_utils.render_jinja_template
+        self._template: str = known.get_chat_template()
+        self._words: dict[str, Any] = dict(known.special_tokens_map)
+        self._generation = re.search(r"\{%-?\s*generation\s*-?%\}", self._template) is not None
+        self._tokenizer, self._literal = (Tokenizer.from_file(str(folder / FILE)) for _ in range(2))
+        self._literal.encode_special_tokens = True
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._special = tuple(sorted((token.content for token in added if token.special), key=len, reverse=True))
+        self._control = re.compile("|".join(map(re.escape, self._special)) or "(?!)")
+        self._begin = _added_before(self._tokenizer, self._words.get("bos_token", ""))
+
+    def read(self, record: Any, place: Place) -> str:
+        """The record's text with marks; empty where there is no answer to learn. Raises UserError."""
+        from jinja2 import TemplateError, TemplateSyntaxError
+
+        try:
+            kind = _form(record)
+            if kind == "prompt":
+                prompt, completion = (self._safe(record[key]) for key in ("prompt", "completion"))
+                begun = self._begin + prompt
+                whole = begun + completion + self._words["eos_token"]
+                return _marked(whole, [(len(begun), len(whole))])
+            messages = self._safe(_messages(record[kind], kind))
+            return "".join(_marked(*part) for part in self._conversation(messages, self._safe(record.get("tools"))))
+        except _Wrong as error:
+            raise UserError(f"--input {place()}: {error}; mend or remove the record") from None
+        except TemplateSyntaxError as error:
+            raise UserError(
+                f"--chat-template: line {error.lineno} is not Jinja ({error.message}); mend the template"
+            ) from None
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            cause = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"--input {place()}: the chat template does not take this conversation ({cause}); mend or remove the "
+                "record, or give another template with --chat-template"
+            ) from None
+
+    def _conversation(self, messages: list[dict[str, Any]], tools: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+        """Rendered texts, each with the spans of its answers: one, unless the template changes what was said before.
+
+        Some do (a thought is left out of earlier answers, a system prompt goes to the last question): such an answer is
+        learned in a text of its own, as it is asked for when the model is used.
+        """
+        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        if self._generation:
+            text, spans = self._rendered(messages[: answers[-1] + 1], tools, False, True)
+            return [(text, spans)]
+        found: list[tuple[str, list[tuple[int, int]]]] = []
+        for number in answers:
+            if number == 0:
+                continue  # a greeting answers nothing
+            text = self._rendered(messages[: number + 1], tools)[0]
+            # A template that asks for an answer in other words than it writes one in: all that follows is learned.
+            for asking in (True, False):
+                prompt = self._rendered(messages[:number], tools, asking)[0]
+                if text.startswith(prompt):
+                    break
+            else:
+                raise ValueError("an answer changes what stands before it")
+            bare = text.rstrip()  # what follows the closing word is not the model's
+            closed = len(bare) > len(prompt) and bare.endswith(self._special)
+            span = len(prompt), len(bare) if closed else len(text)
+            earlier = found.pop()[1] if found and prompt.startswith(found[-1][0]) else []
+            found.append((text, [*earlier, span]))
+        return found
+
+    def _rendered(
+        self, messages: list[dict[str, Any]], tools: Any, asking: bool = False, spans: bool = False
+    ) -> tuple[str, list[tuple[int, int]]]:
+        texts, found = self._render(
+            [messages],
+            tools=tools,
+            chat_template=self._template,
+            add_generation_prompt=asking,
+            return_assistant_tokens_mask=spans,
+            **self._words,
+        )
+        return texts[0], found[0] if found else []
+
+    def _safe(self, value: Any) -> Any:
+        """The same with special tokens marked as text, and without marks of its own."""
+        if isinstance(value, str):
+            return self._control.sub(f"{LITERAL}\\g<0>{PLAIN}", MARKS.sub("", value))
+        if isinstance(value, dict):
+            return {key: self._safe(item) for key, item in value.items() if item is not None}
+        return [self._safe(item) for item in value] if isinstance(value, list) else value
+
+    def encode(self, texts: list[str]) -> list[bytes]:
+        """The little-endian bytes of the tokens of each text, with their bits."""
+        conversations = [_parts(part) for text in texts for part in text.split(START)[1:]]
+        encoded: dict[bool, Any] = {}
+        for literal, tokenizer in ((False, self._tokenizer), (True, self._literal)):
+            wanted = [text for parts in conversations for text, kind, _ in parts if kind == literal]
+            encoded[literal] = iter(tokenizer.encode_batch(wanted, add_special_tokens=False))
+        result = []
+        each = iter(conversations)
+        for text in texts:
+            values = [_flagged(next(each), encoded) for _ in range(text.count(START))]
+            result.append(b"".join(part.tobytes() for part in values))
+        return result
+
+
+def _form(record: Any) -> str:
+    """messages, conversations or prompt."""
+    if not isinstance(record, dict):
+        raise _Wrong("it is no object")
+    for key in ("messages", "conversations"):
+        if record.get(key) is not None:
+            return key
+    for key in ("prompt", "completion"):
+        if record.get(key) is None:
+            have = ", ".join(str(name) for name, value in record.items() if value is not None) or "nothing"
+            raise _Wrong(f"it has {have}; a record has messages, conversations, or prompt and completion")
+        if not isinstance(record[key], str):
+            raise _Wrong(f"{key} holds {type(record[key]).__name__}, not text")
+    return "prompt"
+
+
+def _messages(given: Any, key: str) -> list[dict[str, Any]]:
+    """Messages as chat templates take them."""
+    who, what = ("role", "content") if key == "messages" else ("from", "value")
+    if not isinstance(given, list) or not given:
+        raise _Wrong(f"{key} holds {'nothing' if given == [] else type(given).__name__}, not a list of messages")
+    messages = []
+    for number, message in enumerate(given, 1):
+        if not isinstance(message, dict) or not isinstance(message.get(who), str):
+            raise _Wrong(f"message {number} of {key} has no {who}")
+        content = message.get(what)
+        if content is None and message.get("tool_calls"):
+            content = ""
+        if not isinstance(content, str):
+            have = f"{type(content).__name__} as {what}, not text" if content is not None else f"no {what}"
+            raise _Wrong(f"message {number} of {key} has {have}")
+        role = message[who] if key == "messages" else ROLES.get(message[who], message[who])
+        messages.append(
+            {**{k: v for k, v in message.items() if k not in (who, what)}, "role": role, "content": content}
+        )
+    roles = dict.fromkeys(message["role"] for message in messages)
+    if "assistant" not in roles:
+        raise _Wrong(f"no message is the assistant's (there are {', '.join(roles)})")
+    return messages
+
+
+def _marked(text: str, spans: list[tuple[int, int]]) -> str:
+    parts, position = [START], 0
+    for start, end in spans:
+        parts += [text[position:start], ANSWER, text[start:end], END]
+        position = end
+    return "".join([*parts, text[position:]])
+
+
+Part = tuple[str, bool, list[tuple[int, int]]]
+"""A stretch that is encoded in one go, whether special tokens in it are text, and the spans of answers in it."""
+
+
+def _parts(marked: str) -> list[Part]:
+    """A conversation without its marks."""
+    parts: list[Part] = []
+    text, literal, counting = "", False, False
+    spans: list[tuple[int, int]] = []
+    for piece in [*MARKS.split(marked), PLAIN]:
+        if piece in (LITERAL, PLAIN):
+            if text:
+                parts.append((text, literal, spans))
+            text, literal, spans = "", piece == LITERAL, []
+        elif piece in (ANSWER, END):
+            counting = piece == ANSWER
+        else:
+            if counting:
+                spans.append((len(text), len(text) + len(piece)))
+            text += piece
+    return parts
+
+
+def _flagged(parts: list[Part], encoded: dict[bool, Any]) -> np.ndarray:
+    """The tokens of a conversation with their bits, as uint32."""
+    values = []
+    for _, literal, spans in parts:
+        encoding: Encoding = next(encoded[literal])
+        ids = np.array(encoding.ids, dtype=np.uint32)
+        if spans:
+            first, last = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
+            for start, end in spans:
+                ids[(last > start) & (first < end)] |= COUNTS
+        values.append(ids)
+    whole = np.concatenate(values) if values else np.zeros(0, dtype=np.uint32)
+    whole[:1] |= BEGINS
+    return whole
