@@ -33,6 +33,7 @@ GROUPS = {
         "board": "cli.board:board",
         "upload": "cli.upload:upload",
         "fetch": "cli.fetch:fetch",
+        "evaluate": "cli.evaluate:evaluate",
     },
     "CI": {
         "deploy": "cli.deploy:app",

@@ -57,7 +57,7 @@ def test_every_command_that_reads_a_stacks_file_takes_both_spellings(
     assert "no stack 'nowhere'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here"])
+@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here", "evaluate --tasks x"])
 @pytest.mark.parametrize("spelling", [["gone"], ["--stack", "gone"]], ids=" ".join)
 def test_every_command_that_asks_a_cluster_takes_both_spellings(
     command: str, spelling: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
