@@ -29,6 +29,9 @@ from trainer.train.precision import TYPES, choose, hardware
 if TYPE_CHECKING:
     from trainer.tasks import work
 
+WINDOW = 2048
+"""Tokens in a window of a model with more positions: Llama 3.1 has 131,072, and no memory for all of them."""
+
 SLOWEST_SECONDS = 3600
 """Workers that share a benchmark's texts wait for the slowest one."""
 
@@ -61,7 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--precision", choices=("auto", "fp32", "bf16", "fp16"), help="default: as in training, or fp32"
     )
-    parser.add_argument("--sequence-length", type=int, help="tokens in a window, with --model; default: all positions")
+    parser.add_argument(
+        "--sequence-length", type=int, help="tokens in a window, with --model; default: all positions, up to 2048"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("benchmarks", "of lm-evaluation-harness, instead of the loss")
     group.add_argument("--tasks", metavar="NAME,...", help="such as hellaswag,lambada_openai")
@@ -185,27 +190,26 @@ def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
 
 
 def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
-    from trainer.models.gpt2 import LanguageModel
+    from trainer.models import networks
 
     if options.data is None:
         raise UserError("--data is missing; with --model give the folder that trainer.prepare wrote")
     dataset = open_dataset(options.data)
     net = sources.load_language_model(source)
-    if net.config.model_type != "gpt2":
-        raise UserError(f"--model {source.model}: a {net.config.model_type} model; this command knows the GPT-2 family")
-    if dataset.vocabulary > net.config.vocab_size:
+    words, most = net.config.get_text_config().vocab_size, networks.positions(net.config)
+    if dataset.vocabulary > words:
         raise UserError(
-            f"--data {options.data}: its tokenizer has {dataset.vocabulary} tokens, the model {net.config.vocab_size}; "
+            f"--data {options.data}: its tokenizer has {dataset.vocabulary} tokens, the model {words}; "
             "prepare the text with the model's tokenizer (trainer.prepare --tokenizer)"
         )
-    length = options.sequence_length or net.config.n_positions
-    if not 0 < length <= net.config.n_positions:
-        raise UserError(f"--sequence-length {length}: the model has {net.config.n_positions} positions; give 1 to that")
+    length = options.sequence_length or min(most or WINDOW, WINDOW)
+    if not 0 < length <= (most or length):
+        raise UserError(f"--sequence-length {length}: the model has {most} positions; give 1 to that")
     settings = schema.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
     tokenizer = dataset.directory / "tokenizer.json"
     validation = Validation(dataset.validation, length, memory.UNIT, batches, tokenizer=tokenizer)
-    return LanguageModel(net), validation, settings, validation.figures
+    return networks.module(net), validation, settings, validation.figures
 
 
 if __name__ == "__main__":

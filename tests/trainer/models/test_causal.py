@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch.nn import functional as F
-from transformers.models.auto.configuration_auto import AutoConfig
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from tests.trainer import toy
+from tests.trainer.conftest import Workers, losses
+from trainer.checkpoint.format import load_weights
+from trainer.data.batches import open_dataset
+from trainer.errors import UserError
 from trainer.models import causal, networks
 from trainer.models.causal import IGNORED, CausalModel
+from trainer.tasks import pretrain
+
+FP32 = torch.float32
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -137,3 +149,101 @@ def kept(run: Callable[[], torch.Tensor]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
         run()
     return sum(found.values())
+
+
+def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
+    start_workers: Callable[[int, list[str]], Workers],
+    settings: Callable[..., list[str]],
+    dataset: Path,
+    tmp_path: Path,
+) -> None:
+    AutoConfig.for_model("llama", **GROUPED).to_json_file(tmp_path / "llama.json")
+
+    def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
+        run = tmp_path / name
+        (run / "DONE").unlink(missing_ok=True)
+        given = {"model__config": tmp_path / "llama.json", "steps": 6, "optimizer__schedule": "constant"}
+        workers = start_workers(world, settings(run, **given | changes))
+        assert workers.wait(120) == [0] * world, workers.output
+        assert "event=first_loss_unexpected" not in workers.output
+        return json.loads((run / "DONE").read_text())
+
+    straight, _ = train("straight"), train("broken", steps=3)
+    resumed, both = train("broken"), train("two", world=2, model__checkpointing="true")
+    saved = Path(straight["checkpoint"]) / "model"
+    weights = load_file(saved / "model.safetensors")
+    for name, value in load_file(Path(resumed["checkpoint"]) / "model" / "model.safetensors").items():
+        assert torch.equal(value, weights[name]), name
+    assert losses(tmp_path / "broken") == losses(tmp_path / "straight")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "straight"), abs=1e-5)
+    assert straight["validation_loss"] < straight["initial_validation_loss"] - 0.2
+    assert both["sample"].startswith("The")
+
+    stock: Any = AutoModelForCausalLM.from_pretrained(saved)
+    words: Any = AutoTokenizer.from_pretrained(saved)
+    assert words.eos_token_id == stock.config.eos_token_id == 0
+    held_out = pretrain.Validation(
+        open_dataset(str(dataset)).validation, 32, 2, 4, tokenizer=dataset / "tokenizer.json"
+    )
+    theirs = held_out.loss(Stock(stock), toy.place(), FP32)
+    assert theirs == pytest.approx(straight["validation_loss"], abs=1e-5)
+
+    # As model.name it goes on, in files of any number; with words of its own it is refused.
+    parts, other = tmp_path / "parts", tmp_path / "other"
+    stock.save_pretrained(parts, max_shard_size="30KB")
+    assert len(list(parts.glob("*.safetensors"))) > 2
+    shutil.copytree(saved, other)
+    spoken = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    spoken.add_tokens(["<another word>"])
+    spoken.save(str(other / "tokenizer.json"))
+    assert torch.equal(networks.load(str(parts), 500, 32, None).lm_head.weight, weights["lm_head.weight"])
+    with pytest.raises(UserError, match="has another tokenizer than the data; prepare the data with --tokenizer"):
+        networks.load(str(other), 500, 32, dataset / "tokenizer.json")
+
+
+class Stock(torch.nn.Module):
+    """transformers' own way to the loss."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return networks.token_loss(self.net, inputs, targets)
+
+
+@pytest.mark.parametrize(("family", "head"), [("qwen2", False), ("llama", True)])
+def test_a_checkpoint_in_several_files_is_read_whole_and_another_models_refused(
+    family: str, head: bool, tmp_path: Path
+) -> None:
+    """Tied (Qwen) the head is saved once, as the embedding."""
+    net, again = network(family), network(family)
+    net.save_pretrained(tmp_path / "model", max_shard_size="30KB")
+    index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert ("lm_head.weight" in index) == head
+    with torch.no_grad():
+        for value in again.parameters():
+            value.zero_()
+    load_weights(tmp_path, again)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert (again.lm_head.weight is again.model.embed_tokens.weight) != head
+    with pytest.raises(UserError, match=r"another model: .* is None there and"):
+        load_weights(tmp_path, network("gpt_neox"))
+
+
+def test_a_shape_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
+    def said(family: str, vocabulary: int = 500, length: int = 64, **changes: Any) -> str:
+        path = tmp_path / "config.json"
+        AutoConfig.for_model(family, **FAMILIES.get(family, {}) | changes).to_json_file(path)
+        with pytest.raises(UserError) as caught:
+            networks.from_config(str(path), vocabulary, 0, length, seed=1)
+        assert str(caught.value).startswith(f"model.config: {path} ")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "has a vocabulary of 500, the data of 501" in said("llama", vocabulary=501)
+    assert "has 64 positions, sequence_length is 65" in said("qwen2", length=65)
+    assert "is a t5 model (no decoder), which does not continue text" in said("t5")
+    with pytest.raises(UserError, match=r"model.config: .*nothing.json cannot be read"):
+        networks.from_config(str(tmp_path / "nothing.json"), 500, 0, 64, seed=1)
