@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from infra.clouds import CLOUDS, sections, storage_kinds
+from infra.clouds import CLOUDS, keys, sections, storage_kinds
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
 from infra.machine import for_pods
 from infra.names import unfit
@@ -39,7 +39,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     """
     known, problems = sections(), []
     for key in sorted(values.keys() - known.keys()):
-        wrong = Problems(renamed=RENAMED)
+        wrong = Problems(renamed=RENAMED, keys=keys)
         if not wrong.tell_former((key,), values[key]):
             wrong.tell_unknown((key,), list(known))
         problems += wrong.lines
@@ -49,7 +49,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         if not given and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
-        wrong = Problems(to_camel, key, RENAMED, FORMS)
+        wrong = Problems(to_camel, key, RENAMED, FORMS, keys)
         found = checked(given, wrong) if section is TrainingConfig else validated(section, given, wrong)
         parsed[key] = Mistaken() if wrong.lines else found
         problems += wrong.lines
