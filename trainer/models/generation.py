@@ -48,7 +48,9 @@ def continued(
         chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     training = model.training
     model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    # An adapter is fp32 in a model that may be of half precision.
+    half = torch.autocast(model.device.type, model.dtype, enabled=model.dtype != torch.float32)
+    with torch.no_grad(), half, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         output = model.generate(
             inputs,

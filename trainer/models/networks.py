@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError
-from trainer.models import sources
+from trainer.models import adapters, sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -70,14 +70,18 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
 
 
 def load(
-    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype = torch.float32
+    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype | str = torch.float32
 ) -> "PreTrainedModel":
     """The causal language model that `name` names: a Hugging Face folder or hub name, one of our runs or checkpoints.
 
-    Raises UserError when there is none, or when it does not fit: another kind of model, fewer words than the data's,
-    fewer positions than `length`, another tokenizer.
+    dtype: "auto" for the type that it is stored in. Raises UserError when there is none, or when it does not fit: an
+    adapter, another kind of model, fewer words than the data's, fewer positions than `length`, another tokenizer.
     """
     source = sources.from_name(name, "model.name").model
+    if adapters.is_folder(source):
+        raise UserError(
+            f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
+        )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
     try:
@@ -118,7 +122,8 @@ def module(
 
     Raises UserError where the model cannot compute its layers again.
     """
-    if net.config.model_type == "gpt2" and not packed and not divided:
+    plain = not packed and not divided and not adapters.is_adapted(net)
+    if net.config.model_type == "gpt2" and plain:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:

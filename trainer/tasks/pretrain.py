@@ -17,7 +17,7 @@ from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset,
 from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
-from trainer.models import memory, networks
+from trainer.models import adapters, memory, networks
 from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
@@ -46,16 +46,23 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
     """packed: several texts share a row. Raises UserError when the model does not fit the data or the settings."""
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
+    adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
     module = networks.module(net, config.model.checkpointing, packed, divided=config.engine.name == "fsdp")
     known = config.task in ("language_model", "finetune")  # and no teacher beside it
     size = memory.micro_batch(config, net.config.get_text_config() if known else None)
 
     def save_model(weights: Weights, folder: Path) -> None:
-        net.save_pretrained(folder, state_dict=weights)
+        if adapter:
+            adapter.save(weights, folder)
+        else:
+            net.save_pretrained(folder, state_dict=weights)
         save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
 
     def load_model(folder: Path) -> None:
-        load_weights(folder.parent, net)
+        if adapter:
+            adapter.load(folder)
+        else:
+            load_weights(folder.parent, net)
 
     return Model(net, module, size, save_model, load_model)
 
@@ -101,6 +108,7 @@ def build(config: Config) -> Work:
         expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,
+        draws=config.adapter.dropout > 0,
         activations=module.attention_statistics
         if config.metrics.attention_statistics and isinstance(module, LanguageModel)
         else None,
@@ -111,11 +119,13 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     """The model to train: fresh, or with the weights that are asked for.
 
     A run that has a checkpoint reads its weights from there. It takes no more than the shape then, from the checkpoint
-    as well: the folder or the hub that it began with may be gone by now.
+    as well: the folder or the hub that it began with may be gone by now. An adapter's model is in no checkpoint.
     """
     model, words, length = config.model, dataset.vocabulary, config.sequence_length
     if model.size:
         return networks.build(model.size, words, dataset.end_of_text, config.run.seed)
+    if config.adapter.kind != "none":
+        return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return networks.shaped_as(path / "model")
