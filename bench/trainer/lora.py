@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=2, help="in a step, all in one pass")
     parser.add_argument("--steps", type=int, default=6, help="of each way; the first does not count")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="ways whose name has this word")
+    parser.add_argument("--only", default="", help="ways whose name has one of these words, with commas between")
     options = parser.parse_args()
     if options.tiny:
         options.layers, options.length, options.steps = 2, 64, 3
@@ -61,7 +61,7 @@ def main() -> int:
         ways: dict[str, subprocess.Popen[str]] = {}
         found: dict[str, list[dict[str, float]]] = {}
         for name, way in WAYS.items():
-            if options.only in name:
+            if any(word in name for word in options.only.split(",")):
                 given = json.dumps(mode | {"base": "bfloat16"} | way | {"scratch": scratch})
                 command = [sys.executable, "-m", "bench.trainer.lora", "--way", given]
                 ways[name] = subprocess.Popen(
@@ -79,7 +79,8 @@ def main() -> int:
 
 
 def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
-    assert process.stdin and process.stdout
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write("step\n")
     process.stdin.flush()
     for line in process.stdout:
@@ -111,8 +112,8 @@ def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]
     lines = [
         f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
         "",
-        f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear layer, "
-        f"steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} steps that "
+        f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear "
+        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} steps that "
         "the ways made in turn. Compare within this page only.",
         "",
         f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
@@ -238,7 +239,7 @@ def trainer(mode: dict[str, Any]) -> None:
     class Watched(Trainer):
         def compute_loss(self, *given: Any, **options: Any) -> Any:
             loss = super().compute_loss(*given, **options)
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
             return loss
 
     arguments = TrainingArguments(
