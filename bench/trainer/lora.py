@@ -28,7 +28,7 @@ WAYS = {
     "Trainer, compiled": {"program": "Trainer", "compiled": True},
     "Trainer, base in fp32": {"program": "Trainer", "compiled": False, "base": "float32"},
 }
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 151_936,
     "hidden_size": 896,
     "intermediate_size": 4864,
@@ -113,8 +113,8 @@ def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]
         f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
         "",
         f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear "
-        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} steps that "
-        "the ways made in turn. Compare within this page only.",
+        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} "
+        "steps that the ways made in turn. Compare within this page only.",
         "",
         f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
         "",
@@ -137,7 +137,7 @@ def save_base(mode: dict[str, Any], folder: Path) -> None:
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-    small = {"vocab_size": 1000, "hidden_size": 112, "intermediate_size": 300} if mode["tiny"] else {}
+    small: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 112, "intermediate_size": 300} if mode["tiny"] else {}
     torch.manual_seed(1337)
     torch.set_default_dtype(torch.bfloat16)
     net = LlamaForCausalLM(LlamaConfig(num_hidden_layers=mode["layers"], **(SHAPE | small)))
