@@ -24,7 +24,7 @@ from infra.stackfiles import ROOT, stacks
 from review import replaces
 from review.computed import ANEW
 from review.recording import record_anywhere
-from review.snapshot import FOLDER, snapshot
+from review.snapshot import FOLDER, content
 
 Entry = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -247,7 +247,7 @@ def at_ref(stack: str, ref: str) -> Entry | None:
 
 
 def _declared(stack: str, moved: Mapping[str, bool]) -> Entry:
-    return yaml.safe_load(snapshot(record_anywhere(stack, moved=moved), stack)) if stack in stacks() else {}
+    return content(record_anywhere(stack, moved=moved)) if stack in stacks() else {}
 
 
 def _git(*arguments: str) -> str | None:

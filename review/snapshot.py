@@ -44,11 +44,15 @@ _HASHES = (
 
 def snapshot(stack: Recording, name: str) -> str:
     """The text of a recorded stack; the same graph gives the same text."""
+    return HEADER.format(stack=name) + yaml.dump(content(stack), Dumper=_Dumper, width=120, sort_keys=False)
+
+
+def content(stack: Recording) -> dict[str, Any]:
+    """What the text of a recorded stack says."""
     by_urn = {item.urn: item for item in stack.resources}
     before = {urn: stack.earlier(item, providers=False) for urn, item in by_urn.items()}
     entries = {_title(item): _entry(item, by_urn, before) for item in _ordered(stack.resources)}
-    content = {"resources": entries, "outputs": _plain(stack.outputs)}
-    return HEADER.format(stack=name) + yaml.dump(content, Dumper=_Dumper, width=120, sort_keys=False)
+    return {"resources": entries, "outputs": _plain(stack.outputs)}
 
 
 class _Dumper(yaml.SafeDumper):

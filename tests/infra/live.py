@@ -20,7 +20,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.plan import DELETED, REPLACED, ROLLS, Change, follow
 from review.recording import record_anywhere
-from review.snapshot import snapshot
+from review.snapshot import content
 
 Values = dict[str, Any]
 DIGEST = f"image@sha256:{'0' * 64}"
@@ -164,7 +164,7 @@ def others(key: str, field: Any, before: Any) -> Iterator[Any]:
 @cache
 def base(kind: str, text: str) -> dict[str, Any]:
     stack = STACKS[kind][0]
-    return yaml.safe_load(snapshot(record_anywhere(stack, yaml.safe_load(text)), stack))
+    return content(record_anywhere(stack, yaml.safe_load(text)))
 
 
 def derived(kind: str, key: str, field: Any) -> str:
@@ -174,9 +174,7 @@ def derived(kind: str, key: str, field: Any) -> str:
         return ""
     stack = STACKS[kind][0]
     before = base(kind, yaml.safe_dump(stack_values(kind, key)))
-    _, changes = follow(
-        before, lambda moved: yaml.safe_load(snapshot(record_anywhere(stack, after, moved=moved), stack))
-    )
+    _, changes = follow(before, lambda moved: content(record_anywhere(stack, after, moved=moved)))
     made = any(title.startswith(VOLUME) for title in before["resources"])
     return effect(changes, claimed=not made)
 

@@ -38,7 +38,8 @@ def not_met(stack: Recording) -> list[str]:
         needs = shown("eks", item.type, item.inputs) if item.custom else {}
         if not needs:
             continue
-        before = [other for other in stack.resources if other.urn in earlier(stack, item)]
+        urns = earlier(stack, item)
+        before = [other for other in stack.resources if other.urn in urns]
         addons = {other.inputs["addonName"] for other in before if other.kind == "Addon"} | {
             item.inputs.get("addonName")
         }

@@ -15,7 +15,7 @@ from cli.__main__ import main
 from review import plan
 from review.plan import ADDED, CHANGED, DELETED, REPLACED, Change, compare, follow, report
 from review.recording import record
-from review.snapshot import snapshot
+from review.snapshot import content
 from tests.infra.recorded import changed, recorded
 
 POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"
@@ -25,20 +25,20 @@ GROUP = "aws:eks/nodeGroup:NodeGroup workers-"
 JOB = "kubernetes:batch/v1:Job training"
 
 
-def content(stack: str, **sections: Any) -> dict[str, Any]:
+def declared(stack: str, **sections: Any) -> dict[str, Any]:
     """A snapshot's content for a stack file with changes."""
-    return yaml.safe_load(snapshot(record(stack, changed(stack, **sections)), stack))
+    return content(record(stack, changed(stack, **sections)))
 
 
 def followed(stack: str, **sections: Any) -> tuple[Mapping[str, Any], list[Change]]:
     """The content that a change of a stack file ends in, and all that changes."""
     values = changed(stack, **sections)
-    return follow(reviewed(stack), lambda moved: yaml.safe_load(snapshot(record(stack, values, moved=moved), stack)))
+    return follow(reviewed(stack), lambda moved: content(record(stack, values, moved=moved)))
 
 
 @lru_cache(maxsize=2)
 def reviewed(stack: str) -> dict[str, Any]:
-    return yaml.safe_load(snapshot(recorded(stack), stack))
+    return content(recorded(stack))
 
 
 def planned(stack: str, **sections: Any) -> dict[str, set[str]]:
@@ -50,7 +50,7 @@ def planned(stack: str, **sections: Any) -> dict[str, set[str]]:
 
 
 def test_no_change_is_none() -> None:
-    assert compare(reviewed("gcp-c3"), content("gcp-c3")) == []
+    assert compare(reviewed("gcp-c3"), declared("gcp-c3")) == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_change_that_rolls_the_workers_says_so(stack: str, change: dict[str, A
 
 
 def test_what_is_new_or_gone_is_named() -> None:
-    without = content("gcp-c3", tensorboard={"enabled": False})
+    without = declared("gcp-c3", tensorboard={"enabled": False})
     titles = {"kubernetes:apps/v1:Deployment tensorboard", "kubernetes:core/v1:Service tensorboard"}
     assert {item.resource for item in compare(reviewed("gcp-c3"), without) if item.operation == DELETED} == titles
     assert {item.resource for item in compare(without, reviewed("gcp-c3")) if item.operation == ADDED} == titles
