@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.contract import FETCHED
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import read_json, sha256, write_json
 from trainer.log import event
@@ -27,7 +26,7 @@ from trainer.log import event
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
-COMPLETE = FETCHED
+COMPLETE = "fetched.json"
 """Written last: a folder without it is incomplete and fetched again."""
 BEGUN = "fetching.json"
 """Which revision the files belong to, until all are there."""

@@ -5,16 +5,18 @@ in the copies that the matrix products read (copies.py) and nowhere else, so no 
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import other as accelerates
 from torch import nn
 from torch.nn import functional as F
 
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError
-from trainer.models import adapters, sources
+from trainer.models import sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
 
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
+# accelerate 1.15 asks when a model is saved, and imports DeepSpeed to see that the model is none of its engines: 3 s of
+# processor time in the middle of the training.
+accelerates.is_deepspeed_available = lambda: "deepspeed" in sys.modules
 
 
 def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHeadModel:
@@ -70,18 +75,14 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
 
 
 def load(
-    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype | str = torch.float32
+    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype = torch.float32
 ) -> "PreTrainedModel":
     """The causal language model that `name` names: a Hugging Face folder or hub name, one of our runs or checkpoints.
 
-    dtype: "auto" for the type that it is stored in. Raises UserError when there is none, or when it does not fit: an
-    adapter, another kind of model, fewer words than the data's, fewer positions than `length`, another tokenizer.
+    Raises UserError when there is none, or when it does not fit: another kind of model, fewer words than the data's,
+    fewer positions than `length`, another tokenizer.
     """
     source = sources.from_name(name, "model.name").model
-    if adapters.is_folder(source):
-        raise UserError(
-            f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
-        )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
     try:
@@ -122,8 +123,7 @@ def module(
 
     Raises UserError where the model cannot compute its layers again.
     """
-    plain = not packed and not divided and not adapters.is_adapted(net)
-    if net.config.model_type == "gpt2" and plain:
+    if net.config.model_type == "gpt2" and not packed and not divided:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:
