@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +20,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from hypothesis import settings as hypothesis_settings
 
+from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, free_port, run_worker, start_round
 from trainer import prepare
 
 # Timings say nothing on cores that are shared with other tests.
 hypothesis_settings.register_profile("shared-cores", deadline=None)
 hypothesis_settings.load_profile("shared-cores")
 
-ROOT = Path(__file__).parents[2]
+__all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "free_port", "run_worker"]
+
 Metrics = list[dict[str, Any]]
-PRELOAD = [
-    "torch.distributed",
-    "transformers.models.gpt2.modeling_gpt2",
-    "trainer.models.networks",
-    "trainer.train.loop",
-]
-"""What worker processes have loaded when they are forked."""
 
 
 @pytest.fixture(autouse=True)
@@ -104,63 +95,13 @@ def settings(dataset: Path) -> Callable[..., list[str]]:
     return build
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """One worker as `python -m trainer.train` would be, in a process that has torch loaded already."""
-    os.environ.update(environment)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    from trainer.train.__main__ import main
-
-    sys.exit(main(arguments))
-
-
-class Workers:
-    """The workers of one round, as processes."""
-
-    def __init__(self, processes: list[BaseProcess], log: Path) -> None:
-        self.processes, self._log = processes, log
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text("utf-8") if self._log.exists() else ""
-
-    def wait(self, seconds: float = 60) -> list[int | None]:
-        """The exit codes."""
-        deadline = time.monotonic() + seconds
-        for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        return [process.exitcode for process in self.processes]
-
-    def kill(self, number: signal.Signals = signal.SIGKILL, only: int | None = None) -> None:
-        for rank, process in enumerate(self.processes):
-            if process.pid is not None and process.is_alive() and only in (None, rank):
-                os.kill(process.pid, number)
-
-
 @pytest.fixture
-def start_workers(tmp_path: Path) -> Iterator[Callable[[int, list[str]], Workers]]:
+def start_workers(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
     """Start a round of workers: start_workers(world_size, arguments, what each of them runs)."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     started: list[Workers] = []
 
     def start(world: int, arguments: list[str], target: Callable[..., None] = run_worker) -> Workers:
-        log = tmp_path / f"workers-{len(started)}.log"
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
-        processes = []
-        for rank in range(world):
-            environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = context.Process(target=target, args=(environment, arguments, str(log)))
-            process.start()
-            processes.append(process)
-        started.append(Workers(processes, log))
+        started.append(start_round(world, arguments, tmp_path / f"workers-{len(started)}.log", target))
         return started[-1]
 
     yield start
@@ -266,53 +207,16 @@ def own_etcd(etcd_binary: str, tmp_path: Path) -> Iterator[EtcdServer]:
     server.kill()
 
 
-class Launcher:
-    """A node: `python -m trainer.launch` in a session of its own, as a pod would run it."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
-        self._log = log
-        with open(log, "w") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "trainer.launch", *arguments],
-                cwd=ROOT,
-                env=environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text("utf-8")
-
-    def wait(self, seconds: float) -> int:
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"launcher still runs after {seconds} s:\n{self.output}")
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
-    def kill(self) -> None:
-        """Kill the launcher and its workers at once, as the loss of the machine would."""
-        for pid in [self.process.pid, *self.workers()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-    def workers(self) -> list[int]:
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
-
-
 @pytest.fixture
 def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
-    """Start a node: start_launcher(workers' arguments, options=[...], environment={...})."""
+    """Start a node: start_launcher(workers' arguments, options=[...], real=True: as a program, with an environment)."""
     started: list[Launcher] = []
 
     def start(
-        arguments: list[str], options: list[str] | None = None, environment: dict[str, str] | None = None
+        arguments: list[str],
+        options: list[str] | None = None,
+        real: bool = False,
+        environment: dict[str, str] | None = None,
     ) -> Launcher:
         number = len(started)
         base = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -320,13 +224,13 @@ def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable
         default = ["--rdzv-endpoint", shared_etcd.endpoint, "--rdzv-id", tmp_path.name]
         default += ["--local-addr", f"127.0.0.{number + 1}", "--rdzv-conf"]
         default += ["keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=120"]
-        launcher = Launcher([*default, *(options or []), "--", *arguments], base, tmp_path / f"launcher-{number}.log")
-        started.append(launcher)
-        return launcher
+        command = [*default, *(options or []), "--", *arguments]
+        started.append(Launcher(command, base, tmp_path / f"launcher-{number}.log", real))
+        return started[-1]
 
     yield start
     for launcher in started:
-        if launcher.process.poll() is None:
+        if launcher.poll() is None:
             launcher.kill()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.trainer.conftest import PRELOAD, free_port
+from tests.trainer.processes import context, free_port
 
 PER_STEP = 4
 """Micro-batches in a step, of 2 examples each."""
@@ -79,11 +78,11 @@ def work() -> Any:
     )
 
 
-def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -> list[dict[str, Any]]:
+def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]]:
     """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
     from trainer.train.feed import Feed
 
-    feed = Feed(batches or Batches(), world, first, engine.equal_turns)
+    feed = Feed(Batches(), world, first, engine.equal_turns)
     found = []
     for number in range(first, last):
         for turn, (_, weight) in enumerate(feed.plan):
@@ -107,19 +106,15 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
     After two thousand other tests `datasets` has ended with a RecursionError here, for a reason that is not known yet.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    with ProcessPoolExecutor(1, context) as pool:
+    with ProcessPoolExecutor(1, context()) as pool:
         return pool.submit(function, *arguments).result(120)
 
 
 def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -> list[Any]:
     """task(world, *arguments) in each of `world` processes that form a group; their results by rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     port = free_port()
     processes = [
-        context.Process(target=_run, args=(rank, world, port, task, arguments, str(folder / f"rank-{rank}.pt")))
+        context().Process(target=_run, args=(rank, world, port, task, arguments, str(folder / f"rank-{rank}.pt")))
         for rank in range(world)
     ]
     for process in processes:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import resource
 import signal
-import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
-from tests.trainer.conftest import PRELOAD
+from tests.trainer.checkpoint.saving import Training, save_and_die
+from tests.trainer.processes import context
 from trainer.checkpoint.format import (
     Checkpoint,
-    Snapshot,
     clean,
     list_checkpoints,
     load_optimizer,
@@ -33,33 +26,6 @@ from trainer.checkpoint.saver import Saver
 from trainer.config.schema import Checkpoint as Settings
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
-
-SIZE: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
-
-
-class Training:
-    """A tiny model and its optimizer."""
-
-    def __init__(self, seed: int, vocabulary: int = 500) -> None:
-        torch.manual_seed(seed)
-        ends: dict[str, Any] = {"bos_token_id": vocabulary - 1, "eos_token_id": vocabulary - 1}
-        self.net = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **SIZE, **ends))
-        self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
-        self.names = {id(parameter): name for name, parameter in self.net.named_parameters()}
-
-    def step(self) -> Training:
-        tokens = torch.randint(0, 500, (2, 16))
-        self.net(tokens, labels=tokens).loss.backward()
-        self.adam.step()
-        self.adam.zero_grad()
-        return self
-
-    def snapshot(self, **figures: Any) -> Snapshot:
-        state = {self.names[id(parameter)]: part for parameter, part in self.adam.state.items()}
-        return Snapshot(self.net.state_dict(), state, {"scaler": {"scale": 8.0}}, figures)
-
-    def write_model(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
-        self.net.save_pretrained(folder, state_dict=weights)
 
 
 def save(run: Path, step: int, seed: int = 1, keep: int = 9) -> Path:
@@ -82,47 +48,12 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _save_and_die(run: str, at: int, largest: int, report: str) -> None:
-    """Save step 20 and die: at the at-th write (a file opened, renamed or deleted, a folder made, an fsync), or in the
-    middle of the write that takes a file over `largest` bytes."""
-    count = 0
-
-    def tick() -> None:
-        nonlocal count
-        count += 1
-        if count == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watch(name: str, arguments: tuple[Any, ...]) -> None:
-        writes = (
-            name == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
-        changes = name in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.copyfile", "shutil.rmtree")
-        if (writes or changes) and run in " ".join(str(argument) for argument in arguments):
-            tick()
-
-    real = os.fsync
-    training = Training(2).step()
-    saver = Saver(Path(run), Settings(keep=1), training.write_model, "")
-    sys.addaudithook(watch)
-    os.fsync = lambda descriptor: (tick(), real(descriptor))[1]  # pyright: ignore[reportAttributeAccessIssue]
-    if largest:
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and gets an error instead
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    saver.save(20, training.snapshot())
-    saver.wait()
-    Path(report).write_text(str(count))
-
-
 def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
     """Whether a process that saves step 20 died of it."""
     report = run / "survived"
     # Each attempt is a process, as a kill ends it; not a fork of this one, where other tests may have left threads.
     arguments = (str(run), at, largest, str(report))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    child = context.Process(target=_save_and_die, args=arguments)
+    child = context().Process(target=save_and_die, args=arguments)
     child.start()
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ)

@@ -158,7 +158,9 @@ def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Se
     broken = tmp_path / "broken" / "transformers"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('this library is broken')\n")
-    node = start_launcher(settings(tmp_path / "run"), ["--patience", "2"], {"PYTHONPATH": str(broken.parent)})
+    node = start_launcher(
+        settings(tmp_path / "run"), ["--patience", "2"], real=True, environment={"PYTHONPATH": str(broken.parent)}
+    )
     assert node.wait(90) == 42
     assert node.output.count("event=workers_ended codes=1") == 2
     assert "2 rounds in a row ended before a step beyond 0" in termination(tmp_path, 0)["message"]

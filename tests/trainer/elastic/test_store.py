@@ -9,35 +9,39 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousInfo, RendezvousParameters
 
-from tests.trainer.conftest import ROOT, Launcher, free_port, losses, wait_until
-from tests.trainer.elastic.meeting import meet
+from tests.trainer.conftest import losses, wait_until
+from tests.trainer.processes import ROOT, Launcher, context, free_port, run_store
 from trainer.elastic import network, rendezvous_c10d
 from trainer.elastic.rendezvous import Handler
 from trainer.elastic.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend
 
 
 class StorePod:
-    """`python -m trainer.store` as its pod runs it."""
+    """`python -m trainer.store` as its pod runs it, in a process that has torch loaded already."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BaseProcess | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "trainer.store", "--port", str(self.port), "--host", "127.0.0.1"]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        self._process = context().Process(target=run_store, args=(self.port,))
+        self._process.start()
         assert network.wait_reachable("127.0.0.1", self.port, 60, connect=True) is None
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int | None:
         assert self._process is not None
-        self._process.send_signal(number)
-        return self._process.wait(10)
+        assert self._process.pid is not None
+        if self._process.is_alive():
+            os.kill(self._process.pid, number)
+        self._process.join(10)
+        return self._process.exitcode
 
 
 @pytest.fixture
@@ -53,6 +57,20 @@ def join(port: int, address: str, low: int, high: int) -> Handler:
     return rendezvous_c10d.create(
         RendezvousParameters("c10d", f"127.0.0.1:{port}", "run", low, high, address, **options)
     )
+
+
+def meet(*handlers: Handler) -> list[RendezvousInfo]:
+    found: list[RendezvousInfo] = []
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(each.next_rendezvous()), daemon=True)
+        for each in handlers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == len(handlers), f"only {len(found)} met"
+    return found
 
 
 def test_the_state_is_swapped_and_the_store_serves_torchs_agents(pod: StorePod) -> None:
@@ -142,6 +160,15 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
 def test_one_machine_alone_needs_no_store(
     start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    launcher = start_launcher(settings(tmp_path / "run", steps=4), ["--standalone", "--nproc-per-node", "2"])
+    """As a person types it: real programs, which import none of the large libraries that this run has no use for."""
+    launcher = start_launcher(
+        settings(tmp_path / "run", steps=4),
+        ["--standalone", "--nproc-per-node", "2"],
+        real=True,
+        environment={"PYTHONPROFILEIMPORTTIME": "1"},
+    )
     assert launcher.wait(120) == 0, launcher.output
     assert "event=round round=1 world_size=2" in launcher.output
+    imported = {line.rpartition("|")[2].strip() for line in launcher.output.splitlines() if "import time:" in line}
+    assert "torch" in imported
+    assert not imported & {"deepspeed", "lm_eval", "peft", "wandb", "pandas"}, "seconds of processor time each"

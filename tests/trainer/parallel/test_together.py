@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tests.trainer.conftest import Workers, losses, run_worker
+from tests.trainer.conftest import losses
+from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint
 from trainer.config.schema import load
 from trainer.contract import CACHE_KEY

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._dynamo.exc import TorchDynamoException
 
-from tests.trainer.conftest import Workers, run_worker
+from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
 from trainer.contract import DEVICE

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.trainer import toy
-from tests.trainer.conftest import free_port
+from tests.trainer.processes import free_port
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
+from tests.trainer.processes import run_worker
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 
 PATIENCE = 240
 """Seconds: what takes ten of them takes minutes on a machine that others use."""
-Start = Callable[[int, list[str]], Workers]
+Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
 
 
@@ -211,26 +211,26 @@ def test_a_run_directory_that_cannot_be_written_is_told(
     assert os.linesep not in workers.output.strip()
 
 
-FULL_DISK = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # no file larger than this: metrics fit, weights do not
-from trainer.train.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+def run_on_a_full_disk(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """No file becomes larger than this: metrics fit, weights do not."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+    run_worker(environment, arguments, log)
 
 
-def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(settings: Settings, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
     arguments = settings(tmp_path, steps=4, checkpoint__every_steps=2, metrics__tensorboard=False)
-    full = subprocess.run([sys.executable, "-c", FULL_DISK, *arguments], capture_output=True, text=True, check=False)
-    assert "event=checkpoint_failed step=2" in full.stdout, full.stderr
-    assert full.returncode == 42
-    assert "the last checkpoint cannot be written" in full.stderr
-    assert "Traceback" not in full.stderr
+    full = start_workers(1, arguments, run_on_a_full_disk)
+    assert full.wait(PATIENCE) == [42], full.output
+    assert "event=checkpoint_failed step=2" in full.output
+    assert "the last checkpoint cannot be written" in full.output
+    assert "Traceback" not in full.output
     assert not (tmp_path / "DONE").exists()
     assert list((tmp_path / "checkpoints").iterdir()) == []
     # With space again, the same command goes on.
-    again = subprocess.run([sys.executable, "-m", "trainer.train", *arguments], capture_output=True, check=False)
-    assert again.returncode == 0, again.stderr
+    again = start_workers(1, arguments)
+    assert again.wait(PATIENCE) == [0], again.output
     assert Path(done(tmp_path)["checkpoint"]).is_dir()
 
 

@@ -1,0 +1,224 @@
+"""The trainer's processes as the tests start them: forked from one that has imported torch and transformers.
+
+Each import takes seconds of processor time, and the tests start hundreds of workers and launchers. What is imported
+here is imported by every one of them: neither pytest nor anything else that only tests need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parents[2]
+PRELOAD = [
+    "tests.trainer.processes",
+    "tests.trainer.checkpoint.saving",
+    "torch.distributed",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "transformers.models.gpt2.modeling_gpt2",
+    "trainer.train.__main__",
+    "trainer.train.loop",
+    "trainer.tasks.pretrain",
+    "trainer.parallel.deepspeed",
+    "trainer.launch",
+    "trainer.elastic.agent",
+    "trainer.elastic.rendezvous_c10d",
+    "trainer.elastic.rendezvous_etcd",
+    "tests.trainer.warm",
+]
+"""What processes have loaded when they are forked."""
+
+
+def context() -> ForkServerContext:
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(PRELOAD)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def enter(environment: dict[str, str], log: str) -> None:
+    """Let this process have an environment, and a file as its output."""
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+
+
+def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """One worker as `python -m trainer.train` would be."""
+    enter(environment, log)
+    from trainer.train.__main__ import main
+
+    sys.exit(main(arguments))
+
+
+def run_launcher(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """A node as `python -m trainer.launch` would be; its workers are forked from it."""
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.clear()
+    enter(environment, log)
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchs
+
+    from trainer import launch
+    from trainer.elastic import ahead
+
+    torchs.Popen = ahead.subprocess.Popen = ForkedWorker  # pyright: ignore[reportPrivateImportUsage]
+    sys.exit(launch.main(arguments))
+
+
+def run_store(port: int) -> None:
+    """`python -m trainer.store` for this machine's nodes."""
+    from trainer.store import main
+
+    sys.exit(main(["--port", str(port), "--host", "127.0.0.1"]))
+
+
+class ForkedWorker(subprocess.Popen[bytes]):
+    """`python -m trainer.train ...` without the start of a Python: a fork of this process takes its place."""
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        # In the order in which Python 3.11 hands them on.
+        _, _, _, _, _, env, _, _, _, stdin, *_ = others
+        assert list(args[1:3]) == ["-m", "trainer.train"], args
+        told, tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_worker(list(args[3:]), env, stdin, tell)
+        self._child_created = True
+        for descriptor in {tell, stdin} - {-1}:
+            os.close(descriptor)
+        os.read(told, 1)  # as the start of a program: its caller may signal its group from now on
+        os.close(told)
+
+
+def _become_worker(arguments: list[str], environment: dict[str, str], stdin: int, tell: int) -> NoReturn:
+    code = 1
+    try:
+        gc.freeze()  # nothing of the launcher's is collected here: the numbers of its descriptors are others' soon
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.setsid()
+        os.write(tell, b".")
+        if stdin != -1:
+            os.dup2(stdin, 0)
+            sys.stdin = os.fdopen(0, closefd=False)
+        os.closerange(3, 4096)
+        os.environ.clear()
+        os.environ.update(environment)
+        from trainer.train.__main__ import main
+
+        code = main(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+class Workers:
+    """The workers of one round, as processes."""
+
+    def __init__(self, processes: list[BaseProcess], log: Path) -> None:
+        self.processes, self._log = processes, log
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text("utf-8") if self._log.exists() else ""
+
+    def wait(self, seconds: float = 60) -> list[int | None]:
+        """The exit codes."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process.exitcode for process in self.processes]
+
+    def kill(self, number: signal.Signals = signal.SIGKILL, only: int | None = None) -> None:
+        for rank, process in enumerate(self.processes):
+            if process.pid is not None and process.is_alive() and only in (None, rank):
+                os.kill(process.pid, number)
+
+
+def start_round(world: int, arguments: list[str], log: Path, target: Callable[..., None] = run_worker) -> Workers:
+    """A round of `world` workers, each of which runs `target`."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    processes = []
+    for rank in range(world):
+        environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        process = context().Process(target=target, args=(environment, arguments, str(log)))
+        process.start()
+        processes.append(process)
+    return Workers(processes, log)
+
+
+class Launcher:
+    """A node in a session of its own, as a pod would run it."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path, real: bool) -> None:
+        """`real`: `python -m trainer.launch` itself, and its workers likewise, for ten times the processor time."""
+        self._log = log
+        log.touch()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._forked: BaseProcess | None = None
+        if real:
+            command = [sys.executable, "-m", "trainer.launch", *arguments]
+            with log.open("w") as file:
+                self._popen = subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            self.pid = self._popen.pid
+        else:
+            self._forked = context().Process(target=run_launcher, args=(environment, arguments, str(log)))
+            self._forked.start()
+            assert self._forked.pid is not None
+            self.pid = self._forked.pid
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text("utf-8")
+
+    def poll(self) -> int | None:
+        return self._forked.exitcode if self._forked is not None else self._popen.poll() if self._popen else None
+
+    def wait(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        if self._forked is not None:
+            self._forked.join(seconds)
+        while (code := self.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert code is not None, f"launcher still runs after {seconds} s:\n{self.output}"
+        return code
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the launcher and its workers at once, as the loss of the machine would."""
+        for pid in [self.pid, *self.workers()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait(10)
+
+    def workers(self) -> list[int]:
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
