@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,20 @@ def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) 
     }
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After a run of minutes, the ten files that took longest."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    total = sum(seconds.values())
+    if total > 60:
+        terminalreporter.section(f"{total:.0f} s in tests, most of them in")
+        for file, spent in sorted(seconds.items(), key=lambda item: -item[1])[:10]:
+            terminalreporter.line(f"{spent:6.1f} s  {file}")
 
 
 @pytest.fixture(autouse=True)
