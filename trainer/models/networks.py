@@ -20,10 +20,12 @@ from trainer.models import sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+from transformers.generation.configuration_utils import GenerationConfig
 from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
@@ -107,12 +109,19 @@ def load(
             f"model.name: {name} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
             "the download may be incomplete: give a folder with all of them"
         )
+    try:
+        net.generation_config.validate(strict=True)
+    except ValueError:  # a temperature without sampling (Llama 2), which is read but never saved again
+        net.generation_config.do_sample = True
     return net
 
 
 def shaped_as(folder: Path) -> "PreTrainedModel":
     """The model that a checkpoint's config.json describes, its weights to be read by the resume."""
-    return _fresh(_config("run.directory", str(folder), str(folder)))
+    net = _fresh(_config("run.directory", str(folder), str(folder)))
+    if (folder / GENERATION_CONFIG_NAME).is_file():
+        net.generation_config = GenerationConfig.from_pretrained(folder)
+    return net
 
 
 def module(
@@ -121,8 +130,13 @@ def module(
     """The fastest module for `net`. packed: several texts share a row, and positions tell them apart. divided: a
     layer has its weights only while it is called, and LanguageModel reads them without.
 
-    Raises UserError where the model cannot compute its layers again.
+    Raises UserError where the model cannot compute its layers again, or cannot tell texts apart.
     """
+    if packed and _mixes_texts(net):
+        raise UserError(
+            f"model.name: a {net.config.model_type} model lets the texts of a row see each other, which this task must "
+            "not; name another, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
+        )
     if net.config.model_type == "gpt2" and not packed and not divided:
         return LanguageModel(net, checkpointing)
     if checkpointing:
@@ -130,6 +144,16 @@ def module(
             raise UserError(f"model.checkpointing: a {net.config.model_type} model has none; leave it out")
         net.activation_checkpointing_enable({"use_reentrant": False})
     return CausalModel(net)
+
+
+@torch.no_grad()
+def _mixes_texts(net: Any) -> bool:
+    """Whether what a text in a row is depends on the text before it: 0.01 and more where it does, else rounding."""
+    training = net.training
+    row, position = torch.tensor([[1, 2, 3, 4], [5, 6, 3, 4]]), torch.tensor([[0, 1, 0, 1]] * 2)
+    hidden = net.eval().base_model(input_ids=row, position_ids=position, use_cache=False).last_hidden_state.float()
+    net.train(training)
+    return bool((hidden[0, 2:] - hidden[1, 2:]).norm() > 1e-3 * hidden[0, 2:].norm())
 
 
 def positions(config: "PreTrainedConfig") -> int | None:
@@ -151,7 +175,8 @@ def flops_per_token(net: Any, length: int) -> float:
     }
     parameters = sum(parameter.numel() for parameter in net.parameters()) - sum(looked_up.values())
     shape = net.config.get_text_config()
-    width = shape.num_attention_heads * (getattr(shape, "head_dim", None) or 0) or shape.hidden_size
+    heads = getattr(shape, "num_attention_heads", 0)  # without any: a state space model, whose own products are few
+    width = heads * (getattr(shape, "head_dim", None) or shape.hidden_size // max(1, heads))
     return 6.0 * parameters + 12.0 * shape.num_hidden_layers * width * length
 
 

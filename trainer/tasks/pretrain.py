@@ -40,7 +40,8 @@ def build(config: Config) -> Work:
     evaluation = config.evaluation
 
     def save_model(weights: Weights, folder: Path) -> None:
-        net.save_pretrained(folder, state_dict=weights)
+        # By the names that the module has, which the resume reads: others (Mixtral's) are made for the export.
+        net.save_pretrained(folder, state_dict=weights, save_original_format=False)
         save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
 
     def load_model(folder: Path) -> None:

@@ -247,3 +247,34 @@ def test_a_shape_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
     assert "is a t5 model (no decoder), which does not continue text" in said("t5")
     with pytest.raises(UserError, match=r"model.config: .*nothing.json cannot be read"):
         networks.from_config(str(tmp_path / "nothing.json"), 500, 0, 64, seed=1)
+
+
+@pytest.mark.parametrize("family", ["falcon", "bloom"])
+def test_a_model_that_lets_packed_texts_see_each_other_is_refused(family: str) -> None:
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500}
+    net = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+    assert isinstance(networks.module(net), CausalModel)
+    with pytest.raises(UserError, match=f"a {family} model lets the texts of a row see each other"):
+        networks.module(net, packed=True)
+
+
+def test_what_generates_is_kept_by_a_resume_and_always_saved(tmp_path: Path) -> None:
+    """Some models name a temperature without sampling, which transformers reads and refuses to write."""
+    network("llama").save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.9, "eos_token_id": [0, 7]}')
+    net: Any = networks.load(str(tmp_path), 500, 32, None)
+    net.generation_config.eos_token_id = [3, 0, 7]
+    net.save_pretrained(tmp_path / "again")
+    kept = networks.shaped_as(tmp_path / "again").generation_config
+    assert (kept.eos_token_id, kept.temperature) == ([3, 0, 7], 0.9)
+
+
+def test_a_mixture_of_experts_goes_on_from_its_checkpoint_and_loads_as_any_model_does(tmp_path: Path) -> None:
+    """transformers joins the experts of a layer in one tensor when it reads them, and parts them when it writes."""
+    shape = AutoConfig.for_model("mixtral", **GROUPED, num_local_experts=4)
+    net, again = (AutoModelForCausalLM.from_config(shape) for _ in range(2))
+    net.save_pretrained(tmp_path / "model", state_dict=net.state_dict(), save_original_format=False)
+    load_weights(tmp_path, again)
+    for read in (again, AutoModelForCausalLM.from_pretrained(tmp_path / "model")):
+        for name, value in net.state_dict().items():
+            assert torch.equal(value, read.state_dict()[name]), name
