@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cli.target import either
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Group -> command -> what it runs: a function, or a Typer of further commands.
 GROUPS = {
@@ -33,6 +35,7 @@ GROUPS = {
         "board": "cli.board:board",
         "upload": "cli.upload:upload",
         "fetch": "cli.fetch:fetch",
+        "evaluate": "cli.evaluate:evaluate",
     },
     "CI": {
         "deploy": "cli.deploy:app",
@@ -84,8 +87,6 @@ def _summary(target: str) -> str:
 
 def load(name: str) -> Any:
     """Import a command."""
-    from cli.target import either  # reads pydantic, which the list does not need
-
     module_name, _, attribute = COMMANDS[name].partition(":")
     module = importlib.import_module(module_name)
     found = getattr(module, attribute)

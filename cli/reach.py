@@ -113,7 +113,7 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
         _wait(core, pod, waiting)
         yield pod
     except ApiException as error:
-        raise CommandError(f"cannot make pod {namespace}/{pod.name}: {_message(error)}") from None
+        raise CommandError(f"cannot make pod {namespace}/{pod.name}: {server_message(error)}") from None
     finally:
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
@@ -130,7 +130,7 @@ def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, P
         raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
 
-def _message(error: ApiException) -> str:
+def server_message(error: ApiException) -> str:
     """The API server's own sentence, such as which quota or right is missing."""
     try:
         return str(json.loads(error.body or "")["message"])
@@ -153,7 +153,7 @@ def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> N
         found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
         phase = found["status"].get("phase")
         if phase in ("Succeeded", "Failed"):
-            raise CommandError(f"pod {pod.namespace}/{pod.name} ended at once: {_last_words(found)}")
+            raise CommandError(f"pod {pod.namespace}/{pod.name} ended at once: {last_words(found)}")
         if phase == "Running" and _serves(pod):
             return
         reason = why_waiting([found])
@@ -177,7 +177,7 @@ def _serves(pod: Pod) -> bool:
         return False
 
 
-def _last_words(pod: dict[str, Any]) -> str:
+def last_words(pod: dict[str, Any]) -> str:
     for status in pod["status"].get("containerStatuses") or []:
         ended = status.get("state", {}).get("terminated", {})
         if ended:

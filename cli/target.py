@@ -8,14 +8,15 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import CommandError
-from infra.config import ConfigError, StackConfig
-from infra.parse import parse
 from infra.stackfiles import PROJECT, ROOT, stack_file_values, stacks
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
 
 
 def known(name: str) -> str:
@@ -95,6 +96,10 @@ Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: $
 
 def configuration(stack: str) -> StackConfig:
     """A stack's parsed file. Raises CommandError."""
+    # Reads every section: half of the time that a command takes which asks a cluster.
+    from infra.config import ConfigError
+    from infra.parse import parse
+
     try:
         return parse(stack_file_values(stack), stack)
     except ConfigError as error:

@@ -37,9 +37,15 @@ def upload(
         else:
             put(volume, pairs, folder, bar)
     inside = pairs[0].remote if len(pairs) == 1 and Path(source).is_file() else folder
-    name = str(PurePosixPath(inside).relative_to(DATA))
-    print(f"{source} is at {inside}. To train on it:")
-    print(f"  pulumi config set --stack {stack} --path 'dataset.input[0]' {shlex.quote(name)}")
+    print(f"{source} is at {inside}. {use(source, inside, stack)}")
+
+
+def use(source: str, inside: str, stack: str) -> str:
+    """What to do with it: the command that names it in the stack file."""
+    key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
+    if (Path(source) / "config.json").is_file():
+        key, value, verb = "training.model.name", inside, "To train this model:"
+    return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 
 
 def is_remote(source: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 import infra.eks.machines
@@ -20,7 +21,7 @@ from infra.config import Rule, StackConfig, shared_sections
 from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig
 from infra.machine import Machine
-from trainer.config.section import Section, section_of
+from trainer.config.section import Section, keys_of
 
 if TYPE_CHECKING:
     from infra.bill import Estimate
@@ -182,14 +183,10 @@ def sections() -> dict[str, type[Section]]:
 
 def keys() -> dict[str, FieldInfo]:
     """Every key of a stack file, such as nodes.machineType, with its type, default and sentence."""
-
-    def under(path: str, section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
-        for name, field in section.model_fields.items():
-            key = f"{path}.{field.alias or name}"
-            inner = section_of(field.annotation)
-            yield from under(key, inner) if inner else [(key, field)]
-
-    return {key: field for name, section in sections().items() for key, field in under(name, section)}
+    found: dict[str, FieldInfo] = {}
+    for name, section in sections().items():
+        found |= keys_of(section, to_camel, f"{name}.")
+    return found
 
 
 def storage_kinds() -> dict[str, str]:

@@ -21,8 +21,6 @@ POOL = "trainyard/pool"
 #: Upstream's image, v3.6.5: 3.6 speaks the v3 API only, which is all the rendezvous needs. By digest: what was reviewed
 #: is what runs (policy/).
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5@sha256:3397341272b9e0a6f44d7e3fc7c321c6efe6cbe82ce866b9b01d0c704bfc5bf3"
-#: Where pods have the shared volume: all that they see of a person's files.
-DATA = "/data"
 #: Kubernetes service account of the pods that read the user's data, in the stack's namespace.
 READER = "dataset"
 #: Kubernetes service account of the cluster-autoscaler, in kube-system.

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from infra.clouds import CLOUDS, sections, storage_kinds
+from infra.clouds import CLOUDS, keys, sections, storage_kinds
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
 from infra.machine import for_pods
 from infra.names import unfit
@@ -37,9 +38,9 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     Raises:
         ConfigError: with all problems of the stack.
     """
-    known, problems = sections(), []
+    known, problems, every_key = sections(), [], cache(keys)
     for key in sorted(values.keys() - known.keys()):
-        wrong = Problems(renamed=RENAMED)
+        wrong = Problems(renamed=RENAMED, keys=every_key)
         if not wrong.tell_former((key,), values[key]):
             wrong.tell_unknown((key,), list(known))
         problems += wrong.lines
@@ -49,7 +50,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         if not given and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
-        wrong = Problems(to_camel, key, RENAMED, FORMS)
+        wrong = Problems(to_camel, key, RENAMED, FORMS, every_key)
         found = checked(given, wrong) if section is TrainingConfig else validated(section, given, wrong)
         parsed[key] = Mistaken() if wrong.lines else found
         problems += wrong.lines

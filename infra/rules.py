@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator
 
 from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
-from infra.cluster import DATA
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
-from infra.sections import NodesConfig
+from infra.sections import DATA, NodesConfig
 
 
 def _cluster_kind(config: StackConfig) -> Iterator[str]:

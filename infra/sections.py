@@ -12,6 +12,8 @@ from pydantic import Field, SecretStr, StringConstraints
 
 from trainer.config.section import Section
 
+#: Where pods have the shared volume: all that they see of a person's files.
+DATA = "/data"
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 

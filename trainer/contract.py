@@ -27,6 +27,10 @@ CACHE_KEY = "TRAINYARD_CACHE_KEY"
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
 """Where the launcher's last words go instead of /dev/termination-log."""
 
+# Files of a folder that trainer.fetch writes.
+FETCHED = "fetched.json"
+"""Written last, with the name of what was fetched: a folder without it is incomplete and fetched again."""
+
 # Files of a run directory.
 STATUS = "status.json"
 METRICS = "metrics.jsonl"

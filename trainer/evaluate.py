@@ -21,7 +21,7 @@ from trainer.config import schema
 from trainer.data.batches import open_dataset
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.export import evaluations
-from trainer.models import memory, sources
+from trainer.models import adapters, memory, sources
 from trainer.parallel.world import join, leave_group, require_device
 from trainer.tasks.pretrain import Validation
 from trainer.train.precision import TYPES, choose, hardware
@@ -149,11 +149,12 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     begin = time.monotonic()
     world = join(timeout_seconds=120)
     if source.checkpoint is not None:
-        module, validation, settings, figures = _of_checkpoint(source.checkpoint, options)
+        module, validation, settings, figures = _of_checkpoint(source, source.checkpoint, options)
     else:
         module, validation, settings, figures = _of_model(source, options)
-    module.to(world.device)
     dtype = TYPES[choose(options.precision or settings.precision, hardware(world.device))[0]]
+    adapters.hold_frozen(getattr(module, "net", None), dtype)
+    module.to(world.device)
     loss = validation.loss(module, world, dtype)
     tokens = validation.tokens if isinstance(validation, Validation) else None
     perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
@@ -165,15 +166,14 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
 Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str, float]]]
 
 
-def _of_checkpoint(path: Path, options: argparse.Namespace) -> Parts:
+def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespace) -> Parts:
     """The work that the checkpoint's own configuration describes, with its weights."""
     # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
     # may no longer hand out. What distillation validates is the student's plain loss.
-    given = schema.stored((path / "config.yaml").read_text("utf-8")) | {
-        "model.name": path / "model",
-        "model.preset": "",
-        "model.config": "",
-    }
+    given = schema.stored((path / "config.yaml").read_text("utf-8"))
+    adapted = adapters.is_folder(path / "model")
+    named = sources.base_of(source) if adapted else path / "model"
+    given |= {"model.name": named, "model.preset": "", "model.config": ""}
     arguments = [f"{key}={value}" for key, value in given.items()]
     if schema.load(arguments).task == "distillation":
         arguments.append("task=language_model")

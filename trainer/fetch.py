@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.contract import FETCHED
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import read_json, sha256, write_json
 from trainer.log import event
@@ -26,7 +27,7 @@ from trainer.log import event
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
-COMPLETE = "fetched.json"
+COMPLETE = FETCHED
 """Written last: a folder without it is incomplete and fetched again."""
 BEGUN = "fetching.json"
 """Which revision the files belong to, until all are there."""

@@ -5,7 +5,9 @@ sets have no scripts, a metric that the hub would send as a program is refused, 
 refused, and a task of one's own (--include) is YAML without Python.
 """
 
+import contextlib
 import difflib
+import io
 import json
 import logging
 import os
@@ -14,7 +16,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import torch
 
@@ -87,6 +89,19 @@ class Model(HFLM):
         self._world.barrier()
 
 
+class Lines(io.TextIOBase):
+    """For a log, which shows whole lines alone: a bar that tqdm would redraw becomes a line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(f"{text.strip()}\n" if text.startswith("\r") else text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
 def judge(
     source: sources.Source,
     names: list[str],
@@ -106,7 +121,8 @@ def judge(
     net = sources.load_language_model(source).to(world.device)
     build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators have no types
     model = build(net, _tokenizer(source), world, precision[1], length)
-    found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
+    with contextlib.redirect_stderr(sys.stderr if sys.stderr.isatty() else Lines(sys.stderr)):
+        found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
     if found is None:
         return {}
     about = {"limit": limit, "harness": f"lm-eval {version('lm_eval')}", "precision": precision[0]}

@@ -1,6 +1,6 @@
 """Where things are on the shared volume, as the pods see it."""
 
-from infra.cluster import DATA as DATA
+from infra.sections import DATA as DATA
 
 
 def dataset_folder(name: str) -> str:

@@ -33,6 +33,13 @@ def test_the_list_has_every_command_in_its_group(capsys: pytest.CaptureFixture[s
         assert len(line.split()) > 4, "and what it does"
 
 
+def test_a_configuration_is_read_without_any_sdk() -> None:
+    """Each takes half a second."""
+    script = "import sys, infra.parse; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & {*SLOW, "pulumi_kubernetes"} - {"pydantic"}
+
+
 def test_the_list_needs_no_slow_package() -> None:
     script = "import sys; from cli.__main__ import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -57,7 +64,7 @@ def test_every_command_that_reads_a_stacks_file_takes_both_spellings(
     assert "no stack 'nowhere'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here"])
+@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here", "evaluate --tasks x"])
 @pytest.mark.parametrize("spelling", [["gone"], ["--stack", "gone"]], ids=" ".join)
 def test_every_command_that_asks_a_cluster_takes_both_spellings(
     command: str, spelling: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -330,6 +330,12 @@ def test_where_things_go(source: str, to: str | None, folder: str) -> None:
     assert upload.target_folder(source, to) == folder
 
 
+def test_what_to_do_with_an_upload_is_said(tmp_path: Path) -> None:
+    assert "--path 'dataset.input[0]' texts" in upload.use(str(tmp_path), "/data/texts", "local")
+    (tmp_path / "config.json").write_text("{}")
+    assert "--path training.model.name /data/models/mine" in upload.use(str(tmp_path), "/data/models/mine", "local")
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

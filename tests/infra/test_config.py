@@ -96,6 +96,14 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"training": {"optimizer": {"learningRate": 5}}}, "training.optimizer.learningRate: 5 lets any training"),
         ({"training": {"engine": {"zeroStage": 2}}}, "training.engine.zeroStage: given, but engine.name is ddp"),
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
+        ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
+        ({"training": {"micro_batch": -1}}, "training.micro_batch: -1 is not allowed; "),
+        ({"training": {"microBatch": 1, "micro_batch": 2}}, "training.microBatch: stands twice, as microBatch and as "),
+        ({"training": {"learningRate": 1}}, "training.learningRate: unknown key; did you mean training.optimizer.lear"),
+        ({"training": {"engine": {"zero_stage": 9}}}, "training.engine.zero_stage: 9 is not allowed; "),
+        ({"workers": {"machine_type": "x"}}, "workers.machine_type: unknown key; did you mean nodes.machineType?"),
+        ({"machineType": "x"}, "machineType: unknown key; did you mean nodes.machineType?"),
+        ({"workers": {"name": "x"}}, "workers.name: unknown key; allowed: count, "),
         (
             {"training": {"run": {"directory": "/x"}}},
             "training.run.directory: /x would not be used; the folder follows",
@@ -161,7 +169,7 @@ KEYS = st.sampled_from(["kind", "context", "count", "min", "ref", "path", "input
         max_size=4,
     )
 )
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_nothing_but_a_config_error_ever_comes_out(values: dict[str, Any]) -> None:
     found: list[str] = []
     try:

@@ -280,4 +280,4 @@ def test_bert_on_squad_is_one_key() -> None:
     arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
     assert f"question_answering.train={folder}/train.json" in arguments
     assert "model.name=/data/models/bert-large-uncased" in arguments
-    assert stack.outputs["runDirectory"].startswith("/data/runs/answering-")
+    assert stack.outputs["runDirectory"].startswith("/data/runs/bert-large-uncased-")

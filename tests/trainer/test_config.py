@@ -47,6 +47,8 @@ def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
     assert problems("step=10") == ["step: unknown key; did you mean steps?"]
+    assert problems("learning_rate=1") == ["learning_rate: unknown key; did you mean optimizer.learning_rate?"]
+    assert problems("microBatch=-1")[0].startswith("microBatch: '-1' is not allowed; ")
 
 
 def test_all_problems_come_together() -> None:

@@ -164,6 +164,8 @@ def by_hand(folder: Path) -> dict[str, Any]:
 def test_the_figures_are_those_of_the_model_by_hand(case: Case) -> None:
     code, output, errors = case.said["both"]
     assert code == 0, errors
+    assert "Running loglikelihood requests: 100%" in errors
+    assert "\r" not in errors, "whole lines, for a log"
     expected = by_hand(case.model)
     results = json.loads((case.run / "evaluations" / "step-7.json").read_text())
     choice, texts = results["tasks"]["own_choice"], results["tasks"]["own_texts"]

@@ -78,11 +78,11 @@ def work() -> Any:
     )
 
 
-def steps(engine: Any, world: Any, first: int, last: int) -> list[dict[str, Any]]:
+def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -> list[dict[str, Any]]:
     """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
     from trainer.train.feed import Feed
 
-    feed = Feed(Batches(), world, first, engine.equal_turns)
+    feed = Feed(batches or Batches(), world, first, engine.equal_turns)
     found = []
     for number in range(first, last):
         for turn, (_, weight) in enumerate(feed.plan):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def broken(config: "Config", spell: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
     """Key and problem of every rule that the configuration breaks; `spell` writes other keys as the reader does."""
     yield from _task(config)
+    yield from _adapter(config)
     yield from _engine(config)
     yield from _batch(config, spell)
     traced = re.fullmatch(r"(\d+):(\d+)", config.metrics.profile)
@@ -44,6 +45,13 @@ def _task(config: "Config") -> Iterator[tuple[str, str]]:
         ):
             if wrong:
                 yield key, f"not for task {config.task}; leave it out"
+
+
+def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
+    given, plain = config.adapter, type(config.adapter)()
+    for key in ("rank", "alpha", "dropout", "targets"):
+        if given.kind == "none" and getattr(given, key) != getattr(plain, key):
+            yield f"adapter.{key}", "given, but adapter.kind is none; add adapter.kind=lora or leave it out"
 
 
 def _engine(config: "Config") -> Iterator[tuple[str, str]]:

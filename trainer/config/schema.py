@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from trainer.config import deepspeed_json, rules
-from trainer.config.section import Problems, merged, named, validated
+from trainer.config.section import Problems, keys_of, merged, named, validated
 from trainer.config.sections import (
     Adapter,
     Checkpoint,
@@ -113,7 +113,8 @@ class Config(Settings):
     """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
     of a run; later workers find the compiled code in the run directory."""
     require_capability: str = ""
-    """Processor flag that every node must have, such as amx_bf16: see processor.py. Empty: any processor will do."""
+    """Processor flag that every node must have, such as amx_bf16: a node without it ends the run, where it would train
+    at a tenth of the speed. Empty: any processor will do."""
     model: Model = Model()
     """What is trained."""
     adapter: Adapter = Adapter()
@@ -169,7 +170,7 @@ def load(arguments: list[str]) -> Config:
 
     Raises UserError naming every problem, one a line.
     """
-    problems = Problems(renamed=RENAMED)
+    problems = Problems(renamed=RENAMED, keys=lambda: keys_of(Config))
     given: dict[str, Any] = {}
     rest = list(arguments)
     while rest:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 
@@ -38,6 +39,15 @@ def section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
+def keys_of(section: type[Section], spell: Callable[[str], str] = str, path: str = "") -> dict[str, FieldInfo]:
+    """Every key of a section and of those in it, such as optimizer.learning_rate."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in section.model_fields.items():
+        key, inner = f"{path}{spell(name)}", section_of(field.annotation)
+        found |= keys_of(inner, spell, f"{key}.") if inner else {key: field}
+    return found
+
+
 class Problems:
     """One line for each thing that is wrong, its keys written as the reader writes them."""
 
@@ -47,16 +57,23 @@ class Problems:
         prefix: str = "",
         renamed: Mapping[str, str] | None = None,
         forms: Mapping[str, str] | None = None,
+        keys: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`renamed`: present keys by former ones; `forms`: what text of the wrong form is not, by key."""
-        self.spell, self.forms = spell, forms or {}
+        """`renamed`: present keys by former ones; `forms`: what text of the wrong form is not, by key; `keys`: all of
+        the configuration, for one that stands in the wrong section."""
+        self.spell, self.forms, self._all = spell, forms or {}, keys
         self.lines: list[str] = []
         self.keys: set[str] = set()
         """Those that are wrong, by the names of their fields."""
         self._prefix, self._renamed = [prefix] if prefix else [], renamed or {}
+        self.typed: dict[tuple[str, ...], str] = {}
+        """Path of a key -> how it was written first."""
 
     def path(self, path: Iterable[object]) -> str:
-        return ".".join([*self._prefix, *(self._spelled(str(part)) for part in path)])
+        """A key as the reader wrote it, else in the spelling of this configuration."""
+        parts = tuple(map(str, path))
+        shown = (self.typed.get(parts[: at + 1]) or self._spelled(part) for at, part in enumerate(parts))
+        return ".".join([*self._prefix, *shown])
 
     def add(self, path: tuple[str | int, ...], text: str) -> None:
         self.keys.add(".".join(map(str, path)))
@@ -65,15 +82,28 @@ class Problems:
     def tell_former(self, path: tuple[str, ...], value: Any) -> bool:
         """Whether this key, or one in it, is a former one; then the present one is told."""
         inner = [(*path, str(key)) for key in value] if isinstance(value, Mapping) else []
-        former = [key for key in (path, *inner) if self.path(key) in self._renamed]
+        names = {key: ".".join([*self._prefix, *map(self._spelled, key)]) for key in (path, *inner)}
+        former = [key for key, name in names.items() if name in self._renamed]
         for key in former:
-            self.add(key, f"renamed to {self._renamed[self.path(key)]}")
+            self.add(key, f"renamed to {self._renamed[names[key]]}")
         return bool(former)
 
     def tell_unknown(self, path: tuple[str, ...], known: list[str]) -> None:
-        close = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
+        close = difflib.get_close_matches(self._spelled(path[-1]), known, n=1) or self._elsewhere(path)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
         self.add(path, f"unknown key; {hint}")
+
+    def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
+        """Keys of this name in the nearest other sections; none where it says too little."""
+        here = [*self._prefix, *map(self._spelled, path)]
+
+        def shared(key: str) -> int:
+            return sum(one == other for one, other in zip(key.split("."), here[:-1], strict=False))
+
+        found = [key for key in self._all() if key.rpartition(".")[2] == here[-1]]
+        nearest = max(map(shared, found), default=0)
+        found = [key for key in found if shared(key) == nearest]
+        return found if len(found) <= 3 else []
 
     def _spelled(self, part: str) -> str:
         return self.spell(part) if re.fullmatch("[a-z]+(_[a-z]+)+", part) else part
@@ -99,6 +129,7 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
 def named(section: type[Section], given: Any, problems: Problems, path: tuple[str, ...] = ()) -> dict[str, Any]:
     """What is given, by the names of fields, without the keys that the section does not know."""
     found: dict[str, Any] = {}
+    written: dict[str, str] = {}
     if not isinstance(given, Mapping):
         shown = "(secret)" if _is_secret(section) else repr(given)
         problems.add(path, f"{shown} is not a section; give it as keys and values")
@@ -106,6 +137,11 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
     names = {to_camel(name): name for name in section.model_fields} | {name: name for name in section.model_fields}
     for key, value in given.items():
         inner_path = (*path, names.get(str(key), str(key)))
+        problems.typed.setdefault(inner_path, str(key))
+        if inner_path[-1] in written:
+            problems.add(inner_path, f"stands twice, as {written[inner_path[-1]]} and as {key}; keep one")
+            continue
+        written[inner_path[-1]] = str(key)
         inner = section_of(section.model_fields[names[key]].annotation) if key in names else None
         if (key not in names or bool(inner) != isinstance(value, Mapping)) and problems.tell_former(inner_path, value):
             continue

@@ -149,7 +149,8 @@ class Engine(Settings):
 
 class Communication(Settings):
     sync: Literal["step", "diloco"] = "step"
-    """step | diloco: workers exchange gradients at each step, or weights every inner_steps (see diloco.py)."""
+    """step | diloco: workers exchange gradients at each step, or train alone and exchange weights every inner_steps,
+    for nodes on a slow link (arXiv 2311.08105)."""
     compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
     """auto | none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel; half of fp32's
     bytes. auto: bf16 between accelerators that do not compute in fp32, each step; else none."""

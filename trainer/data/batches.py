@@ -29,11 +29,7 @@ class Tokens:
     """The shards of one split as one array that is never loaded whole."""
 
     def __init__(
-        self,
-        paths: list[Path],
-        dtype: str = "uint16",
-        vocabulary: int = 1 << 32,
-        sizes: list[int] | None = None,
+        self, paths: list[Path], dtype: str = "uint16", vocabulary: int = 1 << 32, sizes: list[int] | None = None
     ) -> None:
         """sizes: tokens in each shard, where something else stands behind them."""
         self.paths, self.vocabulary = paths, vocabulary
@@ -43,6 +39,11 @@ class Tokens:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def sizes(self) -> list[int]:
+        """Tokens in each shard."""
+        return [len(shard) for shard in self._shards]
 
     def read(self, start: int, length: int) -> np.ndarray:
         """`length` tokens from position `start`, across shard borders."""

@@ -1,7 +1,7 @@
 """A trained model as a folder to hand on: `python -m trainer.export --run DIR --output FOLDER`.
 
 What is written opens with transformers' from_pretrained, with no part of this project: weights, config, tokenizer, and
-a model card with the run's figures.
+a model card with the run's figures. An adapter (LoRA) is written as a folder of peft, or with --merge as a whole model.
 """
 
 import argparse
@@ -12,10 +12,16 @@ from typing import Any
 
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.export import model_card
-from trainer.models import sources
+from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")
-WEIGHTS = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")
+WEIGHTS = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    *adapters.FILES,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,11 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--safetensors-only", action="store_true", help="weights and config only: no tokenizer, no card"
     )
+    parser.add_argument("--merge", action="store_true", help="an adapter: add it to its model, and write that")
     parser.add_argument("--force", action="store_true", help="replace --output if it is there")
     options = parser.parse_args(arguments)
     try:
         source = sources.from_options(options)
-        export(source, options.output, options.dtype, options.safetensors_only, options.force)
+        export(source, options.output, options.dtype, options.safetensors_only, options.force, options.merge)
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -43,16 +50,29 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def export(source: sources.Source, output: Path, dtype: str = "fp32", bare: bool = False, force: bool = False) -> None:
+def export(
+    source: sources.Source,
+    output: Path,
+    dtype: str = "fp32",
+    bare: bool = False,
+    force: bool = False,
+    merge: bool = False,
+) -> None:
     """Write the folder, whole or not at all. Raises UserError, and OSError when the storage refuses."""
     if output.exists() and not force and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(f"--output {output}: is there already; give another folder, or --force to replace it")
-    net = _as(sources.load(source), dtype)
+    adapter = adapters.is_folder(source.model)
+    if merge and not adapter:
+        raise UserError(f"--merge: {source.model} is a whole model already; leave it out")
+    net = None if adapter and not merge else _as(sources.load(source), dtype)
     temporary, old = (output.with_name(f".{output.name}.{word}") for word in ("new", "old"))
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        net.save_pretrained(temporary)
+        if net is not None:
+            net.save_pretrained(temporary)
+        else:
+            adapters.copy(Path(source.model), temporary, _type(dtype))
         if not bare:
             _copy_tokenizer(source, temporary)
             (temporary / "README.md").write_text(model_card.text(source, net, dtype), encoding="utf-8")
@@ -77,7 +97,13 @@ def _as(net: Any, dtype: str) -> Any:
         for name, value in net.state_dict().items():
             if value.abs().max() > largest:
                 raise UserError(f"--dtype fp16: {name} holds values above {largest:.0f}; use bf16 or fp32")
-    return net.to({"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype])
+    return net.to(_type(dtype))
+
+
+def _type(dtype: str) -> Any:
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
 
 
 def _copy_tokenizer(source: sources.Source, folder: Path) -> None:

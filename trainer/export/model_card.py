@@ -10,11 +10,17 @@ from trainer.config.schema import stored
 from trainer.contract import DONE
 from trainer.export import evaluations
 from trainer.files import read_json
+from trainer.models import adapters
 from trainer.models.sources import Source
 
 SHOWN = (
     "task",
     "model.name",
+    "adapter.kind",
+    "adapter.rank",
+    "adapter.alpha",
+    "adapter.dropout",
+    "adapter.targets",
     "distillation.teacher",
     "distillation.temperature",
     "distillation.alpha",
@@ -32,26 +38,32 @@ SHOWN = (
 
 
 def text(source: Source, net: Any, dtype: str) -> str:
-    """Markdown with the YAML header that the Hugging Face hub reads."""
-    language = net.can_generate()
-    header = {
-        "library_name": "transformers",
+    """Markdown with the YAML header that the Hugging Face hub reads. net: None for an adapter that is not merged."""
+    language = net is None or net.can_generate()
+    base = adapters.described(Path(source.model)) if adapters.is_folder(source.model) else ""
+    header: dict[str, Any] = {
+        **({"base_model": base} if base and not base.startswith("/") else {}),
+        "library_name": "transformers" if net is not None else "peft",
         "pipeline_tag": "text-generation" if language else "question-answering",
-        "tags": [net.config.model_type, "trainyard"],
+        "tags": [net.config.model_type if net is not None else "lora", "trainyard"],
     }
     configuration = _configuration(source)
-    parameters = sum(parameter.numel() for parameter in net.parameters())
-    rows = [("architecture", type(net).__name__), ("parameters", f"{parameters:,}"), ("weights", dtype)]
+    rows = [("adapter of" if net is None else "made of an adapter of", _named(base))] if base else []
+    if net is not None:
+        parameters = sum(parameter.numel() for parameter in net.parameters())
+        rows += [("architecture", type(net).__name__), ("parameters", f"{parameters:,}")]
+    rows.append(("weights", dtype))
     rows += _figures(source, configuration, language)
     parts = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
         f"# {source.run.resolve().name if source.run else Path(source.model).name}",
         "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
-        "## Use\n\n```python\n" + (_GENERATE if language else _ANSWER) + "```",
+        "## Use\n\n```python\n" + (_ADAPTER if net is None else _GENERATE if language else _ANSWER) + "```",
     ]
     settings = [(key, value) for key in SHOWN if (value := configuration.get(key)) not in (None, "")]
-    if configuration.get("task") != "distillation":
-        settings = [(key, value) for key, value in settings if not key.startswith("distillation.")]
+    unused = [] if configuration.get("task") == "distillation" else ["distillation."]
+    unused += [] if base else ["adapter."]
+    settings = [(key, value) for key, value in settings if not key.startswith(tuple(unused))]
     if settings:
         table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
         parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
@@ -100,6 +112,11 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 inputs = tokenizer("The", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
 """
+
+_ADAPTER = _GENERATE.replace(
+    "from transformers import AutoModelForCausalLM, ",
+    "from peft import AutoPeftModelForCausalLM\nfrom transformers import ",
+).replace("= AutoModel", "= AutoPeftModel")
 
 _ANSWER = """\
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer

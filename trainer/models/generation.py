@@ -23,9 +23,22 @@ def continuations(
 
     A prompt that leaves no room for a token loses its beginning.
     """
-    positions, end = networks.positions(model.config), model.generation_config.eos_token_id
-    ends = end if isinstance(end, list) else [end]
-    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id or ends[0] or 0]
+    ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id or ends(model)[0] or 0]
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return [tokenizer.decode(row) for row in continued(model, ids, tokens, seed=seed, count=count, **drawn)]
+
+
+def ends(model: Any) -> list[Any]:
+    """The tokens after which the model is to stop; [None] where it knows none."""
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [end]
+
+
+def continued(
+    model: Any, ids: list[int], tokens: int, *, seed: int, temperature: float, top_k: int, top_p: float, count: int
+) -> list[list[int]]:
+    """The same in ids."""
+    positions = networks.positions(model.config)
     if positions is not None:
         ids = ids[-(positions - 1) :]
         tokens = min(tokens, positions - len(ids))
@@ -35,16 +48,18 @@ def continuations(
         chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     training = model.training
     model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    # An adapter is fp32 in a model that may be of half precision.
+    half = torch.autocast(model.device.type, model.dtype, enabled=model.dtype != torch.float32)
+    with torch.no_grad(), half, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         output = model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=tokens,
             use_cache=True,
-            pad_token_id=ends[0],
+            pad_token_id=ends(model)[0],
             num_return_sequences=count,
             **chosen,
         )
     model.train(training)
-    return [tokenizer.decode(row.tolist()) for row in output]
+    return output.tolist()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError
-from trainer.models import sources
+from trainer.models import adapters, sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -77,14 +77,18 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
 
 
 def load(
-    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype = torch.float32
+    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype | str = torch.float32
 ) -> "PreTrainedModel":
     """The causal language model that `name` names: a Hugging Face folder or hub name, one of our runs or checkpoints.
 
-    Raises UserError when there is none, or when it does not fit: another kind of model, fewer words than the data's,
-    fewer positions than `length`, another tokenizer.
+    dtype: "auto" for the type that it is stored in. Raises UserError when there is none, or when it does not fit: an
+    adapter, another kind of model, fewer words than the data's, fewer positions than `length`, another tokenizer.
     """
     source = sources.from_name(name, "model.name").model
+    if adapters.is_folder(source):
+        raise UserError(
+            f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
+        )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
     try:
@@ -137,7 +141,8 @@ def module(
             f"model.name: a {net.config.model_type} model lets the texts of a row see each other, which this task must "
             "not; name another, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
         )
-    if net.config.model_type == "gpt2" and not packed and not divided:
+    plain = not packed and not divided and not adapters.is_adapted(net)
+    if net.config.model_type == "gpt2" and plain:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:

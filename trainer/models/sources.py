@@ -1,7 +1,7 @@
 """Where a command takes its model from: a run, one of its checkpoints, or any Hugging Face folder or name."""
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
 )
 from trainer.errors import UserError
+from trainer.models import adapters
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Source:
     checkpoint: Path | None = None
     """None when the model is none of ours."""
     run: Path | None = None
+    base: str = ""
+    """Of an adapter: the model to put it in, if not the one that it names."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run", type=Path, metavar="DIR", help="run directory: its newest checkpoint, or that of --step"
     )
     chosen.add_argument("--model", metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name")
+    parser.add_argument("--base", default="", metavar="FOLDER", help="the model of an adapter, if it was moved")
     parser.add_argument("--step", type=int, help="the checkpoint of this step of --run instead of the newest")
 
 
@@ -41,7 +45,10 @@ def from_options(options: argparse.Namespace) -> Source:
     """Raises UserError when there is nothing to use where the options point."""
     if options.run is None and options.step is not None:
         raise UserError("--step belongs to --run; with --model give the checkpoint's folder")
-    return from_run(options.run, options.step) if options.run is not None else from_name(options.model, "--model")
+    found = from_run(options.run, options.step) if options.run is not None else from_name(options.model, "--model")
+    if options.base and not adapters.is_folder(found.model):
+        raise UserError(f"--base {options.base}: belongs to an adapter; {found.model} is a whole model")
+    return replace(found, base=options.base)
 
 
 def from_run(run: Path, step: int | None = None) -> Source:
@@ -75,7 +82,7 @@ def from_name(name: str, key: str) -> Source:
     if (path / MANIFEST).is_file():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").is_file() and not adapters.is_folder(path):
             raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
         if not any(path.glob("*.safetensors")):
             raise UserError(
@@ -89,30 +96,52 @@ def from_name(name: str, key: str) -> Source:
 
 
 def load(source: Source) -> Any:
-    """The model, of the class that its config.json names, on the CPU in fp32 and in eval mode.
+    """The model, of the class that its config.json names, on the CPU in fp32 and in eval mode; an adapter in its model.
 
     Raises UserError when it cannot be had.
     """
+    if not adapters.is_folder(source.model):
+        return _read(source.model)
+    return adapters.merged(_read(base_of(source)), Path(source.model)).eval()
+
+
+def base_of(source: Source) -> str:
+    """The model that an adapter was trained in: the folder where it is, or its name on the hub.
+
+    Raises UserError when it is in no place that the adapter names.
+    """
+    places = [source.base] if source.base else adapters.bases(Path(source.model))
+    for place in places:
+        if Path(place).is_dir():
+            return from_name(place, "--base").model
+    for place in places:
+        if not place.startswith(("/", ".", "~")) and place.count("/") < 2:
+            return place
+    raise UserError(
+        f"{source.model}: the model that this adapter belongs to was looked for in {' and in '.join(places)}, and is "
+        "not there; give its folder or its name on the hub with --base"
+    )
+
+
+def _read(model: str) -> Any:
     import torch
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(source.model, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
         cls: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             cls = getattr(transformers, config.architectures[0])
             # The file names it: a model, not whatever else transformers has under a name.
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        return cls.from_pretrained(
-            source.model, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        ).eval()
+        return cls.from_pretrained(model, dtype=torch.float32, use_safetensors=True, trust_remote_code=False).eval()
     except (OSError, ValueError, AttributeError, KeyError) as error:
         cause = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{source.model}: no model can be read there ({cause}); give a Hugging Face folder, or a hub name that can "
+            f"{model}: no model can be read there ({cause}); give a Hugging Face folder, or a hub name that can "
             "be reached (and unset HF_HUB_OFFLINE)"
         ) from None
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.schema import Config
+from trainer.models import adapters
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
@@ -64,6 +65,9 @@ class DdpEngine:
         self._exchange = Exchange(world, wire(config, world.device, dtype))
         self._module: nn.Module = work.module
         if world.size > 1 and exchange:
+            # Read from the same files by every worker: nothing to send when they begin, and no gradient after.
+            frozen = [name for name, value in work.module.named_parameters() if not value.requires_grad]
+            work.module._ddp_params_and_buffers_to_ignore = frozen  # pyright: ignore[reportArgumentType]
             self._module = DistributedDataParallel(
                 work.module,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
@@ -101,7 +105,7 @@ class DdpEngine:
 
     def state(self) -> State:
         small = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
-        return State(self._net.state_dict(), optimizer.state(self._optimizers, self._net), small)
+        return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), small)
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         optimizer.load_state(self._optimizers, self._net, optimizer_state)

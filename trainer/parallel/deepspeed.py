@@ -22,6 +22,7 @@ from trainer import log
 from trainer.config import deepspeed_json
 from trainer.config.schema import Config
 from trainer.errors import UserError
+from trainer.models import adapters
 from trainer.parallel import optimizer
 from trainer.parallel.communication import Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
@@ -114,7 +115,7 @@ class DeepSpeedEngine:
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-        saved = self._net.state_dict()
+        saved = adapters.kept(self._net)
         weights = {name: value.float() if value.is_floating_point() else value for name, value in saved.items()}
         tensors: Tensors = {}
         for name, value in self._trained().items():
@@ -298,6 +299,11 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = (  # pyright: ignore[reportAttributeAccessIssue]
         lambda *_: ZERO_OPTIMIZATION
     )
+    # It insists on fp32 where neither of its modes is on; the frozen part of an adapter's model is fp16 then.
+    deepspeed.DeepSpeedEngine._DeepSpeedEngine__check_params = lambda *_: None  # pyright: ignore
+    for value in module.parameters():
+        if not value.requires_grad:
+            value.ds_optim_param = True  # not sent at the start: every worker has read it  # pyright: ignore
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(

@@ -3,8 +3,9 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset,
 from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
-from trainer.models import memory, networks
+from trainer.models import adapters, memory, networks
+from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.world import World
@@ -29,23 +31,50 @@ COUNTED = 1024
 """Windows whose bytes are counted at once: their tokens are in memory meanwhile, a few megabytes."""
 
 
+@dataclass(frozen=True)
+class Model:
+    """What Work needs to know of a model, whatever it learns from."""
+
+    net: "PreTrainedModel"
+    module: Any
+    micro_batch: int
+    save: Callable[[Weights, Path], None]
+    load: Callable[[Path], None]
+
+
+def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model:
+    """packed: several texts share a row. Raises UserError when the model does not fit the data or the settings."""
+    tokenizer = dataset.directory / "tokenizer.json"
+    net = network(config, dataset, tokenizer)
+    adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
+    module = networks.module(net, config.model.checkpointing, packed, divided=config.engine.name == "fsdp")
+    known = config.task in ("language_model", "finetune")  # and no teacher beside it
+    size = memory.micro_batch(config, net.config.get_text_config() if known else None)
+
+    def save_model(weights: Weights, folder: Path) -> None:
+        if adapter:
+            adapter.save(weights, folder)
+        else:
+            # By the names that the module has, which the resume reads: others (Mixtral's) are made for the export.
+            net.save_pretrained(folder, state_dict=weights, save_original_format=False)
+        save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
+
+    def load_model(folder: Path) -> None:
+        if adapter:
+            adapter.load(folder)
+        else:
+            load_weights(folder.parent, net)
+
+    return Model(net, module, size, save_model, load_model)
+
+
 def build(config: Config) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
-    net = network(config, dataset, tokenizer)
-    module = networks.module(net, config.model.checkpointing, divided=config.engine.name == "fsdp")
-    known = config.task == "language_model"  # and no teacher beside it
-    size = memory.micro_batch(config, net.config.get_text_config() if known else None)
+    model = build_model(config, dataset)
+    net, module, size = model.net, model.module, model.micro_batch
     evaluation = config.evaluation
-
-    def save_model(weights: Weights, folder: Path) -> None:
-        # By the names that the module has, which the resume reads: others (Mixtral's) are made for the export.
-        net.save_pretrained(folder, state_dict=weights, save_original_format=False)
-        save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
-
-    def load_model(folder: Path) -> None:
-        load_weights(folder.parent, net)
 
     def sample() -> str:
         from tokenizers import Tokenizer
@@ -75,11 +104,12 @@ def build(config: Config) -> Work:
         tokens_per_step=config.tokens_per_step,
         samples_per_step=config.tokens_per_step // config.sequence_length,
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
-        save_model=save_model,
-        load_model=load_model,
+        save_model=model.save,
+        load_model=model.load,
         expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,
+        draws=config.adapter.dropout > 0,
         activations=module.attention_statistics
         if config.metrics.attention_statistics and isinstance(module, LanguageModel)
         else None,
@@ -90,11 +120,13 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     """The model to train: fresh, or with the weights that are asked for.
 
     A run that has a checkpoint reads its weights from there. It takes no more than the shape then, from the checkpoint
-    as well: the folder or the hub that it began with may be gone by now.
+    as well: the folder or the hub that it began with may be gone by now. An adapter's model is in no checkpoint.
     """
     model, words, length = config.model, dataset.vocabulary, config.sequence_length
     if model.size:
         return networks.build(model.size, words, dataset.end_of_text, config.run.seed)
+    if config.adapter.kind != "none":
+        return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):
         if (path / "model" / "config.json").is_file():
             return networks.shaped_as(path / "model")
@@ -116,10 +148,10 @@ class Validation:
                 f"the validation split has {len(tokens)} tokens: too few for one window of "
                 f"sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
             )
-        count = min(available, batches * (unit or micro_batch))
-        self._tokens, self._length, self._micro_batch = tokens, length, micro_batch
-        self._windows = np.linspace(0, available - 1, count).round().astype(np.int64)
-        self.tokens = count * length
+        self._gather: Callable[[np.ndarray], tuple[np.ndarray, ...]] = lambda chosen: gather(tokens, chosen, length)
+        self._micro_batch = micro_batch
+        self._windows = spread(available, batches * (unit or micro_batch))
+        self.tokens = len(self._windows) * length
         self._tokenizer, self._latest = tokenizer, math.nan
 
     @torch.no_grad()
@@ -139,12 +171,10 @@ class Validation:
             chosen = self._windows[first : first + self._micro_batch]
             # With nothing left, a pass that does not count: where weights are divided, all have to gather them.
             weight, chosen = (1, chosen) if len(chosen) else (0, self._windows[: self._micro_batch])
-            inputs, targets = (
-                torch.from_numpy(part).to(world.device) for part in gather(self._tokens, chosen, self._length)
-            )
+            parts = [torch.from_numpy(part).to(world.device) for part in self._gather(chosen)]
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                total += model(inputs, targets).double() * weight
-            count += targets.numel() * weight
+                total += model(*parts).double() * weight
+            count += (parts[1] != IGNORED).sum() * weight
         model.train()
         loss_sum, tokens = world.sum(total, count).tolist()
         self._latest = loss_sum / tokens
@@ -159,5 +189,13 @@ class Validation:
         """Of the text of all targets: counted at the first validation, not at each start."""
         size = TextSize(self._tokenizer)
         batches = np.array_split(self._windows, math.ceil(len(self._windows) / COUNTED))
-        pairs = (gather(self._tokens, chosen, self._length) for chosen in batches)
-        return sum(size.count(targets, inputs) for inputs, targets in pairs)
+        found = 0
+        for inputs, targets, *_ in map(self._gather, batches):
+            counts = targets != IGNORED
+            found += size.count(targets[counts], inputs[counts])
+        return found
+
+
+def spread(available: int, most: int) -> np.ndarray:
+    """Windows spread evenly, or all of them."""
+    return np.linspace(0, available - 1, min(available, most)).round().astype(np.int64)

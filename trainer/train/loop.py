@@ -27,6 +27,7 @@ from trainer.config.schema import Config, resolved
 from trainer.contract import DONE, EXIT_RESTART
 from trainer.errors import Stopped, TrainingError, UserError
 from trainer.files import write_json
+from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
 from trainer.parallel.engine import Engine, Outcome
 from trainer.parallel.optimizer import learning_rate
@@ -78,6 +79,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         found = resume.find(run, world)
         if found is not None:
             world.together(lambda: resume.load_weights(found, work, config))
+        hold_frozen(work.net, precision.TYPES[name])
         if config.engine.name != "fsdp":  # which takes it to the device part by part
             work.module.to(world.device)
         if compiling:

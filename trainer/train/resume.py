@@ -37,6 +37,8 @@ EFFECTS = {
     "optimizer.beta2": UPDATE,
     "optimizer.epsilon": UPDATE,
     "optimizer.clip": UPDATE,
+    "adapter.alpha": "the adapter has another part in the model from here on",
+    "adapter.dropout": UPDATE,
     "communication.sync": "other mathematics from here on; see diloco.py",
     "communication.inner_steps": UPDATE,
     "communication.outer_learning_rate": UPDATE,
@@ -77,11 +79,17 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
-    before = _settings(found.path / "config.yaml").get("task", config.task)
+    settings = _settings(found.path / "config.yaml")
+    before = settings.get("task", config.task)
     if before != config.task:
         raise UserError(
             f"{found.path} is a checkpoint of task={before}, not {config.task}; use another run.directory, "
             "and model.name to start from these weights"
+        )
+    kind = settings.get("adapter.kind", "none")
+    if kind != config.adapter.kind:
+        raise UserError(
+            f"{found.path} is a checkpoint of adapter.kind={kind}, not {config.adapter.kind}; use another run.directory"
         )
     work.load_model(found.path / "model")
 

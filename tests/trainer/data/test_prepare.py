@@ -66,6 +66,21 @@ def test_another_recipe_or_a_lost_shard_is_prepared_again(
     open_dataset(str(tmp_path / "out"), verify=True)
 
 
+@pytest.mark.parametrize("change", [("--tokenizer", "gpt2"), ("--conversations",)])
+def test_what_a_training_may_still_read_is_not_replaced(
+    tmp_path: Path, tokenizer: Path, change: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, record = tmp_path / "texts.jsonl", {"text": "Light is rays.", "prompt": "Light?", "completion": "Rays."}
+    source.write_text(f"{json.dumps(record)}\n" * 40)
+    arguments = ["--input", source, "--output", tmp_path / "out", "--validation-fraction", "0.3"]
+    arguments += ["--tokenizer", tokenizer]
+    assert run(*arguments) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert run(*arguments, *change) == 2
+    assert f"holds text in the tokens of {tokenizer}, which would be lost" in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
 def test_no_text_is_lost_and_none_is_in_both_splits(text: Path, tmp_path: Path, tokenizer: Path) -> None:
     assert run("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer) == 0
     source = text.read_text("utf-8")

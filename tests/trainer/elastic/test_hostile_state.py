@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousParameters, Rende
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
 from tests.trainer.conftest import EtcdServer, free_port, wait_until
+from tests.trainer.elastic.meeting import meet
 from tests.trainer.toy import Bomb
 from trainer.elastic import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state
 from trainer.elastic.etcd import Etcd, access
@@ -120,19 +120,6 @@ def pair(place: EtcdPlace | StorePlace) -> Iterator[list[Handler]]:
         handler._stop_heartbeats()
 
 
-def meet(handlers: list[Handler]) -> list[int]:
-    ranks: list[int] = []
-    threads = [
-        threading.Thread(target=lambda each=each: ranks.append(each.next_rendezvous().rank), daemon=True)
-        for each in handlers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return sorted(ranks)
-
-
 HOSTILE: dict[str, Callable[[Path], bytes]] = {
     "a pickle": lambda path: pickle.dumps(Bomb(path)),
     "garbage": lambda path: b"\x80\xff\x00\n{",
@@ -149,12 +136,12 @@ def test_a_hostile_state_is_refused_and_the_rendezvous_goes_on(
     if kind == "a pickle":  # it is one: where it is unpickled, the file is made
         pickle.loads(hostile)
         path.unlink()
-    assert meet(pair) == [0, 1]
+    assert sorted(info.rank for info in meet(*pair)) == [0, 1]
     with caplog.at_level(logging.WARNING):
         place.write(hostile)
         for each in pair:
             wait_until(lambda each=each: each.num_nodes_waiting() > 0, 10, "each sees that its round is void")
-        assert meet(pair) == [0, 1]
+        assert sorted(info.rank for info in meet(*pair)) == [0, 1]
     assert not path.exists()
     refusals = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
     assert 1 <= len(refusals) <= 2, "one line for each member that saw it"

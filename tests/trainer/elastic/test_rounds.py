@@ -18,6 +18,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousExitOp
 
 from tests.trainer.conftest import EtcdServer, wait_until
+from tests.trainer.elastic.meeting import meet
 from trainer.elastic import rendezvous_etcd
 from trainer.elastic.etcd import Etcd
 from trainer.elastic.rendezvous import Handler
@@ -40,18 +41,7 @@ class Nodes:
 
     def meet(self, names: str) -> dict[str, RendezvousInfo]:
         """All of `names` join the next round at once."""
-        found: dict[str, RendezvousInfo] = {}
-
-        def join(name: str) -> None:
-            found[name] = self.handlers[name].next_rendezvous()
-
-        threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in names]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert sorted(found) == sorted(names), f"only {sorted(found)} met"
-        return found
+        return dict(zip(names, meet(*(self.handlers[name] for name in names)), strict=True))
 
     def vanish(self, name: str) -> None:
         self.handlers.pop(name)._stop_heartbeats()

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
 from tests.trainer.conftest import losses, wait_until
+from tests.trainer.elastic.meeting import meet
 from tests.trainer.processes import ROOT, Launcher, context, free_port, run_store
 from trainer.elastic import network, rendezvous_c10d
 from trainer.elastic.rendezvous import Handler
@@ -57,20 +58,6 @@ def join(port: int, address: str, low: int, high: int) -> Handler:
     return rendezvous_c10d.create(
         RendezvousParameters("c10d", f"127.0.0.1:{port}", "run", low, high, address, **options)
     )
-
-
-def meet(*handlers: Handler) -> list[RendezvousInfo]:
-    found: list[RendezvousInfo] = []
-    threads = [
-        threading.Thread(target=lambda each=each: found.append(each.next_rendezvous()), daemon=True)
-        for each in handlers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == len(handlers), f"only {len(found)} met"
-    return found
 
 
 def test_the_state_is_swapped_and_the_store_serves_torchs_agents(pod: StorePod) -> None:

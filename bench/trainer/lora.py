@@ -1,0 +1,271 @@
+"""LoRA steps of a Llama with the shape of a 0.5B model, ours against peft with transformers' Trainer:
+`python -m bench.trainer.lora`.
+
+Random weights of Qwen2.5-0.5B's shape (arXiv 2412.15115, table 1) in bf16, an adapter of rank 16 beside each linear
+layer, AdamW at a constant rate, clipping at 1, random tokens. Each way is a process that waits between its steps; they
+make one step each in turn, so that whatever else the machine does meets all of them. Memory is the most that a process
+holds in a step, weights included.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import page
+from bench.trainer import setup
+from trainer.launch import MALLOC
+
+WAYS = {
+    "ours, eager": {"program": "ours", "compiled": False},
+    "ours, compiled": {"program": "ours", "compiled": True},
+    "Trainer, eager": {"program": "Trainer", "compiled": False},
+    "Trainer, compiled": {"program": "Trainer", "compiled": True},
+    "Trainer, base in fp32": {"program": "Trainer", "compiled": False, "base": "float32"},
+}
+SHAPE: dict[str, Any] = {
+    "vocab_size": 151_936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32_768,
+    "tie_word_embeddings": True,
+}
+GOAL = 1.1
+COLUMNS = ("program", "tokens/s", "s/step", "CPU s/step", "first step, s", "most memory, GB", "loss of step 1")
+
+
+def main() -> int:
+    parser = setup.parser("lora", __doc__)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--length", type=int, default=512, help="tokens in a window")
+    parser.add_argument("--windows", type=int, default=2, help="in a step, all in one pass")
+    parser.add_argument("--steps", type=int, default=6, help="of each way; the first does not count")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="ways whose name has one of these words, with commas between")
+    options = parser.parse_args()
+    if options.tiny:
+        options.layers, options.length, options.steps = 2, 64, 3
+    mode = {"layers": options.layers, "length": options.length, "windows": options.windows, "steps": options.steps}
+    mode |= {"device": options.device, "tiny": options.tiny}
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "GLIBC_TUNABLES": MALLOC}
+    environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory(prefix="bench-lora-") as scratch:
+        save_base(mode, Path(scratch) / "base")
+        ways: dict[str, subprocess.Popen[str]] = {}
+        found: dict[str, list[dict[str, float]]] = {}
+        for name, way in WAYS.items():
+            if any(word in name for word in options.only.split(",")):
+                given = json.dumps(mode | {"base": "bfloat16"} | way | {"scratch": scratch})
+                command = [sys.executable, "-m", "bench.trainer.lora", "--way", given]
+                ways[name] = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+        for _ in range(options.steps):
+            for name, process in ways.items():
+                found.setdefault(name, []).append(one_step(name, process))
+        for process in ways.values():
+            process.kill()
+    lines = written(found, options)
+    page.write(page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md"), lines)
+    print("\n".join(lines))
+    return 0
+
+
+def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("step\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith('{"seconds"'):
+            print(name, line.strip(), flush=True)
+            return json.loads(line)
+    raise SystemExit(f"{name}: ended before its step")
+
+
+def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]:
+    tokens = options.length * options.windows
+    middle = {
+        name: {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "cpu")}
+        | {"memory": max(step["memory"] for step in steps)}
+        for name, steps in found.items()
+    }
+    rows = [
+        (
+            name,
+            f"{tokens / each['seconds']:.0f}",
+            f"{each['seconds']:.2f}",
+            f"{each['cpu']:.2f}",
+            f"{found[name][0]['seconds']:.0f}",
+            f"{each['memory'] / 1e9:.2f}",
+            f"{found[name][0]['loss']:.3f}",
+        )
+        for name, each in sorted(middle.items(), key=lambda pair: pair[1]["cpu"])
+    ]
+    lines = [
+        f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
+        "",
+        f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear "
+        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} "
+        "steps that the ways made in turn. Compare within this page only.",
+        "",
+        f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
+        "",
+        *page.table(COLUMNS, rows),
+        "",
+    ]
+    sides = [[name for name in middle if name.startswith(side)] for side in ("ours", "Trainer")]
+    if all(sides):
+        ours, theirs = (
+            {key: min(middle[name][key] for name in side) for key in ("seconds", "cpu", "memory")} for side in sides
+        )
+        ratios = [f"{theirs[key] / ours[key]:.2f}" for key in ("seconds", "cpu", "memory")]
+        columns = ("comparison", "wall", "CPU", "memory", "goal (time)")
+        lines += page.table(columns, [("best Trainer / best of ours", *ratios, GOAL)])
+    return lines
+
+
+def save_base(mode: dict[str, Any], folder: Path) -> None:
+    import torch
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    small: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 112, "intermediate_size": 300} if mode["tiny"] else {}
+    torch.manual_seed(1337)
+    torch.set_default_dtype(torch.bfloat16)
+    net = LlamaForCausalLM(LlamaConfig(num_hidden_layers=mode["layers"], **(SHAPE | small)))
+    torch.set_default_dtype(torch.float32)
+    net.save_pretrained(folder)
+
+
+class Clock:
+    """Waits for the parent's word before each step, and tells it what the step cost."""
+
+    def begin(self) -> None:
+        if not sys.stdin.readline():
+            sys.exit()
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # the greatest resident size begins anew (proc(5))
+        self._began = time.perf_counter(), time.process_time()
+
+    def end(self, loss: float) -> None:
+        seconds, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        memory = 1024 * int(status["VmHWM"].split()[0])
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+            memory = sys.modules["torch"].cuda.max_memory_allocated()
+        print(json.dumps({"seconds": seconds, "cpu": cpu, "memory": memory, "loss": loss}), flush=True)
+
+
+def tokens(mode: dict[str, Any], step: int) -> Any:
+    import torch
+
+    words = 1000 if mode["tiny"] else SHAPE["vocab_size"]
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randint(words, (mode["windows"], mode["length"] + 1), generator=drawn)
+
+
+def ours(mode: dict[str, Any]) -> None:
+    """The steps of the training loop's engine."""
+    import torch
+
+    from trainer.config.schema import load
+    from trainer.models import adapters, networks
+    from trainer.parallel.world import World
+    from trainer.tasks.work import Work
+    from trainer.train.loop import build_engine
+
+    base = f"{mode['scratch']}/base"
+    settings = {"data.directory": "/none", "run.directory": "/none", "model.name": base, "adapter.kind": "lora"}
+    config = load([f"{key}={value}" for key, value in settings.items()])
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device(mode["device"]))
+    net = networks.load(base, 1000, mode["length"], None, dtype="auto")
+    adapter = adapters.Adapter(net, config)
+    module = networks.module(net)
+    adapters.hold_frozen(net, torch.bfloat16)
+    module.to(world.device)
+    if mode["compiled"]:
+        module.compile()
+    count = mode["windows"] * mode["length"]
+    work: Any = Work(
+        net=net,
+        module=module,
+        batches=None,  # pyright: ignore[reportArgumentType]
+        validation=None,  # pyright: ignore[reportArgumentType]
+        items_per_step=count,
+        tokens_per_step=count,
+        samples_per_step=mode["windows"],
+        flops_per_token=0.0,
+        save_model=adapter.save,
+        load_model=adapter.load,
+    )
+    engine, clock = build_engine(work, config, world, torch.bfloat16), Clock()
+    for step in range(mode["steps"]):
+        clock.begin()
+        drawn = tokens(mode, step).to(world.device)
+        total = engine.accumulate((drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()), 1.0, last=True)
+        engine.step(2e-4, step + 1)
+        clock.end(float(total) / count)
+
+
+def trainer(mode: dict[str, Any]) -> None:
+    """peft's model in transformers' Trainer, as their documentation has it."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+    net = AutoModelForCausalLM.from_pretrained(f"{mode['scratch']}/base", dtype=getattr(torch, mode["base"]))
+    net.config.use_cache = False
+    model = get_peft_model(net, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
+    rows = [{"input_ids": row[:-1], "labels": row[:-1]} for step in range(mode["steps"]) for row in tokens(mode, step)]
+    clock = Clock()
+
+    class Turns(TrainerCallback):
+        def on_step_begin(self, *given: Any, **options: Any) -> None:
+            clock.begin()
+
+        def on_step_end(self, *given: Any, **options: Any) -> None:
+            clock.end(losses[-1])
+
+    losses: list[float] = []
+
+    class Watched(Trainer):
+        def compute_loss(self, *given: Any, **options: Any) -> Any:
+            loss = super().compute_loss(*given, **options)
+            losses.append(float(loss.detach()))
+            return loss
+
+    arguments = TrainingArguments(
+        output_dir=f"{mode['scratch']}/{os.getpid()}",
+        per_device_train_batch_size=mode["windows"],
+        max_steps=mode["steps"],
+        learning_rate=2e-4,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        bf16=True,
+        torch_compile=mode["compiled"],
+        use_cpu=mode["device"] == "cpu",
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        seed=1337,
+    )
+    Watched(model, arguments, train_dataset=rows, callbacks=[Turns()]).train()  # pyright: ignore[reportArgumentType]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--way"]:
+        chosen = json.loads(sys.argv[2])
+        {"ours": ours, "Trainer": trainer}[chosen["program"]](chosen)
+    else:
+        sys.exit(main())

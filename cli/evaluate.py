@@ -1,0 +1,202 @@
+"""Run benchmarks of lm-evaluation-harness on a run's checkpoint, in the cluster.
+
+A Job on a node of the workers, with one worker's resources, asks the model; it is gone minutes after its end, and the
+autoscaler takes the node back. The results stay in the run's folder: `trainyard fetch` brings them with the report. The
+same command again returns to an evaluation that runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import typer
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError
+from cli.cluster import TrainingJob, asking, ending
+from cli.follow import JobWatch
+from cli.reach import last_words, server_message, transfer
+from cli.target import Kubeconfig, RunningStack, target_of
+from trainer.contract import EVALUATIONS
+from workloads.layout import DATA, run_folder
+
+#: What of a worker's pod has nothing to do with its place among the others.
+POD_FIELDS = (
+    *("nodeSelector", "tolerations", "affinity", "securityContext", "runtimeClassName", "imagePullSecrets"),
+    *("automountServiceAccountToken", "enableServiceLinks"),
+)
+CONTAINER_FIELDS = ("image", "imagePullPolicy", "resources", "securityContext")
+VOLUMES = ("data", "tmp", "shm")
+#: On pods that may reach the web, by the stack's network policies: data sets come from the hub.
+COMPONENT = "dataset"
+#: Seconds after its end until the Job and its log are removed.
+KEPT_SECONDS = 600
+LONGEST_SECONDS = 24 * 3600
+#: Seconds between two lines of progress: a log shows whole lines alone.
+PROGRESS_SECONDS = 10
+
+
+def evaluate(
+    tasks: Annotated[str, typer.Option(metavar="NAME,...", help="Such as hellaswag,lambada_openai.")],
+    stack: RunningStack = "local",
+    kubeconfig: Kubeconfig = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="Default: the newest checkpoint.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N examples of each.")] = None,
+    shots: Annotated[int | None, typer.Option(metavar="N", min=0, help="Examples before a question.")] = None,
+    include: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help=f"Tasks of your own under {DATA}: YAML without Python.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for the table.")] = True,
+) -> int:
+    names = ",".join(filter(None, (name.strip() for name in tasks.split(","))))
+    if not names:
+        raise CommandError("--tasks: empty; give names such as hellaswag,lambada_openai", code=2)
+    target = target_of(stack)
+    training = TrainingJob.of(target, kubeconfig)
+    job, _ = training.read()
+    folder = run_folder(run) if run else str(target.run_directory)
+    with transfer(target, kubeconfig) as (volume, _, _):
+        chosen = checkpoint(volume.files(f"{folder}/checkpoints"), folder, step)
+    options = ["--run", folder, "--step", str(chosen), "--tasks", names]
+    own_tasks = str(PurePosixPath(DATA, include)) if include else None
+    for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
+        options += [] if value is None else [name, str(value)]
+    made = manifest(job, options)
+    if job["status"].get("active"):
+        print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
+    start(training, made)
+    own = TrainingJob(training.core, training.batch, training.namespace, made["metadata"]["name"])
+    again = "the same command returns to it while it runs"
+    if not follow:
+        print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
+        return 0
+    try:
+        shown: Any = Lines()
+        ended = JobWatch(own).follow(shown)
+    except KeyboardInterrupt:
+        print(f"\nThe evaluation continues; {again}.")
+        return 130
+    if not ended.succeeded:
+        _, pods = own.read()
+        said = [last_words(pod).splitlines()[-1] for pod in pods if pod["status"].get("phase") == "Failed"]
+        raise CommandError(f"the evaluation failed: {said[-1] if said else ended.message}")
+    print(f"In {folder}/{EVALUATIONS}; `trainyard fetch` brings it with the report.")
+    return 0
+
+
+class Lines:
+    """Shows what the evaluation says, as it is."""
+
+    def __init__(self) -> None:
+        self._waiting = ""
+
+    def waiting(self, message: str) -> None:
+        if message != self._waiting:
+            print(message, flush=True)
+        self._waiting = message
+
+    def line(self, pod: str, line: str) -> None:
+        if line.strip():
+            print(line, flush=True)
+
+
+def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
+    """The step to evaluate, of the files of a run's checkpoints. Raises CommandError when there is none."""
+    complete = sorted(
+        int(PurePosixPath(name).parent.name.removeprefix("step-"))
+        for name in found
+        if name.startswith("step-") and PurePosixPath(name).name == "manifest.json"
+    )
+    if not complete:
+        raise CommandError(f"{folder} has no checkpoint yet; `trainyard status` says how far the training is")
+    if step is not None and step not in complete:
+        raise CommandError(f"--step {step}: no such checkpoint; there are: {', '.join(map(str, complete))}", code=2)
+    return step if step is not None else complete[-1]
+
+
+def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
+    """The Job, from the training's in the cluster: its image, node, resources, volume and tokens, and nothing elastic.
+
+    `options` are those of trainer.evaluate. Its name tells apart what differs.
+    """
+    pod = training["spec"]["template"]["spec"]
+    worker = pod["containers"][0]
+    environment = [item for item in worker.get("env") or [] if "value" in item and not item["name"].startswith("ETCD")]
+    environment += [
+        {"name": "HF_HUB_OFFLINE", "value": "0"},
+        {"name": "TQDM_MININTERVAL", "value": str(PROGRESS_SECONDS)},
+    ]
+    container = {
+        **{name: worker[name] for name in CONTAINER_FIELDS if name in worker},
+        "name": "evaluate",
+        "args": [*interpreter(worker.get("args") or []), "trainer.evaluate", *options],
+        "env": environment,
+        # The hub's token; not what signs compiled code.
+        "envFrom": [item for item in worker.get("envFrom") or [] if item["secretRef"]["name"].startswith("tokens")],
+        "volumeMounts": [mount for mount in worker["volumeMounts"] if mount["name"] in VOLUMES],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec = {
+        **{name: pod[name] for name in POD_FIELDS if name in pod},
+        "containers": [container],
+        "volumes": [volume for volume in pod["volumes"] if volume["name"] in VOLUMES],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 5,
+    }
+    labels = {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": COMPONENT}
+    labels["app.kubernetes.io/managed-by"] = "trainyard"
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]
+    return {
+        "metadata": {"name": f"evaluate-{digest}", "labels": labels},
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": LONGEST_SECONDS,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+                },
+                "spec": spec,
+            },
+        },
+    }
+
+
+def interpreter(arguments: list[str]) -> list[str]:
+    """What starts the module: a worker's processes, of which each has its device, share the examples."""
+    place = arguments.index("--nproc-per-node") + 1 if "--nproc-per-node" in arguments else 0
+    processes = arguments[place] if place else "1"
+    if processes == "1":
+        return ["python", "-m"]
+    torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    return [*torchrun, "--nproc-per-node", processes, "-m"]
+
+
+def start(training: TrainingJob, made: dict[str, Any]) -> None:
+    """Make the Job; one that runs already stays, one that has ended is made again. Raises CommandError."""
+    batch: Any = training.batch
+    name, namespace = made["metadata"]["name"], training.namespace
+    own = TrainingJob(training.core, batch, namespace, name)
+    for _ in range(60):
+        try:
+            batch.create_namespaced_job(namespace, made)
+            return
+        except ApiException as error:
+            if error.status != 409:
+                raise CommandError(f"cannot make Job {namespace}/{name}: {server_message(error)}") from None
+        try:
+            there = own.read()[0]
+        except CommandError:
+            continue  # it went meanwhile
+        if not ending(there):
+            return
+        with asking(f"Job {namespace}/{name}"):
+            batch.delete_namespaced_job(name, namespace, propagation_policy="Background")
+        time.sleep(0.5)
+    raise CommandError(f"Job {namespace}/{name} of an earlier evaluation does not go; delete it and try again")

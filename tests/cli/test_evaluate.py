@@ -1,0 +1,197 @@
+"""Benchmarks in the cluster: the Job that is made of the training's own, and what a person sees of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError, evaluate
+from cli.__main__ import main
+from cli.cluster import TrainingJob
+from cli.target import Target
+from review.recording import Recording, record
+
+OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
+FILES = {f"step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")}
+FILES |= {"step-00000030/model/config.json": 10}
+
+
+def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
+    """The Job as the program declares it, as the API server would give it."""
+    (found,) = [each for each in recording.resources if each.kind == "Job" and each.name == "training"]
+    return {"metadata": found.inputs["metadata"], "spec": found.inputs["spec"], "status": {"active": 1}}
+
+
+@pytest.fixture
+def job(local_stack: Recording) -> dict[str, Any]:
+    return training(local_stack)
+
+
+def pod_of(made: dict[str, Any]) -> dict[str, Any]:
+    return made["spec"]["template"]["spec"]
+
+
+def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
+    job = training(record("gcp-a100"))
+    made = evaluate.manifest(job, OPTIONS)
+    spec, theirs = pod_of(made), job["spec"]["template"]["spec"]
+    (container,), (worker,) = spec["containers"], theirs["containers"]
+    for name in ("nodeSelector", "tolerations", "securityContext"):
+        assert spec[name] == theirs[name]
+    for name in ("image", "resources", "securityContext"):
+        assert container[name] == worker[name]
+    assert int(container["resources"]["limits"]["nvidia.com/gpu"]) >= 1
+    assert container["args"][-len(OPTIONS) - 1 :] == ["trainer.evaluate", *OPTIONS]
+    values = {item["name"]: item["value"] for item in container["env"]}
+    assert values["TRAINYARD_DEVICE"] == "cuda"
+    assert values["HF_HUB_OFFLINE"] == "0"
+    assert not {"RDZV_ID", "POD_IP"} & values.keys()
+    assert {volume["name"] for volume in spec["volumes"]} == {"data", "tmp", "shm"}
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp", "/dev/shm"}
+    assert not {"subdomain", "priorityClassName", "topologySpreadConstraints"} & spec.keys()
+    # It ends by itself, is not tried again, and may reach the hub, as the dataset Job's pods may.
+    assert made["spec"]["backoffLimit"] == 0
+    assert made["spec"]["ttlSecondsAfterFinished"] <= 600
+    assert made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "dataset"
+
+
+def test_only_the_hubs_token_goes_with_it(job: dict[str, Any]) -> None:
+    worker = pod_of(job)["containers"][0]
+    worker["envFrom"] = [{"secretRef": {"name": name}} for name in ("tokens-1a2b3c", "compile-key-4d5e6f")]
+    (container,) = pod_of(evaluate.manifest(job, OPTIONS))["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "tokens-1a2b3c"}}]
+
+
+def test_the_processes_of_a_worker_share_the_examples() -> None:
+    assert evaluate.interpreter(["python", "--nproc-per-node", "1", "--"]) == ["python", "-m"]
+    started = evaluate.interpreter(["python", "--nproc-per-node", "8", "--"])
+    assert "torch.distributed.run" in started
+    assert started[-3:] == ["--nproc-per-node", "8", "-m"]
+
+
+def test_another_evaluation_has_another_name(job: dict[str, Any]) -> None:
+    names = {evaluate.manifest(job, [*OPTIONS, *more])["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
+    assert len(names) == 2
+
+
+def test_the_newest_complete_checkpoint_is_taken_or_that_of_the_step() -> None:
+    assert evaluate.checkpoint(FILES, "/data/runs/r", None) == 20
+    assert evaluate.checkpoint(FILES, "/data/runs/r", 10) == 10
+    with pytest.raises(CommandError, match="--step 30: no such checkpoint; there are: 10, 20"):
+        evaluate.checkpoint(FILES, "/data/runs/r", 30)
+    with pytest.raises(CommandError, match=r"/data/runs/r has no checkpoint yet; .*trainyard status"):
+        evaluate.checkpoint({"step-00000030/model/config.json": 1}, "/data/runs/r", None)
+
+
+class Api:
+    """Both API groups: the training's Job, at most one of ours, whose pod has a log and ends with a code."""
+
+    def __init__(self, job: dict[str, Any], code: int, log: str, last: str = "") -> None:
+        self.job, self.code, self.log, self.last = job, code, log, last
+        self.made: dict[str, Any] | None = None
+        self.calls: list[str] = []
+        self.looks = 0
+
+    def create_namespaced_job(self, namespace: str, body: dict[str, Any]) -> None:
+        if self.made is not None:
+            raise ApiException(status=409, reason="Conflict")
+        self.calls.append("create")
+        self.made = {**body, "status": {}}
+
+    def delete_namespaced_job(self, *_: Any, **__: Any) -> None:
+        self.calls.append("delete")
+        self.made = None
+
+    def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
+        if not name.startswith("evaluate-"):
+            return SimpleNamespace(data=json.dumps(self.job))
+        assert self.made is not None
+        self.looks += 1
+        if self.looks > 2:
+            kind = "Failed" if self.code else "Complete"
+            self.made["status"] = {"conditions": [{"type": kind, "status": "True", "message": "backoff limit"}]}
+        return SimpleNamespace(data=json.dumps(self.made))
+
+    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+        if self.made is None:
+            return SimpleNamespace(data=json.dumps({"items": []}))
+        condition = {"type": "PodScheduled", "status": "False", "message": "Insufficient nvidia.com/gpu"}
+        status: dict[str, Any] = {"phase": "Pending", "conditions": [condition]}
+        if self.looks > 1:
+            ended = {"exitCode": self.code, "message": self.last}
+            phase = "Failed" if self.code else "Succeeded"
+            status = {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]}
+        return SimpleNamespace(data=json.dumps({"items": [{"metadata": {"name": "pod"}, "status": status}]}))
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+        lines = enumerate(self.log.splitlines())
+        return [f"2026-11-22T12:00:{number:02}.000000000Z {line}\n".encode() for number, line in lines]
+
+
+@pytest.fixture
+def cluster(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stack whose API answers from Api: cluster(code, log, last words)."""
+
+    @contextmanager
+    def transfer(*_: Any) -> Iterator[Any]:
+        volume: Any = SimpleNamespace(files=lambda path: FILES)
+        yield volume, None, None
+
+    def build(code: int = 0, log: str = "", last: str = "") -> Api:
+        api: Any = Api(job, code, log, last)
+        target = Target("c", "n", "train-small", None, {}, "/data/runs/small")
+        monkeypatch.setattr(evaluate, "target_of", lambda stack: target)
+        monkeypatch.setattr(evaluate, "transfer", transfer)
+        monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train-small"))
+        monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
+        return api
+
+    return build
+
+
+def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    api = cluster(log="Running loglikelihood requests: 50%\n\ntask  value\nhellaswag  0.3\n")
+    assert main(["evaluate", "--tasks", "hellaswag, own", "--include", "tasks", "--limit", "5"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [
+        "The training runs: the evaluation waits until a node has room for it, or the training has ended.",
+        "waiting for a node: Insufficient nvidia.com/gpu",
+        "Running loglikelihood requests: 50%",
+        "task  value",
+        "hellaswag  0.3",
+        "In /data/runs/small/evaluations; `trainyard fetch` brings it with the report.",
+    ]
+    (container,) = pod_of(api.made)["containers"]
+    asked = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag,own", "--limit", "5"]
+    assert container["args"] == ["python", "-m", "trainer.evaluate", *asked, "--include", "/data/tasks"]
+
+
+def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    last = "some noise\n--tasks hellaswg: no such task; similar ones: hellaswag\n"
+    cluster(code=2, last=last)
+    assert main(["evaluate", "--tasks", "hellaswg"]) == 1
+    error = capsys.readouterr().err
+    assert error == "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
+
+
+def test_without_follow_it_returns_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    api = cluster()
+    assert main(["evaluate", "--tasks", "hellaswag", "--no-follow", "--step", "10"]) == 0
+    assert "evaluates step 10 of /data/runs/small" in capsys.readouterr().out
+    assert api.calls == ["create"]
+
+
+def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(cluster: Any) -> None:
+    api = cluster()
+    command = ["evaluate", "--tasks", "hellaswag"]
+    assert main([*command, "--no-follow"]) == 0
+    assert main(command) == 0
+    assert api.calls == ["create"]
+    assert main(command) == 0
+    assert api.calls == ["create", "delete", "create"]

@@ -1,0 +1,322 @@
+"""LoRA: what is trained and saved, on any number of workers and engine; what peft makes of it; what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from tests.trainer import toy
+from tests.trainer.conftest import Workers, losses, wait_until
+from trainer import evaluate, sample
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
+from trainer.errors import UserError
+from trainer.export import __main__ as export
+from trainer.models import adapters, networks, sources
+from trainer.models.adapters import Adapter
+from trainer.models.causal import CausalModel
+
+Start = Callable[[int, list[str]], Workers]
+Settings = Callable[..., list[str]]
+Capture = pytest.CaptureFixture[str]
+LORA = {"adapter__kind": "lora", "adapter__rank": 4, "optimizer__learning_rate": 1e-2, "evaluation__sample_tokens": 4}
+INPUTS = torch.arange(40).reshape(2, 20)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "gpt2"
+    networks.build("tiny", 500, 0, seed=5).save_pretrained(folder)
+    return folder
+
+
+def save_llama(folder: Path) -> None:
+    torch.manual_seed(3)
+    shape = LlamaConfig(
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(shape).save_pretrained(folder)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    save_llama(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def read(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def adapt(folder: Path, **changes: Any) -> tuple[Any, Adapter]:
+    net = read(folder)
+    return net, Adapter(net, toy.configuration(model__name=folder, adapter__kind="lora", **changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run that several tests look at, made by the first that needs it."""
+    return {"folder": tmp_path_factory.mktemp("runs") / "lora"}
+
+
+@pytest.fixture
+def finished(run: dict[str, Path], gpt2: Path, start_workers: Start, settings: Settings) -> Path:
+    folder = run["folder"]
+    if not folder.exists():
+        changes = {**LORA, "model__name": gpt2, "steps": 6, "adapter__dropout": 0.1, "evaluation__every": 3}
+        workers = start_workers(1, settings(folder, **changes))
+        assert workers.wait() == [0], workers.output
+    return folder
+
+
+def newest(folder: Path) -> Path:
+    found = newest_checkpoint(folder)
+    assert found is not None
+    return found.path
+
+
+def test_two_workers_that_are_killed_and_resume_make_the_steps_of_one(
+    finished: Path, gpt2: Path, start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """With dropout: its draws depend on the micro-batch, and not on who computes it nor on whether it is a resume."""
+    changes = {**LORA, "model__name": gpt2, "adapter__dropout": 0.1, "checkpoint__every_steps": 2, "steps": 6}
+    arguments = settings(tmp_path / "run", **changes)
+    first = start_workers(2, arguments)
+    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 0, 60, "a checkpoint")
+    first.kill()
+    first.wait()
+    again = start_workers(2, arguments)
+    assert again.wait() == [0, 0], again.output
+    assert "event=resume" in again.output
+    ours, theirs = losses(tmp_path / "run"), losses(finished)
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    assert theirs[6] < theirs[1]
+    weights = [load_file(newest(each) / "model" / adapters.WEIGHTS) for each in (tmp_path / "run", finished)]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=0, atol=2e-4)
+
+
+def test_a_checkpoint_holds_the_adapter_alone_and_peft_opens_it(finished: Path, gpt2: Path) -> None:
+    folder = newest(finished) / "model"
+    saved = load_file(folder / adapters.WEIGHTS)
+    assert {name.rpartition(".lora_")[2] for name in saved} == {"A.weight", "B.weight"}
+    assert all(value.dtype == torch.float32 for value in saved.values())
+    assert any(value.abs().max() > 0 for name, value in saved.items() if "lora_B" in name), "nothing was learnt"
+    size = sum(file.stat().st_size for file in newest(finished).rglob("*.safetensors"))
+    assert size < 4 * sum(value.numel() for value in saved.values()) * 3 + 20_000, "the adapter and its two moments"
+    described = json.loads((folder / "adapter_config.json").read_text())
+    assert described["base_model_name_or_path"] == str(gpt2)
+    theirs = PeftModel.from_pretrained(read(gpt2), str(folder)).eval()
+    ours = sources.load(sources.from_run(finished))
+    with torch.no_grad():
+        plain = read(gpt2)(input_ids=INPUTS).logits
+        found = theirs(input_ids=INPUTS).logits
+        torch.testing.assert_close(ours(input_ids=INPUTS).logits, found, rtol=1e-4, atol=1e-5)
+    assert (found - plain).abs().max() > 1e-3
+
+
+def test_evaluate_sample_and_export_take_an_adapter_as_it_is(
+    finished: Path, gpt2: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    done = json.loads((finished / "DONE").read_text())
+    assert evaluate.main(["--run", str(finished), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == done["validation_loss"]
+    assert sample.main(["--run", str(finished), "--tokens", "4"]) == 0
+    assert capsys.readouterr().out.startswith("The")
+
+    whole, small = tmp_path / "whole", tmp_path / "small"
+    assert export.main(["--run", str(finished), "--output", str(whole), "--merge"]) == 0
+    assert export.main(["--run", str(finished), "--output", str(small), "--dtype", "bf16"]) == 0
+    assert not list(whole.glob("adapter*"))
+    assert load_file(small / adapters.WEIGHTS).popitem()[1].dtype == torch.bfloat16
+    with torch.no_grad():
+        expected = sources.load(sources.from_run(finished))(input_ids=INPUTS).logits
+        torch.testing.assert_close(read(whole)(input_ids=INPUTS).logits, expected, rtol=1e-5, atol=1e-5)
+        theirs = PeftModel.from_pretrained(read(gpt2), str(small)).eval()
+        torch.testing.assert_close(theirs(input_ids=INPUTS).logits, expected, rtol=0.05, atol=0.01)
+    for folder, words in ((whole, "made of an adapter of | gpt2"), (small, "adapter of | gpt2")):
+        card = (folder / "README.md").read_text()
+        assert words in card
+        assert "`adapter.rank` | 4" in card
+        assert ("AutoPeftModelForCausalLM.from_pretrained" in card) == (folder == small)
+
+
+def test_a_missing_base_is_one_line_that_says_where_it_was_looked_for(
+    finished: Path, gpt2: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copytree(newest(finished) / "model", tmp_path / "adapter")
+    for name in (adapters.CONFIG, adapters.BASE):
+        path = tmp_path / "adapter" / name
+        path.write_text(path.read_text().replace(str(gpt2), "/gone/weights"))
+    command = ["--model", str(tmp_path / "adapter"), "--tokens", "2"]
+    assert sample.main(command) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    assert "was looked for in /gone/weights, and is not there" in said
+    assert sample.main([*command, "--base", str(gpt2)]) == 0
+    networks.build("tiny", 500, 0, seed=6).save_pretrained(tmp_path / "another")
+    assert sample.main([*command, "--base", str(tmp_path / "another")]) == 2
+    assert "not of the model that was found in its place" in capsys.readouterr().err
+
+
+class Batches:
+    per_step = 4
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        tokens = np.random.default_rng([step, number]).integers(0, 100, (2, 9))
+        return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+def half_precision(world: Any, changes: dict[str, Any], folder: Path, kind: torch.dtype) -> dict[str, Any]:
+    """Three steps, and the third again from what a checkpoint of the second would hold."""
+    from trainer.train.loop import build_engine
+
+    config = toy.configuration(model__name=folder, adapter__kind="lora", **changes)
+
+    def begin(saved: Path | None = None) -> tuple[Any, Adapter, Any]:
+        net = read(folder)
+        adapter = Adapter(net, config)
+        if saved:
+            adapter.load(saved)
+        adapters.hold_frozen(net, kind)
+        work = dataclasses.replace(toy.work(), net=net, module=CausalModel(net), batches=Batches(), items_per_step=64)
+        return net, adapter, build_engine(work, config, world, kind)
+
+    def frozen(net: Any) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in net.named_parameters() if not value.requires_grad}
+
+    net, adapter, engine = begin()
+    before = frozen(net)
+    found = toy.steps(engine, world, 0, 2, Batches())
+    state = engine.state()
+    saved = folder.parent / f"saved-by-{world.size}"
+    if world.first:
+        saved.mkdir()
+        adapter.save({name: value.detach().clone() for name, value in state.weights.items()}, saved)
+        torch.save(state.optimizer, saved / "optimizer.pt")
+    world.barrier()
+    found += toy.steps(engine, world, 2, 3, Batches())
+    _, _, again = begin(saved)
+    again.load(torch.load(saved / "optimizer.pt"), state.small)
+    return {
+        "steps": found,
+        "resumed": toy.steps(again, world, 2, 3, Batches())[0],
+        "kinds": {value.dtype for value in before.values()},
+        "unchanged": all(torch.equal(value, before[name]) for name, value in frozen(net).items()),
+        "saved": {value.dtype for value in state.weights.values()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, torch.float16),
+        ({"engine__name": "deepspeed", "engine__zero_stage": 1}, torch.float16),
+        ({"engine__name": "deepspeed", "engine__zero_stage": 2}, torch.bfloat16),
+        ({"communication__sync": "diloco", "communication__inner_steps": 2}, torch.bfloat16),
+    ],
+    ids=["ddp fp16", "zero-1 fp16", "zero-2 bf16", "diloco bf16"],
+)
+def test_in_half_precision_the_base_stays_as_it_was_and_the_adapter_fp32(
+    changes: dict[str, Any], kind: torch.dtype, llama: Path, tmp_path: Path
+) -> None:
+    ours, other = toy.drive(2, half_precision, changes, llama, kind, folder=tmp_path)
+    assert ours["kinds"] == {kind}
+    assert ours["unchanged"]
+    assert ours["saved"] == {torch.float32}
+    assert torch.equal(ours["resumed"]["weights"], ours["steps"][2]["weights"])
+    for mine, theirs in zip(ours["steps"], other["steps"], strict=True):
+        if "communication__sync" not in changes:
+            assert torch.equal(mine["weights"], theirs["weights"])
+        assert mine["skipped"] == 0
+    if kind == torch.float16:  # two workers' gradient is that of one in fp32, but for rounding
+        alone = half_precision(toy.place(), {}, llama, torch.float32)
+        for mine, theirs in zip(ours["steps"], alone["steps"], strict=True):
+            assert mine["norm"] == pytest.approx(theirs["norm"], rel=0.02)
+
+
+def test_fresh_adapters_are_equal_for_a_seed_and_change_nothing_yet(llama: Path, gpt2: Path) -> None:
+    for folder in (llama, gpt2):
+        (first, _), (second, _), (third, _) = (adapt(folder, run__seed=seed) for seed in (1, 1, 2))
+        pairs = zip(*(adapters.kept(net).values() for net in (first, second, third)), strict=True)
+        assert {(torch.equal(one, two), torch.equal(one, three)) for one, two, three in pairs} == {
+            (True, False),  # A
+            (True, True),  # B is zero
+        }
+        with torch.no_grad():
+            assert torch.equal(first(input_ids=INPUTS).logits, read(folder)(input_ids=INPUTS).logits)
+        assert len(adapters.kept(first)) == 2 * (4 if folder == gpt2 else 7) * 2, "two matrices for each linear layer"
+
+
+def test_what_does_not_fit_is_one_line(llama: Path, gpt2: Path, finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"adapter.targets: q_prj names no layer of this model; it has down_proj, gate_p"
+    ):
+        adapt(llama, adapter__targets="q_prj,v_proj")
+    with pytest.raises(UserError, match=r"adapter.targets: lm_head names no layer"):
+        adapt(llama, adapter__targets="lm_head")
+    chosen = adapters.kept(adapt(llama, adapter__targets="q_proj, mlp.up_proj")[0])
+    assert {name.split(".")[4] for name in chosen} == {"q_proj", "up_proj"}
+    _, wide = adapt(gpt2, adapter__rank=8)
+    with pytest.raises(
+        UserError, match=r"holds another adapter: .*lora_A.weight is \(4, 32\) there and \(8, 32\) here"
+    ):
+        wide.load(newest(finished) / "model")
+    _, other = adapt(llama)
+    with pytest.raises(UserError, match=r"has other weights than the model that .* was trained on"):
+        other.load(newest(finished) / "model")
+    for given in (finished, newest(finished), newest(finished) / "model"):
+        with pytest.raises(UserError, match=r"is an adapter, no whole model; make one of it with .*--merge"):
+            networks.load(str(given), 100, 8, None)
+
+
+def test_settings_that_contradict_each_other_are_refused(
+    gpt2: Path, finished: Path, start_workers: Start, settings: Settings
+) -> None:
+    with pytest.raises(UserError, match=r"adapter.rank: given, but adapter.kind is none"):
+        toy.configuration(adapter__rank=8)
+    with pytest.raises(UserError, match=r"model.name: missing"):
+        toy.configuration(adapter__kind="lora")
+    with pytest.raises(UserError, match=r"engine.name: fsdp trains whole models"):
+        toy.configuration(model__name="gpt2", adapter__kind="lora", engine__name="fsdp")
+    (finished / "DONE").unlink()
+    workers = start_workers(1, settings(finished, model__name=gpt2, steps=8))
+    assert workers.wait() == [42]
+    assert "is a checkpoint of adapter.kind=lora, not none; use another run.directory" in workers.output
+    assert "Traceback" not in workers.output
+
+
+def test_a_fingerprint_is_that_of_the_weights_and_not_of_their_files(llama: Path, tmp_path: Path) -> None:
+    net = read(llama)
+    net.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    assert adapters.fingerprint(read(tmp_path / "parts")) == adapters.fingerprint(net)
+    with torch.no_grad():
+        net.model.layers[1].mlp.up_proj.weight.add_(1e-3)
+    assert adapters.fingerprint(net) != adapters.fingerprint(read(llama))
+
+
+def test_what_was_fetched_from_the_hub_is_known_by_its_name_there(llama: Path, tmp_path: Path) -> None:
+    (llama / "fetched.json").write_text(json.dumps({"model": "someone/llama"}))
+    _, adapter = adapt(llama)
+    (tmp_path / "adapter").mkdir()
+    adapter.save({}, tmp_path / "adapter")
+    assert adapters.described(tmp_path / "adapter") == "someone/llama"
+    assert adapters.bases(tmp_path / "adapter") == [str(llama), "someone/llama"], "the folder first, then the hub"

@@ -1,0 +1,176 @@
+"""A model learns to answer: the loss is that of the answers, whoever computes it, and the run shows a conversation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from tests.trainer.conftest import Workers, losses, metrics
+from trainer import prepare, report
+from trainer.config import schema
+from trainer.data.batches import open_dataset
+from trainer.data.packing import IGNORED, pack
+from trainer.errors import UserError
+from trainer.export import plots
+from trainer.models.causal import CausalModel
+from trainer.tasks import finetune, pretrain
+
+Start = Callable[..., Workers]
+Settings = Callable[..., list[str]]
+COLOURS = ("red", "green", "blue", "violet", "white")
+LENGTH = 96
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """Conversations of several lengths, prepared."""
+    folder = tmp_path_factory.mktemp("talks")
+    lines = []
+    for number in range(60):
+        colour = COLOURS[number % 5]
+        messages = [
+            {"role": "user", "content": f"Which colour {'indeed ' * (number % 4)}is {number}?"},
+            {"role": "assistant", "content": f"It is {colour}."},
+        ]
+        lines.append({"messages": messages * (1 + number % 2)})
+    path = folder / "talks.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    prepare.prepare([str(path)], folder / "data", str(tokenizer), 0.2, 100_000, documents="conversations")
+    return folder / "data"
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+}
+
+
+def network(kind: str = "llama") -> Any:
+    words = {
+        "vocab_size": 500,
+        "max_position_embeddings": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+    }
+    torch.manual_seed(1)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **words, **SHAPES[kind]), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """A folder with a random Llama that reads the tokens of the tests."""
+    folder = tmp_path_factory.mktemp("base")
+    network().save_pretrained(folder)
+    shutil.copy(tokenizer / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.fixture
+def arguments(settings: Settings, talks: Path, base: Path) -> Settings:
+    def build(run: Path, **changes: Any) -> list[str]:
+        values = {"task": "finetune", "model__name": base, "data__directory": talks, "sequence_length": LENGTH}
+        values |= {"tokens_per_step": 4 * LENGTH, "optimizer__learning_rate": 1e-2, "micro_batch": 2, **changes}
+        return settings(run, **values)
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_packed_row_has_the_losses_of_its_conversations_one_by_one(talks: Path, kind: str) -> None:
+    net = network(kind)
+    dataset = open_dataset(str(talks), conversations=True)
+    packed = pack(dataset.train, LENGTH, "training")
+    rows = np.arange(len(packed))
+    assert max(np.diff(packed.firsts)) > 1, "no window holds several conversations"
+    with torch.no_grad():
+        found = CausalModel(net)(*(torch.from_numpy(part) for part in packed.gather(rows)))
+        expected = 0.0
+        for start, size in zip(packed.starts, packed.sizes, strict=True):
+            values = dataset.train.read(int(start), int(size))
+            ids = torch.from_numpy((values & 0x3FFFFFFF).astype(np.int64))[None]
+            labels = torch.where(torch.from_numpy(values >= 1 << 31)[None], ids, IGNORED)
+            logits = net(ids[:, :-1]).logits
+            expected += float(F.cross_entropy(logits[0], labels[0, 1:], ignore_index=IGNORED, reduction="sum"))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_or_two_workers_and_any_micro_batch_compute_the_same_run(
+    start_workers: Start, arguments: Settings, tmp_path: Path
+) -> None:
+    started = {}
+    for name, world, size in (("one", 1, 2), ("two", 2, 1)):
+        given = arguments(tmp_path / name, steps=4, micro_batch=size, evaluation__batches=64)
+        started[name] = world, start_workers(world, given)
+    found = {}
+    for name, (world, workers) in started.items():
+        assert workers.wait(120) == [0] * world, workers.output
+        lines = metrics(tmp_path / name)
+        found[name] = [
+            line[key] for line in lines for key in ("loss", "gradient_norm", "validation_loss") if key in line
+        ]
+    assert found["two"] == pytest.approx(found["one"], rel=1e-4)
+    # The loss of a step is the mean over its own answer tokens.
+    work = finetune.build(schema.load(arguments(tmp_path / "fresh")))
+    parts = [work.batches.get(0, number) for number in range(work.batches.per_step)]
+    with torch.no_grad():
+        total = sum(float(work.module(*map(torch.from_numpy, part))) for part in parts)
+    answers = sum(int((part[1] != IGNORED).sum()) for part in parts)
+    assert answers != work.items_per_step, "this step says nothing of the weight"
+    assert losses(tmp_path / "one")[1] == pytest.approx(total / answers, rel=1e-5)
+
+
+def test_a_resumed_run_equals_a_straight_one(start_workers: Start, arguments: Settings, tmp_path: Path) -> None:
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    given = {"steps": 8, "checkpoint__every_steps": 3}
+    workers = start_workers(1, arguments(straight, **given))
+    assert workers.wait(120) == [0], workers.output
+    shutil.copytree(straight / "checkpoints" / "step-00000003", resumed / "checkpoints" / "step-00000003")
+    workers = start_workers(1, arguments(resumed, **given))
+    assert workers.wait(120) == [0], workers.output
+    assert losses(resumed) == {step: loss for step, loss in losses(straight).items() if step > 3}
+    one, two = (run / "checkpoints" / "step-00000008" / "model" / "model.safetensors" for run in (straight, resumed))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
+    start_workers: Start, arguments: Settings, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    workers = start_workers(1, arguments(run, steps=40, evaluation__sample_tokens=12))
+    assert workers.wait(120) == [0], workers.output
+    assert workers.output.count("event=packed ") == 2
+    done = json.loads((run / "DONE").read_text())
+    assert done["validation_loss"] < 0.5 * done["initial_validation_loss"]
+    asked, answered, wanted = done["sample"].split("\n\n--- the ")
+    assert asked.startswith("### User:\nWhich colour")
+    assert asked.endswith("?\n\n### Assistant:")
+    assert answered.startswith("model answers\nIt is ")
+    assert "###" not in answered, "the model does not stop after its answer"
+    assert wanted.startswith("data answers\nIt is ")
+    page = report.page(plots.read_runs([run]), {})
+    assert "--- the model answers\nIt is " in page
+    folder = Path(done["checkpoint"]) / "model"
+    tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    inputs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Which colour is 7?"}], add_generation_prompt=True, return_tensors="pt"
+    )
+    output = net.generate(**inputs, max_new_tokens=20, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    assert tokenizer.decode(output).startswith("It is ")
+    assert int(output[-1]) == tokenizer.eos_token_id
+
+
+def test_data_of_another_kind_is_one_line(arguments: Settings, dataset: Path, talks: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds text; for task=finetune prepare the data with --conversations"):
+        finetune.build(schema.load(arguments(tmp_path, data__directory=dataset)))
+    with pytest.raises(UserError, match="holds conversations; set task=finetune"):
+        pretrain.build(schema.load(arguments(tmp_path, task="language_model")))

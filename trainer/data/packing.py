@@ -1,0 +1,176 @@
+"""Conversations packed into windows when a dataset is opened: a pure function of the dataset and the window's length.
+
+Each conversation, in the order of the shards, goes into the window that it fills best among those begun, or begins one.
+A longer one than a window is cut at its end; one without an answer left is dropped. In a window each has positions from
+0 on, by which attention stays within it (CausalModel); so has the rest of the window, which counts in no loss.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from trainer.data.batches import Tokens, order
+from trainer.data.conversations import COUNTS, ID
+from trainer.errors import UserError
+from trainer.log import event
+
+IGNORED = -100
+"""The target of a token without a loss, as in models/causal.py."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The windows of one split."""
+
+    tokens: Tokens
+    length: int
+    starts: np.ndarray
+    """Of each conversation the first token in `tokens`, window after window."""
+    sizes: np.ndarray
+    """Its tokens, after the cut. It takes one place less: its last token is a target only."""
+    firsts: np.ndarray
+    """Of each window its first conversation, and at the end how many there are: [windows + 1]."""
+    answers: np.ndarray
+    """Of each window the tokens whose loss counts."""
+    cut: int
+    dropped: int
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def gather(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, targets and positions of these windows, each int64 [len(windows), length].
+
+        Raises UserError for an id outside the vocabulary: on an accelerator it would end as an assertion without a
+        name.
+        """
+        shape = len(windows), self.length
+        inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        targets = np.full(shape, IGNORED, np.int64)
+        for row, window in enumerate(windows):
+            place = 0
+            for number in range(self.firsts[window], self.firsts[window + 1]):
+                start, size = int(self.starts[number]), int(self.sizes[number])
+                values = self.tokens.read(start, size)
+                ids = (values & ID).astype(np.int64)
+                if ids[highest := int(ids.argmax())] >= self.tokens.vocabulary:
+                    raise UserError(
+                        f"data.directory: {self.tokens.place(start + highest)} is {ids[highest]}, outside the "
+                        f"vocabulary of {self.tokens.vocabulary}: prepare the data again"
+                    )
+                part = slice(place, place + size - 1)
+                inputs[row, part] = ids[:-1]
+                targets[row, part] = np.where(values[1:] & COUNTS, ids[1:], IGNORED)
+                positions[row, part] = np.arange(size - 1)
+                place += size - 1
+            positions[row, place:] = np.arange(self.length - place)
+        return inputs, targets, positions
+
+    def answer(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """What stands before the first answer of conversation `number`, and that answer."""
+        values = self.tokens.read(int(self.starts[number]), int(self.sizes[number]))
+        counts = (values & COUNTS) != 0
+        begin = int(counts[1:].argmax()) + 1
+        rest = np.flatnonzero(~counts[begin:])
+        ids = (values & ID).astype(np.int64)
+        return ids[:begin], ids[begin : begin + int(rest[0]) if len(rest) else len(ids)]
+
+
+def pack(tokens: Tokens, length: int, split: str) -> Packed:
+    """The windows of a split, whose tokens are those of conversations. Raises UserError when there are none."""
+    sizes, answers = _table(tokens)
+    starts = np.cumsum(sizes) - sizes
+    long = np.flatnonzero(sizes > length + 1)
+    for number in long:
+        sizes[number] = length + 1
+        kept = tokens.read(int(starts[number]), length + 1)[1:]
+        answers[number] = np.count_nonzero(kept & COUNTS)
+    whole = np.flatnonzero(answers > 0)
+    if not len(whole):
+        raise UserError(
+            f"the {split} split has no answer within the first sequence_length={length} tokens of its {len(sizes)} "
+            "conversation(s); prepare more, or lengthen the windows"
+        )
+    windows = _fill(sizes[whole] - 1, length)
+    placed = whole[np.argsort(windows, kind="stable")]
+    firsts = np.concatenate([[0], np.cumsum(np.bincount(windows))]).astype(np.int64)
+    per_window = np.bincount(windows, weights=answers[whole]).astype(np.int64)
+    return Packed(tokens, length, starts[placed], sizes[placed], firsts, per_window, len(long), len(sizes) - len(whole))
+
+
+def _table(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each conversation, and those whose loss counts, from the ends of the shards."""
+    tables = [
+        np.fromfile(path, np.uint32, offset=4 * size).reshape(-1, 2)
+        for path, size in zip(tokens.paths, tokens.sizes, strict=True)
+    ]
+    whole = np.concatenate(tables).astype(np.int64) if tables else np.zeros((0, 2), np.int64)
+    return whole[:, 0].copy(), whole[:, 1].copy()
+
+
+def _fill(sizes: np.ndarray, length: int) -> np.ndarray:
+    """The window of each item: the fullest that it fits into, of those the latest; else a new one."""
+    waiting: list[list[int]] = [[] for _ in range(length + 1)]
+    """Windows by the room that they have left."""
+    rooms = 0  # bit r: there is a window with room r
+    windows = np.empty(len(sizes), np.int64)
+    count = 0
+    for number, size in enumerate(sizes.tolist()):
+        if fitting := rooms >> size:
+            room = size + (fitting & -fitting).bit_length() - 1
+            window = waiting[room].pop()
+            if not waiting[room]:
+                rooms &= ~(1 << room)
+        else:
+            room, window, count = length, count, count + 1
+        windows[number] = window
+        if left := room - size:
+            waiting[left].append(window)
+            rooms |= 1 << left
+    return windows
+
+
+class PackedBatches:
+    """The micro-batches of every step; each epoch visits every window once."""
+
+    def __init__(self, packed: Packed, micro_batch: int, windows_per_step: int, seed: int) -> None:
+        self.packed, self.micro_batch, self.seed = packed, micro_batch, seed
+        self.per_step = windows_per_step // micro_batch
+        self.answers_per_step = max(1, round(float(packed.answers.mean()) * windows_per_step))
+        """In the mean over an epoch."""
+        self._answers = lru_cache(maxsize=8)(self._count)
+
+    def indices(self, first: int, count: int) -> np.ndarray:
+        return order(np.arange(first, first + count, dtype=np.uint64), len(self.packed), self.seed)
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, targets and positions of one micro-batch, each int64 [micro_batch, length]."""
+        first = (step * self.per_step + number) * self.micro_batch
+        return self.packed.gather(self.indices(first, self.micro_batch))
+
+    def epoch(self, step: int) -> float:
+        """Passes over the training windows before `step`."""
+        return step * self.per_step * self.micro_batch / len(self.packed)
+
+    def weight(self, step: int) -> float:
+        """The mean answer tokens of a step over those of this one."""
+        return self.answers_per_step / self._answers(step)
+
+    def _count(self, step: int) -> int:
+        count = self.per_step * self.micro_batch
+        return int(self.packed.answers[self.indices(step * count, count)].sum())
+
+
+def tell(packed: Packed, split: str) -> None:
+    """How the conversations of a split lie in their windows."""
+    event(
+        "packed",
+        split=split,
+        conversations=len(packed.starts),
+        windows=len(packed),
+        filled=f"{(packed.sizes - 1).sum() / (len(packed) * packed.length):.1%}",
+        answer_tokens=int(packed.answers.sum()),
+        cut=packed.cut,
+        dropped=packed.dropped,
+    )

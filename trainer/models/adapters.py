@@ -1,0 +1,259 @@
+"""LoRA (arXiv 2106.09685) by peft: small matrices beside the frozen layers of a causal language model.
+
+They alone are trained, exchanged between workers and saved. The frozen model comes from model.name at each start and is
+held in the type of the products; the adapter stays fp32. A checkpoint's model/ is peft's own folder:
+
+    adapter_config.json          what peft needs to put the adapter in; names the model it belongs to
+    adapter_model.safetensors    a few megabytes
+    base.json                    where that model was found, and a fingerprint of it
+"""
+
+import functools
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.config.schema import Config
+from trainer.contract import FETCHED
+from trainer.errors import UserError
+from trainer.files import read_json, write_json
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base.json"
+NAMED = "base_model_name_or_path"
+"""In the first."""
+PREFIX = "base_model.model."
+"""What peft's files put before the name of each tensor."""
+ALL = "all-linear"
+FILES = (CONFIG, WEIGHTS, BASE)
+SAMPLES = 64
+"""Values of each tensor that a fingerprint looks at."""
+
+
+class Adapter:
+    """The adapter of a run, in its model."""
+
+    def __init__(self, net: Any, config: Config) -> None:
+        """Freeze `net` and put a fresh adapter beside its layers: the same one wherever run.seed is the same.
+
+        Raises UserError where adapter.targets names layers that the model has not.
+        """
+        # peft imports DeepSpeed, which says on stdout what it takes the device for where nobody told it.
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+        from peft import LoraConfig
+        from transformers.pytorch_utils import Conv1D
+
+        settings, self._net = config.adapter, net
+        source = net.name_or_path
+        found = str(Path(source).resolve()) if Path(source).is_dir() else source
+        self._base = {"model": found, "fingerprint": fingerprint(net)}
+        self._config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+            lora_dropout=settings.dropout,
+            target_modules=_targets(net, settings.targets),
+            fan_in_fan_out=any(isinstance(module, Conv1D) for module in net.modules()),
+            task_type="CAUSAL_LM",
+        )
+        torch.manual_seed(config.run.seed)
+        net.add_adapter(self._config)
+        self._config.base_model_name_or_path = _published(found)
+        for value in _trained(net).values():
+            value.data = value.data.float()
+        net.train()  # as it was loaded for use, its dropout is off
+        _hasten(net)
+
+    def save(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        """Write peft's folder. Called from a thread, with copies of the adapter's tensors."""
+        from safetensors.torch import save_file
+
+        self._config.save_pretrained(str(folder))
+        tensors = {_published_name(name): value.contiguous() for name, value in weights.items()}
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        write_json(folder / BASE, self._base)
+
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote. Raises UserError for an adapter of another model, or of another form."""
+        from safetensors.torch import load_file
+
+        base = read_json(folder / BASE) or {}
+        if base.get("fingerprint") != self._base["fingerprint"]:
+            raise UserError(
+                f"model.name: {self._base['model']} has other weights than the model that {folder.parent} was trained "
+                f"on ({base.get('model', 'not known')}); name that one, or use another run.directory"
+            )
+        own, found = _trained(self._net), load_file(folder / WEIGHTS)
+        for name in sorted(found.keys() | {_published_name(name) for name in own}):
+            here, there = ({_published_name(key): value for key, value in own.items()}.get(name), found.get(name))
+            if here is None or there is None or here.shape != there.shape:
+                shapes = ["missing" if each is None else tuple(each.shape) for each in (there, here)]
+                raise UserError(
+                    f"{folder.parent} holds another adapter: {name} is {shapes[0]} there and {shapes[1]} here; use "
+                    "its adapter.rank and adapter.targets, or another run.directory"
+                )
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(found[_published_name(name)])
+
+
+def is_folder(path: str | Path) -> bool:
+    return (Path(path) / CONFIG).is_file()
+
+
+def bases(folder: Path) -> list[str]:
+    """Where the model of a saved adapter may be found: where training had it, and what peft's file names."""
+    places = [(read_json(folder / name) or {}).get(key) for name, key in ((BASE, "model"), (CONFIG, NAMED))]
+    return list(dict.fromkeys(place for place in places if place))
+
+
+def described(folder: Path) -> str:
+    """The model of a saved adapter, as others know it."""
+    return (read_json(folder / CONFIG) or {}).get(NAMED) or "an unknown model"
+
+
+def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
+    """A saved adapter in another type."""
+    from safetensors.torch import load_file, save_file
+
+    for name in (CONFIG, BASE):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, output / name)
+    tensors = {name: value.to(dtype) for name, value in load_file(folder / WEIGHTS).items()}
+    save_file(tensors, output / WEIGHTS, metadata={"format": "pt"})
+
+
+def merged(net: Any, folder: Path) -> Any:
+    """`net` with a saved adapter added to its weights. Raises UserError when they do not belong together."""
+    from peft import PeftModel
+
+    base = read_json(folder / BASE)
+    if base is not None and base["fingerprint"] != fingerprint(net):
+        raise UserError(f"{folder}: the adapter of {base['model']}, and not of the model that was found in its place")
+    try:
+        return PeftModel.from_pretrained(net, str(folder)).merge_and_unload()  # pyright: ignore[reportCallIssue]
+    except Exception as error:  # the libraries below raise a dozen kinds
+        raise UserError(
+            f"{folder}: no adapter of {type(net).__name__} ({' '.join(str(error).split())[:200]})"
+        ) from None
+
+
+class _Adapted(torch.autograd.Function):
+    """x W^T + bias + scale (x A^T) B^T of a frozen W, [tokens, in] -> [tokens, out].
+
+    peft's own way adds, scales and casts tensors as large as x and the result one by one, in both directions; here they
+    are what the products begin with. On a CPU that was a fifth of the step (bench/results/lora.md).
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        low = (x @ down.t()).mul_(scale)
+        ctx.save_for_backward(x, weight, down, up, low)
+        ctx.scale = scale
+        return nn.functional.linear(x, weight, bias).addmm_(low, up.t())
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, down, up, low = ctx.saved_tensors
+        [outside] = outer
+        inside = (outside @ up).mul_(ctx.scale)
+        back = (outside @ weight).addmm_(inside, down) if ctx.needs_input_grad[0] else None
+        return back, None, None, inside.t() @ x, outside.t() @ low, None
+
+
+def _hasten(net: nn.Module) -> None:
+    """Let the linear layers that have an adapter compute as _Adapted does where they can."""
+    from peft.tuners.lora import Linear
+
+    for part in net.modules():
+        if isinstance(part, Linear) and isinstance(part.get_base_layer(), nn.Linear):
+            part.forward = functools.partial(_forward, part, part.forward)
+
+
+def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+    base, device = layer.get_base_layer(), x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    dropped = layer.training and isinstance(layer.lora_dropout["default"], nn.Dropout)
+    if given or options or layer.merged or layer.disable_adapters or dropped or base.weight.dtype != dtype:
+        return plain(x, *given, **options)
+    down, up = (part["default"].weight.to(dtype) for part in (layer.lora_A, layer.lora_B))
+    with torch.autocast(device, enabled=False):
+        found = _Adapted.apply(x.to(dtype).flatten(0, -2), base.weight, base.bias, down, up, layer.scaling["default"])
+    return found.unflatten(0, x.shape[:-1])  # pyright: ignore
+
+
+def kept(net: nn.Module) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of the weights: all of them, or the adapter alone."""
+    return _trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
+
+
+def is_adapted(net: nn.Module) -> bool:
+    return bool(getattr(net, "_hf_peft_config_loaded", False))
+
+
+def hold_frozen(net: Any, dtype: torch.dtype) -> None:
+    """Keep the frozen model of an adapter in the type of the products: half of the memory, and no casts."""
+    if not is_adapted(net):
+        return
+    for value in net.parameters():
+        if not value.requires_grad and value.is_floating_point():
+            value.data = value.data.to(dtype)
+    if dtype == torch.float16:  # what layers add up in may exceed 65,504: fp32, as under autocast with fp32 weights
+        net.get_input_embeddings().register_forward_hook(lambda _, given, found: found.float())
+
+
+def fingerprint(net: nn.Module) -> str:
+    """Of the names and shapes of all weights and of some values of each: the same for every copy of a model, in
+    whatever files and type it is stored, and another for a model that was trained further."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.named_parameters()):
+        flat = value.detach().reshape(-1)
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        digest.update(flat[:: max(1, len(flat) // SAMPLES)][:SAMPLES].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _trained(net: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in net.named_parameters() if value.requires_grad}
+
+
+def _published_name(name: str) -> str:
+    """Of a tensor in peft's files."""
+    return PREFIX + name.replace(".default.", ".")
+
+
+def _published(source: str) -> str:
+    """What others know the model by: its name on the hub, where it was fetched from there; else its folder."""
+    return (read_json(Path(source) / FETCHED) or {}).get("model") or source
+
+
+def _targets(net: Any, wanted: str) -> list[str]:
+    """The last parts of the names of the layers that get an adapter: never the head, whose product is head.py's."""
+    from transformers.pytorch_utils import Conv1D
+
+    head = net.get_output_embeddings()
+    layers = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | Conv1D) and part is not head]
+    there = sorted({name.rpartition(".")[2] for name in layers})
+    if wanted == ALL:
+        return there
+    asked = [part.strip() for part in wanted.split(",") if part.strip()]
+    unknown = [part for part in asked if not any(name == part or name.endswith(f".{part}") for name in layers)]
+    if unknown or not asked:
+        raise UserError(
+            f"adapter.targets: {', '.join(unknown) or repr(wanted)} names no layer of this model; it has "
+            f"{', '.join(there)}; give some of these, or {ALL}"
+        )
+    return asked

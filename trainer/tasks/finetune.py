@@ -1,0 +1,90 @@
+"""The task finetune: a causal language model learns to answer as in given conversations; the answers alone count."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.config.schema import Config
+from trainer.data import packing
+from trainer.data.batches import open_dataset
+from trainer.data.packing import Packed, PackedBatches
+from trainer.models import memory, networks
+from trainer.models.generation import continued, ends
+from trainer.tasks import pretrain
+from trainer.tasks.work import Work
+
+SHOWN = 2000
+"""Characters of a long conversation that the sample shows: the last ones."""
+
+
+def build(config: Config) -> Work:
+    """Raises UserError when the data is missing or does not fit the settings."""
+    dataset = open_dataset(config.data.directory, config.data.verify, conversations=True)
+    tokenizer = dataset.directory / "tokenizer.json"
+    train, held_out = (
+        packing.pack(split, config.sequence_length, name)
+        for name, split in (("training", dataset.train), ("validation", dataset.validation))
+    )
+    if os.environ.get("RANK", "0") == "0":
+        packing.tell(train, "train")
+        packing.tell(held_out, "validation")
+    model = pretrain.build_model(config, dataset, packed=True)
+    stop_after_answers(model.net, held_out, tokenizer)
+    windows, tokens = config.tokens_per_step // config.sequence_length, config.evaluation.sample_tokens
+    batches = PackedBatches(train, model.micro_batch, windows, config.run.seed)
+    count = config.evaluation.batches * (config.micro_batch or memory.UNIT)
+    validation = Validation(held_out, model.micro_batch, count, tokenizer)
+    return Work(
+        net=model.net,
+        module=model.module,
+        batches=batches,
+        validation=validation,
+        items_per_step=batches.answers_per_step,
+        tokens_per_step=config.tokens_per_step,
+        samples_per_step=windows,
+        flops_per_token=networks.flops_per_token(model.net, config.sequence_length),
+        save_model=model.save,
+        load_model=model.load,
+        weight=batches.weight,
+        draws=config.adapter.dropout > 0,
+        sample=(lambda: sample(model.net, held_out, tokenizer, tokens, config.run.seed)) if tokens else None,
+        validation_figures=validation.figures,
+    )
+
+
+class Validation(pretrain.Validation):
+    """Held-out windows, spread evenly; the mean is that of their answer tokens."""
+
+    def __init__(self, packed: Packed, micro_batch: int, most: int, tokenizer: Path) -> None:
+        self._gather = packed.gather
+        self._windows = pretrain.spread(len(packed), most)
+        self.tokens = int(packed.answers[self._windows].sum())
+        self._micro_batch, self._tokenizer, self._latest = micro_batch, tokenizer, math.nan
+
+
+def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
+    """Have generation_config.json name what closes an answer: the model may have ended texts otherwise before."""
+    from tokenizers import Tokenizer
+
+    closing = int(packed.answer(0)[1][-1])
+    known = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder().get(closing)
+    if known is not None and known.special and closing not in ends(net):
+        net.generation_config.eos_token_id = [closing, *(end for end in ends(net) if end is not None)]
+
+
+def sample(net: Any, packed: Packed, tokenizer: Path, tokens: int, seed: int) -> str:
+    """The first held-out question, how the model answers it, and what was answered there."""
+    from tokenizers import Tokenizer
+
+    question, expected = packed.answer(0)
+    drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "count": 1}
+    [found] = continued(net, question.tolist(), tokens, seed=seed, **drawn)
+    begin = len(question)
+    if (positions := networks.positions(net.config)) is not None:
+        begin = min(begin, positions - 1)
+    decode = Tokenizer.from_file(str(tokenizer)).decode
+    asked, answered, wanted = (decode(np.asarray(ids).tolist()).strip() for ids in (question, found[begin:], expected))
+    return f"{asked[-SHOWN:]}\n\n--- the model answers\n{answered}\n\n--- the data answers\n{wanted[:SHOWN]}"
