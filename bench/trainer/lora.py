@@ -67,14 +67,14 @@ def main() -> int:
                 ways[name] = subprocess.Popen(
                     command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
+        file = page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md")
         for _ in range(options.steps):
             for name, process in ways.items():
                 found.setdefault(name, []).append(one_step(name, process))
+            page.write(file, written(found, options))
         for process in ways.values():
             process.kill()
-    lines = written(found, options)
-    page.write(page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md"), lines)
-    print("\n".join(lines))
+    print(file.read_text("utf-8"))
     return 0
 
 
@@ -91,9 +91,9 @@ def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
 
 
 def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]:
-    tokens = options.length * options.windows
+    tokens, taken = options.length * options.windows, max(1, len(next(iter(found.values()))) - 1)
     middle = {
-        name: {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "cpu")}
+        name: {key: statistics.median(step[key] for step in steps[1:] or steps) for key in ("seconds", "cpu")}
         | {"memory": max(step["memory"] for step in steps)}
         for name, steps in found.items()
     }
@@ -113,7 +113,7 @@ def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]
         f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
         "",
         f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear "
-        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} "
+        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {taken} "
         "steps that the ways made in turn. Compare within this page only.",
         "",
         f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
@@ -239,7 +239,7 @@ def trainer(mode: dict[str, Any]) -> None:
     class Watched(Trainer):
         def compute_loss(self, *given: Any, **options: Any) -> Any:
             loss = super().compute_loss(*given, **options)
-            losses.append(float(loss.detach()))
+            losses.append(float(loss.detach()))  # pyright: ignore[reportAttributeAccessIssue]
             return loss
 
     arguments = TrainingArguments(

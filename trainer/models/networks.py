@@ -169,8 +169,9 @@ def positions(config: "PreTrainedConfig") -> int | None:
 def flops_per_token(net: Any, length: int) -> float:
     """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
 
-    Embeddings take no part in products and do not count, but for one that is the head as well. The width is that of
-    all heads; of a mixture of experts all count, although a token meets few.
+    Of frozen parameters 4 x: they get no gradient. Embeddings take no part in products and do not count, but for one
+    that is the head as well. The width is that of all heads; of a mixture of experts all count, although a token meets
+    few.
     """
     head = net.get_output_embeddings()
     looked_up = {
@@ -178,11 +179,12 @@ def flops_per_token(net: Any, length: int) -> float:
         for part in net.modules()
         if isinstance(part, nn.Embedding) and part.weight is not head.weight
     }
-    parameters = sum(parameter.numel() for parameter in net.parameters()) - sum(looked_up.values())
+    used = [value for value in net.parameters() if value not in looked_up]
+    products = sum(value.numel() * (6.0 if value.requires_grad else 4.0) for value in used)
     shape = net.config.get_text_config()
     heads = getattr(shape, "num_attention_heads", 0)  # without any: a state space model, whose own products are few
     width = heads * (getattr(shape, "head_dim", None) or shape.hidden_size // max(1, heads))
-    return 6.0 * parameters + 12.0 * shape.num_hidden_layers * width * length
+    return products + 12.0 * shape.num_hidden_layers * width * length
 
 
 def _fresh(config: Any) -> Any:
