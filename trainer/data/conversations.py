@@ -155,13 +155,13 @@ class Chat:
             if number == 0:
                 continue  # a greeting answers nothing
             text = self._rendered(messages[: number + 1], tools)[0]
-            # A template that asks for an answer in other words than it writes one in: all that follows is learned.
-            for asking in (True, False):
-                prompt = self._rendered(messages[:number], tools, asking)[0]
-                if text.startswith(prompt):
-                    break
-            else:
-                raise ValueError("an answer changes what stands before it")
+            prompt = self._rendered(messages[:number], tools, asking=True)[0]
+            if not text.startswith(prompt):  # it asks for answers in other words than it writes them in (DeepSeek R1)
+                prompt = self._rendered(messages[:number], tools)[0]
+                if not text.startswith(prompt):
+                    raise ValueError("an answer changes what stands before it")
+                begun = text.find(messages[number]["content"].strip(), len(prompt))
+                prompt = text[: max(begun, len(prompt))]
             bare = text.rstrip()  # what follows the closing word is not the model's
             closed = len(bare) > len(prompt) and bare.endswith(self._special)
             span = len(prompt), len(bare) if closed else len(text)

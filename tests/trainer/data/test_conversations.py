@@ -45,6 +45,10 @@ THINKING = (  # thoughts of earlier answers are left out
     "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+ASKING = (  # an answer is asked for with a word that none begins with
+    "{% for m in messages %}{{ '<|start|>' + m.role + '<|end|>' + m.content + '<|eot|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant<|end|><think>' }}{% endif %}"
+)
 MARKED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
     "<|im_end|>{% endgeneration %}{{ '\n' }}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
@@ -133,6 +137,14 @@ def shown(folder: Path, values: np.ndarray) -> str:
             ],
         ),
         (
+            ASKING,
+            [
+                "<|start|>system<|end|>Be brief.<|eot|><|start|>user<|end|>What is light?<|eot|>"
+                "<|start|>assistant<|end|>⟦It is rays.<|eot|>⟧<|start|>user<|end|>And colours?<|eot|>"
+                "<|start|>assistant<|end|>⟦Sorts of rays.<|eot|>⟧"
+            ],
+        ),
+        (
             MARKED,
             [
                 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is light?<|im_end|>\n"
@@ -141,7 +153,7 @@ def shown(folder: Path, values: np.ndarray) -> str:
             ],
         ),
     ],
-    ids=["chatml", "llama", "mistral", "marked"],
+    ids=["chatml", "llama", "mistral", "asking", "marked"],
 )
 def test_answers_and_what_closes_them_count(
     chat: Callable[[str], Chat], tmp_path: Path, template: str, expected: list[str]
