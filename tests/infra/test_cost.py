@@ -65,10 +65,6 @@ def test_an_l4_and_its_machine_by_hand() -> None:
     assert line(bill(nodes={**nodes, "consumption": "spot"}), "g2-standard-4").at_full == pytest.approx(2 * 0.423956)
     large = {**nodes, "machineType": "g2-standard-48"}
     assert line(bill(nodes=large), "g2-standard-48").at_full == pytest.approx(2 * 4.001665148)
-    # Two hours: to come up, to prove everything, to go.
-    smoke = billed.estimate(parse(stack_file_values("gcp-smoke"), "gcp-smoke"))
-    assert smoke.at_full
-    assert 2 * smoke.at_full < 2
 
 
 def test_families_that_are_worked_out_from_others() -> None:
@@ -131,43 +127,12 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
     assert "No list price is known for" in " ".join(capsys.readouterr().out.split())
 
 
-def test_whose_cluster_it_is_pays() -> None:
-    assert cost.estimate(parse(stack_file_values("local"), "local")) is None
-
-
-#: Types that are billed as long as they exist; the rest is free, or billed through these.
-BILLED = {
-    "gcp:container/cluster:Cluster": "control plane",
-    "gcp:container/nodePool:NodePool": "",
-    "gcp:compute/routerNat:RouterNat": "Cloud NAT",
-    "gcp:compute/disk:Disk": "data disk",
-    "gcp:filestore/instance:Instance": "Filestore",
-    "gcp:artifactregistry/repository:Repository": "images",
-}
-FREE = (
-    "gcp:projects/",
-    "gcp:serviceaccount/",
-    "gcp:compute/network:",
-    "gcp:compute/subnetwork:",
-    "gcp:compute/router:",
-    "gcp:artifactregistry/repositoryIamMember:",
-    "gcp:storage/bucketIAMMember:",
-)
-
-
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_bill_has_exactly_what_the_program_declares(stack: str) -> None:
-    recording = record_anywhere(stack)
-    estimate = cost.estimate(parse(stack_file_values(stack), stack))
-    assert estimate
-    declared = recording.all("gcp:")
-    for item in declared:
-        assert item.type in BILLED or item.type.startswith(FREE), f"what does {item.type} cost? (infra/cost.py)"
-        if what := BILLED.get(item.type):
-            line(estimate, what)
-    for pool in (item for item in declared if item.kind == "NodePool"):
-        _is_on_the_bill(pool, estimate)
-    assert len([item for item in declared if item.kind == "NodePool"]) == 2
+def test_every_pool_is_on_the_bill(stack: str) -> None:
+    pools = [item for item in record_anywhere(stack).resources if item.kind == "NodePool"]
+    assert len(pools) == 2
+    for pool in pools:
+        _is_on_the_bill(pool, billed.estimate(parse(stack_file_values(stack), stack)))
 
 
 def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
@@ -178,13 +143,6 @@ def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
     assert [entry for entry in estimate.lines if entry.what.startswith(count) and entry.what.endswith(disk)]
     if ssds := (node.get("ephemeralStorageLocalSsdConfig") or {}).get("localSsdCount"):
         line(estimate, f"{ssds:g} local SSDs")
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_at_rest_a_stack_costs_less_than_a_dollar_an_hour(stack: str) -> None:
-    output = record_anywhere(stack).outputs["costPerHour"]
-    assert 0.2 < output["atRest"] < min(1, output["atFullSize"])
-    assert prices.DATE in output["prices"]
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:

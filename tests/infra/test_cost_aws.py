@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from infra import cost
 from infra.bill import Estimate
 from infra.cluster import AUTOSCALER
 from infra.config import StackConfig
@@ -49,12 +48,8 @@ def test_four_spot_t4s_by_hand() -> None:
     assert estimate.at_full == pytest.approx(1.5632, abs=1e-4)
 
 
-def test_the_small_stack_is_proved_for_less_than_two_dollars() -> None:
-    """Two hours at its full size; it has no NAT gateway and no key, and comes from one zone."""
-    smoke = parse(stack_file_values("aws-smoke"), "aws-smoke")
-    estimate = billed.estimate(smoke)
-    assert estimate.at_full is not None
-    assert 2 * estimate.at_full < 2
+def test_the_small_stack_has_no_gateway_and_no_key_and_comes_from_one_zone() -> None:
+    estimate = billed.estimate(parse(stack_file_values("aws-smoke"), "aws-smoke"))
     assert not [entry.what for entry in estimate.lines if "NAT" in entry.what or "KMS" in entry.what]
     made = {item.name for item in record_anywhere("aws-smoke").resources if item.kind == "NodeGroup"}
     assert made == {"system", "workers-use2-az1"}
@@ -110,51 +105,12 @@ def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str)
     assert any(said in note for note in bill(**changes).notes)
 
 
-#: Types that are billed as long as they exist; the rest is free, or billed through these.
-BILLED = {
-    "aws:eks/cluster:Cluster": "control plane",
-    "aws:ec2/natGateway:NatGateway": "NAT gateway",
-    "aws:ec2/eip:Eip": "NAT gateway",
-    "aws:efs/fileSystem:FileSystem": "EFS",
-    "aws:kms/key:Key": "KMS key",
-    "aws:ecr/repository:Repository": "images",
-}
-ONCE = BILLED.keys() - {"aws:ecr/repository:Repository"}
-FREE = (
-    "aws:cloudwatch/logGroup:",
-    "aws:ec2/defaultSecurityGroup:",
-    "aws:ec2/internetGateway:",
-    "aws:ec2/launchTemplate:",
-    "aws:ec2/route",
-    "aws:ec2/securityGroup:",
-    "aws:ec2/subnet:",
-    "aws:ec2/vpc:",
-    "aws:ec2/vpcEndpoint:",
-    "aws:ecr/lifecyclePolicy:",
-    "aws:efs/",
-    "aws:eks/addon:",
-    "aws:eks/nodeGroup:",
-    "aws:eks/podIdentityAssociation:",
-    "aws:iam/",
-    "aws:kms/alias:",
-    "aws:vpc/securityGroupIngressRule:",
-)
-
-
-def test_the_bill_has_exactly_what_the_program_declares() -> None:
+def test_every_group_is_on_the_bill() -> None:
     recording = record_anywhere(STACK)
     stack = parse(stack_file_values(STACK), STACK)
-    estimate = cost.estimate(stack)
-    assert estimate
+    estimate = billed.estimate(stack)
     assert stack.nodes
     declared = recording.all("aws:")
-    for item in declared:
-        if item.type in BILLED:
-            line(estimate, BILLED[item.type])
-        else:
-            assert item.type.startswith(FREE), f"what does {item.type} cost? (infra/eks/cost.py)"
-    for kind in ONCE:
-        assert len([item for item in declared if item.type == kind]) == 1, kind
     # A gateway endpoint is free, an interface endpoint is not.
     assert {item.inputs["vpcEndpointType"] for item in declared if item.kind == "VpcEndpoint"} == {"Gateway"}
     groups = {item.name: item.inputs for item in declared if item.kind == "NodeGroup"}
@@ -180,9 +136,3 @@ def test_the_bill_has_exactly_what_the_program_declares() -> None:
 def _count(group: dict[str, Any]) -> str:
     scaling = group["scalingConfig"]
     return f"{scaling['minSize']:g} to {scaling['maxSize']:g} x "
-
-
-def test_at_rest_the_stack_costs_less_than_half_a_dollar_an_hour() -> None:
-    output = record_anywhere(STACK).outputs["costPerHour"]
-    assert 0.2 < output["atRest"] < 0.5 < output["atFullSize"] < 2
-    assert prices.DATE in output["prices"]

@@ -1,0 +1,92 @@
+"""The bill of every stack that makes a cluster: what it has on it, and how much that is."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra import cost
+from infra.eks import prices as aws
+from infra.gke import prices as gcp
+from infra.parse import parse
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import record_anywhere
+from tests.infra import billed
+from tests.infra.billed import line
+
+STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
+#: Types that are billed as long as they exist, by a line of the bill; groups of nodes have tests of their own.
+BILLED = {
+    "gcp:container/cluster:Cluster": "control plane",
+    "gcp:compute/routerNat:RouterNat": "Cloud NAT",
+    "gcp:compute/disk:Disk": "data disk",
+    "gcp:filestore/instance:Instance": "Filestore",
+    "gcp:artifactregistry/repository:Repository": "images",
+    "aws:eks/cluster:Cluster": "control plane",
+    "aws:ec2/natGateway:NatGateway": "NAT gateway",
+    "aws:ec2/eip:Eip": "NAT gateway",
+    "aws:efs/fileSystem:FileSystem": "EFS",
+    "aws:kms/key:Key": "KMS key",
+    "aws:ecr/repository:Repository": "images",
+}
+#: The rest is free, or billed through these.
+FREE = (
+    "gcp:projects/",
+    "gcp:serviceaccount/",
+    "gcp:container/nodePool:",
+    "gcp:compute/network:",
+    "gcp:compute/subnetwork:",
+    "gcp:compute/router:",
+    "gcp:artifactregistry/repositoryIamMember:",
+    "gcp:storage/bucketIAMMember:",
+    "aws:cloudwatch/logGroup:",
+    "aws:ec2/defaultSecurityGroup:",
+    "aws:ec2/internetGateway:",
+    "aws:ec2/launchTemplate:",
+    "aws:ec2/route",
+    "aws:ec2/securityGroup:",
+    "aws:ec2/subnet:",
+    "aws:ec2/vpc:",
+    "aws:ec2/vpcEndpoint:",
+    "aws:ecr/lifecyclePolicy:",
+    "aws:efs/",
+    "aws:eks/addon:",
+    "aws:eks/nodeGroup:",
+    "aws:eks/podIdentityAssociation:",
+    "aws:iam/",
+    "aws:kms/alias:",
+    "aws:vpc/securityGroupIngressRule:",
+)
+#: More of one kind on one line.
+SEVERAL = ("Repository",)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_all_that_is_declared_is_on_the_bill_or_free(stack: str) -> None:
+    config = parse(stack_file_values(stack), stack)
+    estimate = billed.estimate(config)
+    declared = [item for item in record_anywhere(stack).resources if item.type.startswith(("gcp:", "aws:"))]
+    for item in declared:
+        assert item.type in BILLED or item.type.startswith(FREE), f"what does {item.type} cost?"
+        if what := BILLED.get(item.type):
+            line(estimate, what)
+    kinds = [item.kind for item in declared if item.type in BILLED and item.kind not in SEVERAL]
+    assert len(kinds) == len(set(kinds)), "a second one is billed, too"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_at_rest_a_stack_costs_less_than_half_a_dollar_an_hour(stack: str) -> None:
+    output = record_anywhere(stack).outputs["costPerHour"]
+    assert 0.2 < output["atRest"] < min(0.5, output["atFullSize"])
+    assert (aws if stack.startswith("aws") else gcp).DATE in output["prices"]
+
+
+@pytest.mark.parametrize("stack", [name for name in STACKS if name.endswith("smoke")])
+def test_a_small_stack_is_proved_for_less_than_two_dollars(stack: str) -> None:
+    """Two hours at its full size: to come up, to prove everything, to go."""
+    full = billed.estimate(parse(stack_file_values(stack), stack)).at_full
+    assert full
+    assert 2 * full < 2
+
+
+def test_whose_cluster_it_is_pays() -> None:
+    assert cost.estimate(parse(stack_file_values("local"), "local")) is None
