@@ -137,13 +137,11 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
     (cluster-autoscaler, cloudprovider/aws/auto_scaling_groups.go: isNodeGroupAvailable).
     """
     nodes, machine = groups.config.section(NodesConfig), groups.config.machine
-    options = templates.for_workers(groups.config, machine, security_group(groups.cluster))
-    shared = None
-    if not nodes.compact_placement:
-        shared = templates.launch_template("workers", groups.scope, nodes.disk_gib, **options)
+    what = groups.config, groups.scope, security_group(groups.cluster)
+    shared = None if nodes.compact_placement else templates.worker_template("workers", *what)
     made: list[pulumi.Resource] = []
     for zone in worker_zones(groups.config, groups.scope):
-        template = shared or templates.compact(f"workers-{zone}", groups.scope, nodes.disk_gib, options)
+        template = shared or templates.worker_template(f"workers-{zone}", *what)
         # The first type is what the autoscaler takes them for: the smallest. In the fallback's groups there is no
         # other, because what stands in for a Spot machine is paid in full.
         kinds = {"workers": ("SPOT" if nodes.consumption == "spot" else "ON_DEMAND", list(groups.offers[zone]))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pulumi
@@ -13,7 +12,6 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.scope import Scope
 from infra.eks.section import EksConfig
-from infra.machine import Machine
 from infra.sections import NodesConfig
 
 ROOT_DEVICE = "/dev/xvda"
@@ -45,31 +43,27 @@ def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> a
     )
 
 
-def compact(name: str, scope: Scope, disk_gib: int, options: Mapping[str, Any]) -> aws.ec2.LaunchTemplate:
-    """As close to each other as can be, in a placement group of their own: it is in one zone."""
-    group = aws.ec2.PlacementGroup(name, name=f"{scope.name}-{name}", strategy="cluster", opts=scope.options())
-    placement = aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
-    return launch_template(name, scope, disk_gib, placement=placement, **options)
-
-
-def for_workers(config: StackConfig, machine: Machine, group: pulumi.Output[str]) -> dict[str, Any]:
-    """What the workers' template has beyond every node's."""
-    nodes, eks = config.section(NodesConfig), config.section(EksConfig)
+def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.Output[str]) -> aws.ec2.LaunchTemplate:
+    """For the nodes that train; `group` is the cluster's security group."""
+    nodes, eks, e = config.section(NodesConfig), config.section(EksConfig), aws.ec2
     options: dict[str, Any] = {}
-    if machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
+    if nodes.compact_placement:
+        # As close to each other as can be, in a placement group of their own: it is in one zone.
+        near = e.PlacementGroup(name, name=f"{scope.name}-{name}", strategy="cluster", opts=scope.options())
+        options["placement"] = e.LaunchTemplatePlacementArgs(group_name=near.name)
+    if config.machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
         options["user_data"] = _on_local_disks()
     if nodes.efa:
-        options["network_interfaces"] = [
-            aws.ec2.LaunchTemplateNetworkInterfaceArgs(
-                device_index=0,
-                interface_type="efa",
-                delete_on_termination="true",
-                associate_public_ip_address="true" if eks.public_nodes else None,
-                # EKS adds its group by itself only where no interface is spelled out.
-                security_groups=[group],
-            )
-        ]
-    return options
+        interface = e.LaunchTemplateNetworkInterfaceArgs(
+            device_index=0,
+            interface_type="efa",
+            delete_on_termination="true",
+            associate_public_ip_address="true" if eks.public_nodes else None,
+            # EKS adds its group by itself only where no interface is spelled out.
+            security_groups=[group],
+        )
+        options["network_interfaces"] = [interface]
+    return launch_template(name, scope, nodes.disk_gib, **options)
 
 
 def _on_local_disks() -> str:

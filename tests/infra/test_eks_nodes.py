@@ -90,7 +90,7 @@ def test_pods_go_where_they_belong() -> None:
 def test_a_t4_trains_in_fp16_with_what_the_node_has() -> None:
     container = pod(stack(), "Job", "training")["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert {"model.preset=distil", "precision=fp16"} <= set(container["args"])
+    assert {"model.name=/data/models/distilgpt2", "precision=fp16"} <= set(container["args"])
     assert container["args"][container["args"].index("--nnodes") + 1].startswith("1:")
     environment = {item["name"]: item.get("value") for item in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
@@ -112,7 +112,7 @@ def test_the_trainer_takes_every_argument() -> None:
     arguments = pod(stack(), "Job", "training")["containers"][0]["args"]
     config = load(arguments[arguments.index("--") + 1 :])
     assert config.precision == "fp16"
-    assert config.model.preset == "distil"
+    assert config.model.name == "/data/models/distilgpt2"
 
 
 def test_nodes_are_encrypted_and_keep_their_credentials_to_themselves() -> None:
