@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.gpu import small
-from trainer.models import networks
+from trainer.models import causal, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, token_loss
 
@@ -58,6 +60,40 @@ def test_loss_and_every_gradient_are_those_of_transformers(device: torch.device,
     }
     assert found.keys() == theirs.keys()
     assert max(found.values()) < gradient_error, max(found.items(), key=lambda item: item[1])
+
+
+@KINDS
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+def test_texts_packed_in_a_row_of_a_llama_are_as_each_by_itself(
+    device: torch.device, kind: str, compiled: bool
+) -> None:
+    """Twice, with another number of answer tokens: the compiled loss takes any."""
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(1)
+    net: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=small.VOCABULARY, **shape))
+    net.to(device)
+    inputs, targets = (part.clone() for part in small.batch(device, 0, 0))
+    positions = torch.arange(small.LENGTH, device=device).repeat(small.WINDOWS, 1)
+    positions[0, 40:] -= 40
+    ours = networks.module(net, packed=True)
+    if compiled:
+        ours.compile()
+    for unanswered in (5, 9):
+        targets[:, :unanswered] = causal.IGNORED
+        parts = [(0, slice(40)), (0, slice(40, None)), *((row, slice(None)) for row in range(1, small.WINDOWS))]
+        expected = torch.zeros((), device=device)
+        for row, part in parts:
+            logits = net(input_ids=inputs[row : row + 1, part]).logits[0]
+            expected = expected + F.cross_entropy(logits, targets[row, part], reduction="sum")
+        theirs = torch.autograd.grad(expected, list(net.parameters()))
+        with torch.autocast(device.type, small.TYPES[kind], enabled=kind != "fp32"):
+            loss = ours(inputs, targets, positions)
+        scale = 1024.0 if kind == "fp16" else 1.0
+        found = torch.autograd.grad(loss * scale / inputs.numel(), list(net.parameters()))
+        loss_error, gradient_error = TOLERANCE[kind]
+        assert loss.item() == pytest.approx(expected.item(), rel=loss_error)
+        for mine, other in zip(found, theirs, strict=True):
+            assert relative(mine / scale * inputs.numel(), other) < gradient_error
 
 
 @KINDS
