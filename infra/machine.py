@@ -28,6 +28,8 @@ class Machine:
     accelerator: str | None = None
     """Kubernetes' name on this cloud for the accelerators of the machine."""
     accelerators: int = 0
+    accelerator_gib: float = 0.0
+    """Memory of one accelerator."""
     precisions: tuple[str, ...] = ("fp32",)
     """What its matrix units multiply, or its registers at least."""
     local_ssds: tuple[int, ...] = (0,)

@@ -14,6 +14,8 @@ from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
 from infra.sections import DATA, NodesConfig
+from trainer.config import memory
+from trainer.config.schema import Config
 
 
 def _cluster_kind(config: StackConfig) -> Iterator[str]:
@@ -159,6 +161,62 @@ def _conversations(config: StackConfig) -> Iterator[str]:
         )
 
 
+#: A run is refused when this part of what it needs by the formula exceeds all that there is. The formula counts what
+#: autograd keeps without the compiler, and the size in a model's name is rounded.
+_SURE = 0.85
+
+
+def _memory(config: StackConfig) -> Iterator[str]:
+    """A model that fits no worker is told before anything is rented; nothing is said of one that is not known."""
+    training, workers, machine = config.training, config.workers, config.node_machine
+    own_words = config.dataset.tokenizer not in ("", "gpt2")
+    shape = memory.shape_of(training, 0 if own_words else memory.VOCABULARY)
+    there = machine.accelerator_gib if workers.gpus and machine else 0.0
+    if shape is None or training.task == "question_answering" or (workers.gpus and not there):
+        return
+    if not there and "memory_gib" not in workers.model_fields_set:
+        return  # the default of a cluster that is there already promises nothing
+    precisions = machine.precisions if machine else ("fp32", "bf16")
+    if training.precision != "auto":
+        precisions = (training.precision,)
+    world = workers.count * workers.processes
+
+    def gib(chosen: Config) -> float:
+        """Of an accelerator; of a pod's memory, which its workers share with the first one's checkpoint."""
+        needs = min(memory.needed(shape, chosen, name, world, accelerator=bool(there)) for name in precisions)
+        return (needs if there else needs * workers.processes + memory.saved(shape, chosen)) / 2**30
+
+    most = there or workers.memory_gib
+    where = f"{machine.accelerator} has {there:g}" if machine and there else f"workers.memoryGib is {most:g}"
+    model = training.model.size or training.model.name or training.model.config
+    estimate = " by the size in its name" if memory.is_estimate(training) else ""
+    if _SURE * gib(training) > most:
+        kinds = {f"engine.name: fsdp on {world} workers": {"engine.name": "fsdp"}} if world > 1 else {}
+        if training.model.name:
+            kinds["adapter.kind: lora"] = {"adapter.kind": "lora", "engine.name": "ddp"}
+        more = {"": {}, "model.checkpointing: true": {"model.checkpointing": True}}
+        more["model.checkpointing: true, microBatch: 1"] = {"model.checkpointing": True, "micro_batch": 1}
+        fitting: list[str] = []
+        for kind, change in {**kinds, "": {}}.items():
+            for addition, further in more.items():
+                chosen = memory.allowed(training, {**change, **further})
+                if chosen and gib(chosen) < most:
+                    way = " with ".join(filter(None, (kind, addition)))
+                    fitting.append(f"{way} ({gib(chosen):.1f} GiB)")
+                    break
+        yield (
+            f"training.engine.name: {model} with {training.engine.name} needs {gib(training):.1f} GiB a "
+            f"{'worker' if there else 'pod'}{estimate}, {where}; use {', '.join([*fitting, 'a smaller model'])} or a "
+            "larger machine"
+        )
+    elif there and _SURE * memory.saved(shape, training) / 2**30 > workers.memory_gib:
+        yield (
+            f"workers.memoryGib: {workers.memory_gib:g}, but a checkpoint of {model} takes "
+            f"{memory.saved(shape, training) / 2**30:.1f} GiB{estimate} of the first worker's host memory; use a "
+            "larger machine, adapter.kind: lora or a smaller model"
+        )
+
+
 def _exporters(config: StackConfig) -> Iterator[str]:
     """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
     offline = config.workers.environment.get("WANDB_MODE") == "offline"
@@ -247,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     _models,
     _conversations,
     _exporters,
+    _memory,
     _storage_kind,
     _image_source,
     _work_for_all,

@@ -25,14 +25,14 @@ def machines() -> dict[str, Machine]:
     found: dict[str, Machine] = {}
     for family, entry in table["workers"].items():
         for size, row in entry["sizes"].items():
-            found[f"{family}.{size}"] = _machine(family, size, row, entry["accelerator"], entry["precisions"])
+            found[f"{family}.{size}"] = _machine(family, size, row, entry)
     for family in table["system"]["families"]:
         for size, row in table["system"]["sizes"].items():
-            found[f"{family}.{size}"] = _machine(family, size, row, None, ["fp32"])
+            found[f"{family}.{size}"] = _machine(family, size, row, {})
     return found
 
 
-def _machine(family: str, size: str, row: list[Any], accelerator: str | None, precisions: list[str]) -> Machine:
+def _machine(family: str, size: str, row: list[Any], entry: Mapping[str, Any]) -> Machine:
     vcpus, memory, accelerators, disks, pods, efa = row
     return machine_type(
         name=f"{family}.{size}",
@@ -40,9 +40,10 @@ def _machine(family: str, size: str, row: list[Any], accelerator: str | None, pr
         family=family,
         vcpus=vcpus,
         memory_gib=memory,
-        accelerator=accelerator,
+        accelerator=entry.get("accelerator"),
+        accelerator_gib=entry.get("accelerator_gib", 0.0),
         accelerators=accelerators,
-        precisions=precisions,
+        precisions=entry.get("precisions", ["fp32"]),
         local_ssds=[0, disks] if accelerators else [0],
         bundled_ssds=disks,
         boot_disks=["gp3"],

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any write, and fit any number of workers and either engine.
+"""Checkpoints that survive a kill at any write, and fit any number of workers and any engine.
 
 checkpoints/step-00000100/
     model/                  a Hugging Face folder: config.json, model.safetensors, tokenizer.json, ...

@@ -20,7 +20,7 @@ the pass.
 | kept for the way back: residual stream, norms, queries, keys and values,       | t L (22 w + 4 m + 4 h + 16)   |
 | attention and MLP; with a gated MLP (Llama and its heirs)                      | t L (24 w + 6 q + 4 k + 8 m   |
 | ...                                                                            | + 4 h + 8)                    |
-| ... GPT-2 under fsdp, which has transformers' GELU of many parts               | t L 6 m more                  |
+| ... GPT-2 under fsdp or with an adapter: transformers' GELU of many parts      | t L 6 m more                  |
 | ... checkpointing: each layer's input in fp32, and one layer                   | t L 4 w, and the above once   |
 | on the way back: gradients of one layer, first and last hidden state           | 40 t w                        |
 
@@ -37,7 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.presets import PRESETS
-from trainer.config.schema import Config
+from trainer.config.rules import broken
+from trainer.config.schema import Config, changed
 
 VOCABULARY = 50_257
 """GPT-2's."""
@@ -114,10 +115,11 @@ def held(shape: Shape, config: Config, precision: str, world: int) -> float:
     return model * (8 + moments + copies + started)
 
 
-def passed(shape: Shape, config: Config, precision: str, tokens: int) -> float:
+def passed(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
     """Bytes that a pass of so many tokens needs beside that, forward and back."""
     padded, width = -(-shape.vocabulary // 128) * 128, 4 if precision == "fp32" else 2
-    logits = width * padded * min(tokens, 16_384) + 12 * padded * min(tokens, 2048)
+    logits = width * padded * min(tokens, 16_384 if accelerator else 4096)
+    logits += 12 * padded * min(tokens, 2048) if accelerator else 0  # a CPU takes a few rows at a time
     head = 0 if config.adapter.kind != "none" else 8 * padded * shape.width
     kept = kept_by_layer(shape, config, precision)
     layers = shape.layers * 4 * shape.width + kept if config.model.checkpointing else shape.layers * kept
@@ -131,8 +133,21 @@ def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
         kept = 24 * shape.width + 6 * queries + 4 * keys + 8 * mlp + 4 * shape.heads + 8
     else:
         kept = 22 * shape.width + 4 * mlp + 4 * shape.heads + 16
-        kept += 6 * mlp if shape.positions and config.engine.name == "fsdp" else 0
+        own = config.engine.name != "fsdp" and config.adapter.kind == "none"
+        kept += 0 if own or not shape.positions else 6 * mlp
     return kept * (2 if precision == "fp32" else 1)
+
+
+def needed(shape: Shape, config: Config, precision: str, world: int, accelerator: bool = True) -> float:
+    """Bytes that a worker needs at the given micro-batch, or at the smallest."""
+    tokens = config.sequence_length * (config.micro_batch or 1)
+    return held(shape, config, precision, world) + passed(shape, config, precision, tokens, accelerator)
+
+
+def saved(shape: Shape, config: Config) -> float:
+    """Bytes of a checkpoint, weights and moments in fp32, which the first worker copies to its host's memory."""
+    adapted = config.adapter.kind != "none"
+    return 12 * (shape.adapter(config.adapter.rank) if adapted else shape.parameters)
 
 
 def of_preset(name: str, vocabulary: int = VOCABULARY) -> Shape:
@@ -168,8 +183,14 @@ def of_document(document: Mapping[str, Any]) -> Shape | None:
     )
 
 
+def of_size(parameters: float) -> Shape:
+    """What a model of so many parameters may look like: layers of Llama's kind, one for each 128 of the width."""
+    width = round((parameters * 128 / 12) ** (1 / 3))
+    return Shape(max(1, round(parameters / (12 * width**2))), max(1, width // 128), width, vocabulary=0)
+
+
 def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
-    """What is known of the model that is trained, without a look at the hub; None: nothing."""
+    """What is known of the model that is trained without a look at the hub, if by the size in its name; or None."""
     model = config.model
     if model.size:
         return of_preset(model.size, vocabulary)
@@ -179,8 +200,21 @@ def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
     try:
         document = json.loads((path if model.config else path / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return None
+        size = size_in(model.name)
+        return of_size(size) if size else None
     return of_document(document) if isinstance(document, dict) else None
+
+
+def is_estimate(config: Config) -> bool:
+    """Whether nothing but a size in the model's name is known."""
+    shape = shape_of(config)
+    return shape is not None and shape.vocabulary == 0
+
+
+def allowed(config: Config, changes: Mapping[str, Any]) -> Config | None:
+    """The configuration with other values under some dotted keys, where the rules take that."""
+    before, chosen = set(broken(config, str)), changed(config, changes)
+    return chosen if set(broken(chosen, str)) <= before and chosen != config else None
 
 
 def size_in(name: str) -> float | None:

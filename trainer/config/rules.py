@@ -55,24 +55,19 @@ def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
 
 
 def _engine(config: "Config") -> Iterator[tuple[str, str]]:
-    if config.engine.name == "deepspeed":
+    if config.engine.name != "ddp":
         if config.optimizer.name != "adamw":
             yield "optimizer.name", "muon needs engine.name=ddp"
         if config.communication.sync != "step":
             yield "communication.sync", "diloco needs engine.name=ddp"
-        return
     if config.engine.name == "fsdp":
-        if config.optimizer.name != "adamw":
-            yield "optimizer.name", "muon needs engine.name=ddp"
-        if config.communication.sync != "step":
-            yield "communication.sync", "diloco needs engine.name=ddp"
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
         if config.compile == "true":
             yield "compile", "true, but fsdp gathers each layer's weights between the layers, which no graph may span"
         if config.adapter.kind != "none":
             yield "engine.name", "fsdp trains whole models, not adapters; use ddp or deepspeed"
-    if config.engine.deepspeed_config:
+    if config.engine.deepspeed_config and config.engine.name != "deepspeed":
         text = f"given, but engine.name is {config.engine.name}; add engine.name=deepspeed or leave the file out"
         yield "engine.deepspeed_config", text
 

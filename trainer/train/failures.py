@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from trainer.config import memory
 from trainer.config.schema import Config
 from trainer.errors import Retry, TrainingError
 from trainer.files import read_json, write_json
@@ -42,7 +43,7 @@ def lost_peers(error: BaseException) -> bool:
 def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
     """What to raise instead of an error that is not of lost peers, when `step` steps were made."""
     if out_of_memory(error):
-        message = too_large(work, config, world.device)
+        message = too_large(work, config, world)
     else:
         traceback.print_exception(error)
         message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {_one_line(error)}"
@@ -59,16 +60,17 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
     return Retry(f"{message}; trying once more")
 
 
-def too_large(work: Work, config: Config, device: torch.device) -> str:
-    """One line that says which micro-batch to try."""
+def too_large(work: Work, config: Config, world: World) -> str:
+    """One line that says which micro-batch to try, or what else takes less memory."""
     windows, length = work.windows, config.sequence_length
-    what = f"{windows} windows of {length} tokens do not fit the memory of {_name(device)}"
+    what = f"{windows} windows of {length} tokens do not fit the memory of {_name(world.device)}"
     smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
     if not smaller:
-        return (
-            f"micro_batch: {what}, and one is the least; shorten sequence_length, take a smaller "
-            "model.preset, or share the optimizer's state out with engine.name=deepspeed"
-        )
+        ways = {"model.checkpointing=true": {"model.checkpointing": True}}
+        ways |= {"engine.name=fsdp": {"engine.name": "fsdp"}} if world.size > 1 else {}
+        ways |= {"adapter.kind=lora": {"adapter.kind": "lora", "engine.name": "ddp"}} if config.model.name else {}
+        helpful = ", ".join(way for way, change in ways.items() if memory.allowed(config, change))
+        return f"micro_batch: {what}, and one is the least; try {helpful or 'shorter windows'}, or a smaller model"
     return f"micro_batch: {what}; try micro_batch={smaller[-1]} (in a stack training.microBatch)"
 
 

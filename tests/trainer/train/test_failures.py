@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._dynamo.exc import TorchDynamoException
 
+from tests.trainer import toy
 from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
@@ -68,6 +70,18 @@ def test_memory_that_does_not_suffice_for_the_first_step_ends_the_run_and_says_w
     told = json.loads(Path(f"{tmp_path / 'workers-0.log'}.1.json").read_text("utf-8"))
     assert told["message"]["message"].startswith(advice)
     assert told["message"]["extraInfo"]["exit_code"] == 42
+
+
+def test_where_one_window_is_too_much_what_takes_less_memory_is_named() -> None:
+    work = dataclasses.replace(toy.work(), samples_per_step=toy.PER_STEP)
+
+    def said(world: int, **changes: str) -> str:
+        return failures.too_large(work, toy.configuration(**changes), toy.place(0, world))
+
+    assert said(4).endswith("one is the least; try model.checkpointing=true, engine.name=fsdp, or a smaller model")
+    assert "adapter.kind=lora" in said(1, model__name="gpt2-xl")
+    assert "fsdp" not in said(1), "nobody to share with"
+    assert "fsdp" not in said(4, optimizer__name="muon"), "the rules refuse it"
 
 
 def test_memory_that_does_not_suffice_later_is_tried_once_more_and_no_oftener(
