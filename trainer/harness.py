@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, TextIO, cast
 
 import torch
+import yaml
 
 os.environ.setdefault("DISABLE_MULTIPROC", "1")  # resampling on all cores would fork a process that uses threads
 
@@ -193,11 +194,14 @@ def _check_data_alone(folder: Path) -> None:
     if not files:
         raise UserError(f"--include {folder}: holds no task, a file NAME.yaml")
     for file in files:
-        content = file.read_text("utf-8", errors="replace")
-        if any(word in content for word in ("!function", "!!python", "\nclass:", "\ninclude:")):
+        try:
+            plain = yaml.safe_load(file.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            plain = None
+        if not isinstance(plain, dict) or plain.keys() & {"class", "include"}:
             raise UserError(
-                f"--include {folder}: {file.name} has !function, class or include, which may run Python; a task of "
-                "your own is one YAML file with templates alone"
+                f"--include {folder}: {file.name} is not YAML alone: !function, class and include may run Python; a "
+                "task of your own is one file with templates"
             )
     shared = lm_eval.utils.env
     sandbox = SandboxedEnvironment(loader=shared.loader, undefined=shared.undefined, keep_trailing_newline=True)

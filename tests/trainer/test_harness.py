@@ -213,7 +213,7 @@ def test_the_report_and_the_model_card_have_the_table(case: Case, tmp_path: Path
         ("missing", "--tasks own_missing: its data (json) cannot be had"),
         ("unsafe", "--tasks own_unsafe: own_unsafe runs programs that the model writes, which is refused"),
         ("metric", "--tasks own_metric: its metric bleurt is a program of the hub, which is not run"),
-        ("code", "evil.yaml has !function"),
+        ("code", "evil.yaml is not YAML alone"),
         ("empty", "holds no task"),
     ],
 )
