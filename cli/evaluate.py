@@ -175,7 +175,7 @@ def interpreter(arguments: list[str]) -> list[str]:
     if processes == "1":
         return ["python", "-m"]
     torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    return [*torchrun, "--nproc-per-node", processes, "-m"]
+    return [*torchrun, "--nproc-per-node", processes, "-m", "--"]
 
 
 def start(training: TrainingJob, made: dict[str, Any]) -> None:

@@ -51,7 +51,9 @@ def _refuse(name: str, *_: Any, **__: Any) -> Any:
 
 # In place of the package that fetches metrics as programs, and takes seconds to import.
 sys.modules["evaluate"] = cast("ModuleType", SimpleNamespace(load=_refuse))
-lm_eval.evaluator.add_env_info = lambda storage: None  # runs pip and nvidia-smi, for what nobody reads here
+# Both start programs (pip, git), for what nobody reads here.
+lm_eval.evaluator.add_env_info = lambda storage: None
+lm_eval.evaluator.get_git_commit_hash = lambda: None
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
 
@@ -118,11 +120,12 @@ def judge(
 
     Raises UserError for a task that does not exist, that is refused, or whose data cannot be had.
     """
-    tasks = load_tasks(names, include)
-    net = sources.load_language_model(source).to(world.device)
-    build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators have no types
-    model = build(net, _tokenizer(source), world, precision[1], length)
     with contextlib.redirect_stderr(sys.stderr if sys.stderr.isatty() else Lines(sys.stderr)):
+        tasks = load_tasks(names, include)
+        _check_shares(tasks, limit, world.size)
+        net = sources.load_language_model(source).to(world.device)
+        build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators have no types
+        model = build(net, _tokenizer(source), world, precision[1], length)
         found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
     if found is None:
         return {}
@@ -186,6 +189,14 @@ def _entries(index: dict[str, Any], name: str) -> Iterator[Any]:
         return
     for child in children:
         yield from _entries(index, child if isinstance(child, str) else child.get("task") or child.get("group"))
+
+
+def _check_shares(tasks: list[Any], limit: int | None, workers: int) -> None:
+    """The harness needs an example for each worker."""
+    alone = [each for task in tasks for each in (task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task])]
+    fewest, name = min((min(len(each.eval_docs), limit or sys.maxsize), each.task_name) for each in alone)
+    if fewest < workers:
+        raise UserError(f"--tasks: {workers} workers share the examples, {name} has {fewest}; raise --limit")
 
 
 def _check_data_alone(folder: Path) -> None:

@@ -71,8 +71,12 @@ def test_only_the_hubs_token_goes_with_it(job: dict[str, Any]) -> None:
 def test_the_processes_of_a_worker_share_the_examples() -> None:
     assert evaluate.interpreter(["python", "--nproc-per-node", "1", "--"]) == ["python", "-m"]
     started = evaluate.interpreter(["python", "--nproc-per-node", "8", "--"])
-    assert "torch.distributed.run" in started
-    assert started[-3:] == ["--nproc-per-node", "8", "-m"]
+    assert started[:3] == ["python", "-m", "torch.distributed.run"]
+    from torch.distributed.run import parse_args
+
+    told = parse_args([*started[3:], "trainer.evaluate", *OPTIONS])
+    assert (told.nproc_per_node, told.module, told.training_script) == ("8", True, "trainer.evaluate")
+    assert told.training_script_args == OPTIONS
 
 
 def test_another_evaluation_has_another_name(job: dict[str, Any]) -> None:

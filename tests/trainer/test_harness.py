@@ -114,19 +114,22 @@ def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
 
     manager.__file__ = f"{folder}/none/manager.py"  # the harness's own 14,000 tasks take half a minute to list
     context, port = multiprocessing.get_context("fork"), str(free_port())
-    workers = [context.Process(target=work, args=(rank, port, lines["both"], folder)) for rank in (0, 1)]
-    for worker in workers:
+    both = [context.Process(target=work, args=(rank, port, lines["both"], folder)) for rank in (0, 1)]
+    for worker in both:
         worker.start()
-    for worker in workers:
+    for worker in both:
         worker.join(60)
-    found = {f"worker {rank}": tuple(json.loads(Path(folder, f"{rank}.json").read_text())) for rank in (0, 1)}
+    told = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
+    found = {f"worker {rank}": tuple(said[0]) for rank, said in enumerate(told)}
+    found["worker without an example"] = tuple(told[1][1])
     return found | {name: say(line) for name, line in lines.items()}
 
 
 def work(rank: int, port: str, line: list[str], folder: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    Path(folder, f"{rank}.json").write_text(json.dumps(say([*line, "--json"])))
+    said = [say([*line, "--json"]), say([*line, "--limit", "1"])]
+    Path(folder, f"{rank}.json").write_text(json.dumps(said))
 
 
 def say(line: list[str]) -> Said:
@@ -215,6 +218,7 @@ def test_the_report_and_the_model_card_have_the_table(case: Case, tmp_path: Path
         ("metric", "--tasks own_metric: its metric bleurt is a program of the hub, which is not run"),
         ("code", "evil.yaml is not YAML alone"),
         ("empty", "holds no task"),
+        ("worker without an example", "2 workers share the examples, own_choice has 1; raise --limit"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line(case: Case, line: str, said: str) -> None:
