@@ -22,7 +22,7 @@ from cli import __main__, upload
 from cli.reach import SERVER
 from cli.transfer import Pair, TransferError, copy, put
 from cli.volume_server import PIECE, Server, partial
-from tests.cli.volume import Seen, Wire, server
+from tests.cli.volume import Seen, Wire, noise, server, tree
 
 
 @pytest.fixture
@@ -37,12 +37,6 @@ def wire(volume_folder: Path) -> Iterator[Wire]:
         yield Wire(port)
 
 
-def noise(path: Path, size: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(random.Random(size).randbytes(size))
-    return path
-
-
 def send(wire: Wire, source: Path, folder: Path) -> Seen:
     seen = Seen()
     put(wire.volume, upload.local_files(source, str(folder)), str(folder), seen)
@@ -52,10 +46,6 @@ def send(wire: Wire, source: Path, folder: Path) -> Seen:
 
 def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_folder_arrives_as_it_is_and_is_not_sent_twice(tmp_path: Path, volume_folder: Path, wire: Wire) -> None:
