@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.batches import Batches, Tokens, gather, open_dataset, permute, share, windows
+from trainer.data.batches import Batches, Tokens, gather, open_dataset, order, permute, share, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
 from trainer.train import feed
@@ -30,8 +30,8 @@ def in_memory(values: np.ndarray) -> Tokens:
 
 @given(size=st.integers(1, 3000), seed=seeds, epoch=st.integers(0, 5))
 def test_the_order_of_an_epoch_visits_every_window_once(size: int, seed: int, epoch: int) -> None:
-    order = permute(np.arange(size, dtype=np.uint64), size, seed, epoch)
-    assert sorted(order.tolist()) == list(range(size))
+    visited = permute(np.arange(size, dtype=np.uint64), size, seed, epoch)
+    assert sorted(visited.tolist()) == list(range(size))
 
 
 @given(seed=seeds)
@@ -42,6 +42,13 @@ def test_epochs_and_seeds_differ_in_order(seed: int) -> None:
     assert not np.array_equal(first, permute(places, 500, seed + 1, 0))
     # An order, not a shift of the text: neighbours end up far from each other.
     assert np.mean(np.abs(np.diff(first)) == 1) < 0.05
+
+
+def test_a_run_sees_every_epoch_in_an_order_of_its_own() -> None:
+    positions = np.arange(3 * 50, dtype=np.uint64)
+    epochs = order(positions, 50, seed=7).reshape(3, 50).tolist()
+    assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 def test_the_order_never_changes_between_versions() -> None:
