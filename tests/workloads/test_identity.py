@@ -14,7 +14,7 @@ from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
 from trainer.config.section import Problems
-from workloads.dataset import prepare_arguments
+from workloads.dataset import prepare_arguments, prepare_command
 from workloads.training import placed, run_name
 
 
@@ -72,6 +72,13 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
     config = DatasetConfig(input=("sample", "books/a.txt", "/data/b", "gs://bucket/c"))
     arguments = prepare_arguments(TrainingConfig(), config, "/data/datasets/x")
     assert arguments[1:5] == ["sample", "/data/books/a.txt", "/data/b", "gs://bucket/c"]
+
+
+def test_fine_tuning_prepares_conversations() -> None:
+    commands = [
+        prepare_command(TrainingConfig(task=task), DatasetConfig(), "/x") for task in ("finetune", "language_model")
+    ]
+    assert ["--conversations" in command for command in commands] == [True, False]
 
 
 def finetuned(**sections: Any) -> Recording:
