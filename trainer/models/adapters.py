@@ -130,13 +130,17 @@ def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
 
 def merged(net: Any, folder: Path) -> Any:
     """`net` with a saved adapter added to its weights. Raises UserError when they do not belong together."""
-    from peft import PeftModel
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
 
     base = read_json(folder / BASE)
     if base is not None and base["fingerprint"] != fingerprint(net):
         raise UserError(f"{folder}: the adapter of {base['model']}, and not of the model that was found in its place")
     try:
-        return PeftModel.from_pretrained(net, str(folder)).merge_and_unload()  # pyright: ignore[reportCallIssue]
+        # Not by from_pretrained, which opens an adapter_model.bin where there is no other: a pickle.
+        wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))
+        set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
+        return wrapped.merge_and_unload()
     except Exception as error:  # the libraries below raise a dozen kinds
         raise UserError(
             f"{folder}: no adapter of {type(net).__name__} ({' '.join(str(error).split())[:200]})"
