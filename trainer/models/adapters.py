@@ -151,7 +151,7 @@ class _Adapted(torch.autograd.Function):
     """x W^T + bias + scale (x A^T) B^T of a frozen W, [tokens, in] -> [tokens, out].
 
     peft's own way adds, scales and casts tensors as large as x and the result one by one, in both directions; here they
-    are what the products begin with. On a CPU that was a fifth of the step (bench/results/lora.md).
+    are what the products begin with (bench/results/lora.md).
     """
 
     @staticmethod
