@@ -45,7 +45,8 @@ BEFORE: dict[str, Values] = {
     "check.": {"check": {"enabled": True}},
     # The one model that either task takes, in windows that hold a question.
     "training.task": {
-        "training": {"model": {"preset": "", "name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072}
+        "workers": {"memoryGib": 8},
+        "training": {"model": {"preset": "", "name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072},
     },
     "training.model.name": {"training": {"model": {"preset": ""}}},
     "training.engine.zeroStage": {"training": {"engine": {"name": "deepspeed"}}},

@@ -121,7 +121,7 @@ def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> No
 def test_no_two_data_sets_share_a_folder_unless_it_is_asked_for() -> None:
     def folder(**changes: dict[str, Any]) -> str:
         values = stack_file_values("local")
-        values["training"] = {}
+        values["training"], values["workers"]["memoryGib"] = {}, 8  # GPT-2 small by default
         return parse({**values, **changes}, "local").dataset.name
 
     text = {"input": ["texts/my corpus.txt"]}
