@@ -98,6 +98,19 @@ def test_members_that_beat_stay_and_one_that_is_silent_is_lost_within_20_seconds
     assert members(watcher) == {A, B}
 
 
+def test_a_member_that_falls_silent_while_it_waits_is_waited_for_no_longer(world: World) -> None:
+    """Else every round would be ended for one that never comes."""
+    world.state.wait_list.add(D)
+    world.state.last_heartbeats[D] = EPOCH
+    world.beating[D] = 0.0
+    watcher = world.watcher()
+    world.run(30, watcher)
+    assert watcher.state.wait_list == {D}
+    del world.beating[D]
+    world.run(20, watcher)
+    assert (watcher.state.wait_list, members(watcher)) == (set(), {A, B, C})
+
+
 @pytest.mark.parametrize("outage", [7, 16, 30, 60, 600])
 @pytest.mark.parametrize("begin", range(20, 25))  # at every moment between two beats
 def test_an_outage_of_the_store_loses_nobody(world: World, outage: int, begin: int) -> None:
