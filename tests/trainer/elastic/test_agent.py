@@ -68,6 +68,18 @@ def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
     assert end.value.code == 143
 
 
+def test_one_worker_of_several_that_was_asked_to_end_ends_no_node(judge: Agent) -> None:
+    """The others saved with it and wait for the next round."""
+    judge._judge([failure(143), failure(75)])
+
+
+def test_of_several_failures_the_first_is_the_reason(judge: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    cause, consequence = failure(-9, "killed for its memory"), failure(1, "connection closed by peer")
+    cause.timestamp, consequence.timestamp = 100, 101
+    judge._judge([consequence, cause])
+    assert "reason='killed for its memory'" in capsys.readouterr().out
+
+
 def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
     write_json(tmp_path / DONE, {"step": 5})
     with pytest.raises(Stop) as end:
