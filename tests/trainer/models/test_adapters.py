@@ -266,6 +266,27 @@ def test_fresh_adapters_are_equal_for_a_seed_and_change_nothing_yet(llama: Path,
         assert len(adapters.kept(first)) == 2 * (4 if folder == gpt2 else 7) * 2, "two matrices for each linear layer"
 
 
+def test_loss_and_gradients_are_those_of_peft_alone(llama: Path, tmp_path: Path) -> None:
+    net, adapter = adapt(llama)
+    torch.manual_seed(11)
+    with torch.no_grad():
+        for value in adapters.kept(net).values():
+            value.normal_(std=0.3)
+    adapter.save({name: value.detach() for name, value in adapters.kept(net).items()}, tmp_path)
+    total = CausalModel(net)(INPUTS, INPUTS)
+    total.backward()
+    theirs = PeftModel.from_pretrained(read(llama), str(tmp_path), is_trainable=True)
+    logits = theirs(input_ids=INPUTS).logits.flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, INPUTS.flatten(), reduction="sum")
+    expected.backward()
+    torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
+    found = {adapters.PREFIX + name: value.grad for name, value in adapters.kept(net).items()}
+    wanted = {name: value.grad for name, value in theirs.named_parameters() if value.requires_grad}
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-4)
+
+
 def test_what_does_not_fit_is_one_line(llama: Path, gpt2: Path, finished: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"adapter.targets: q_prj names no layer of this model; it has down_proj, gate_p"
