@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 NAME = f"chat-{uuid.uuid4().hex[:8]}"
 PYTHON = str(ROOT / ".venv/bin/python")
+STEPS = 250
 COLOURS = {"apples": "red", "leaves": "green", "the sky": "blue", "lemons": "yellow"}
 """What the model has to learn by heart."""
 TEMPLATE = (
@@ -55,8 +56,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=built._tokenizer, **ends)
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(1)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
     # Wider than usual: a frozen head of small random weights can tell no token from another.
     net = LlamaForCausalLM(
         LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, initializer_range=0.2, **shape, **heads)
@@ -111,13 +112,13 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         "model": {"name": f"/data/models/{NAME}"},
         "adapter": {"kind": "lora"},
     }
-    # Steps of a moment, made longer by a measurement after each.
+    # A window for each of two workers. By then it knows the answers.
     short = {
-        "steps": 240,
-        "tokensPerStep": 1024,
+        "steps": STEPS,
+        "tokensPerStep": 256,
         "microBatch": 1,
-        "evaluation": {"every": 1, "batches": 16},
-        "checkpoint": {"everySteps": 20},
+        "evaluation": {"every": 20, "batches": 2},
+        "checkpoint": {"everySteps": 10},
         "metrics": {"every": 1},
     }
     stack.write(workers={"count": 2, "cpu": 0.5, "memoryGib": 2}, dataset={"input": [chats.name]})
@@ -125,13 +126,15 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     stack.up()
     with Pods(stack) as pods:
         pods.world(2)
-        pods.until(lambda: pods.journal.step >= 30, 120, "step 30")
-        pods.delete(pods.running()[1], grace=0)
-        pods.world(2)
-        assert pods.training()["step"] < 240, "it was killed on the way"
+        pods.until(lambda: pods.journal.step >= 15, 120, "step 15")
+        killed, before = pods.running()[1], pods.training()["round"]
+        pods.delete(killed, grace=0)
+        pods.end(killed)
+        assert pods.journal.step < STEPS - 20, "it was killed on the way"
         followed = tool(stack, "follow")
         assert followed.returncode == 0, followed.stdout + followed.stderr
-        assert pods.done()["step"] == 240
+        assert pods.done()["step"] == STEPS
+        assert pods.training()["round"] != before, "those who were left made a round of their own"
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
         assert index["documents"] == 25 * len(COLOURS)
 

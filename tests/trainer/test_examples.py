@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +14,12 @@ import pytest
 import yaml
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from tests.trainer.conftest import ROOT, Workers, losses
 from tests.trainer.tasks.test_squad import QUESTIONS, encoder
+from trainer import prepare
 from trainer.config import schema as config
 from trainer.config.schema import EXAMPLES
 from trainer.errors import UserError
@@ -87,6 +92,27 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """A tiny Llama in the place of one from the hub, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("llama")
+    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=500, **shape, **heads)).save_pretrained(folder)
+    shutil.copy(tokenizer / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def conversations(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    folder = tmp_path_factory.mktemp("chats")
+    said = [{"role": "user", "content": "What is light?"}, {"role": "assistant", "content": "Rays."}]
+    (folder / "chats.jsonl").write_text(f"{json.dumps({'messages': said})}\n" * 60)
+    arguments = ["--input", str(folder / "chats.jsonl"), "--output", str(folder / "data"), "--conversations"]
+    assert prepare.main([*arguments, "--tokenizer", str(llama)]) == 0
+    return folder / "data"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_trains_a_step_with_everything_small(
     name: str,
@@ -94,10 +120,15 @@ def test_an_example_trains_a_step_with_everything_small(
     dataset: Path,
     weights: Path,
     encoder: Path,
+    llama: Path,
+    conversations: Path,
     tmp_path: Path,
 ) -> None:
-    changes = ["model.preset=tiny", f"data.directory={dataset}", f"run.directory={tmp_path / 'run'}", *SMALL.split()]
     document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text("utf-8"))
+    data = conversations if document.get("task") == "finetune" else dataset
+    changes = [f"data.directory={data}", f"run.directory={tmp_path / 'run'}", *SMALL.split()]
+    if document.get("task") == "finetune":
+        weights = llama
     if document.get("task") == "question_answering":
         weights = encoder
         changes += ["sequence_length=64", "tokens_per_step=512"]
@@ -105,6 +136,8 @@ def test_an_example_trains_a_step_with_everything_small(
         changes += [f"question_answering.{split}={QUESTIONS}" for split in ("train", "validation")]
     if document.get("model", {}).get("name") or document.get("task") == "question_answering":
         changes += [f"model.name={weights}"]
+    else:
+        changes += ["model.preset=tiny"]
     if "distillation" in document:
         changes += [f"distillation.teacher={weights}"]
     workers = start_workers(1, ["--config", name, *changes])
