@@ -48,7 +48,7 @@ BEFORE: dict[str, Values] = {
         "workers": {"memoryGib": 8},
         "training": {"model": {"preset": "", "name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072},
     },
-    "training.model.name": {"training": {"model": {"preset": ""}}},
+    "training.model.name": {"workers": {"memoryGib": 8}, "training": {"model": {"preset": ""}}},
     "training.engine.zeroStage": {"training": {"engine": {"name": "deepspeed"}}},
     "training.questionAnswering.": {
         "training": {
