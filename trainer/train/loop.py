@@ -205,7 +205,6 @@ class Loop:
     def report(self, loss: torch.Tensor, rate: float, outcome: Outcome, batch: Batch) -> None:
         mean = float(self.world.sum(loss)[0])
         self.progress.settle()
-        norm = float(outcome.gradient_norm)
         activations: dict[str, float] = {}
         told = self.step // self.config.metrics.every
         if (
@@ -220,7 +219,7 @@ class Loop:
             step=self.step,
             loss=mean,
             learning_rate=rate,
-            gradient_norm=norm,
+            gradient_norm=float(outcome.gradient_norm),
             skipped_steps=self.progress.skipped,
             loss_scale=self.engine.loss_scale,
             activations=activations,
