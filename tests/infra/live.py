@@ -53,6 +53,7 @@ BEFORE: dict[str, Values] = {
     "training.questionAnswering.": {
         "training": {
             "task": "question_answering",
+            "model": {"preset": ""},
             "sequenceLength": 384,
             "tokensPerStep": 3072,
         }
