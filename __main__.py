@@ -16,7 +16,7 @@ from workloads.rendezvous import Rendezvous
 from workloads.secrets import store_tokens
 from workloads.storage import claim_volume, declare_volume_access, make_volume, serve_storage
 from workloads.tensorboard import TensorBoard
-from workloads.training import Training
+from workloads.training import Training, tell_new_folders
 from workloads.workspace import Namespace, Workspace
 
 stack = pulumi.get_stack()
@@ -24,7 +24,7 @@ try:
     config = parse(stack_values(), stack)
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
-    hold(config, stack)
+    built = hold(config, stack)
     cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:
     # One line a problem, no traceback, and nothing has been changed.
@@ -43,6 +43,7 @@ rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
 dataset = Dataset("dataset", config, workspace, secret)
 check = check_nodes(config, workspace, after=software)
 first = [*software, check] if check else software
+tell_new_folders(config, built)
 training = Training("training", config, workspace, dataset, rendezvous, secret, after=first)
 declare_volume_access(workspace)
 if config.tensorboard.enabled:

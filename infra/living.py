@@ -24,6 +24,11 @@ from infra.needs import load
 from trainer.config.section import Section
 
 TYPE = "trainyard:infra:Built"
+#: Components whose outputs name folders on the shared volume -> the output, and under which key `read` tells it.
+FOLDERS = {
+    "trainyard:workloads:Dataset": ("directory", "folder of the dataset"),
+    "trainyard:workloads:Training": ("runDirectory", "folder of the run"),
+}
 #: The engine's own function that reads a state; it needs neither a provider nor set-up, whatever the backend.
 STATE = "pulumi:pulumi:readStackResourceOutputs"
 #: What is not replaced without having been asked for.
@@ -53,8 +58,8 @@ def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> N
     Built("storage", of_volume, claim)
 
 
-def hold(config: StackConfig, stack: str) -> None:
-    """Refuse what this stack, living as it does, must not be changed to.
+def hold(config: StackConfig, stack: str) -> dict[str, Any]:
+    """Refuse what this stack, living as it does, must not be changed to; return what it was built with.
 
     Raises:
         ConfigError: with every such change.
@@ -68,6 +73,7 @@ def hold(config: StackConfig, stack: str) -> None:
         pulumi.warn(
             "cluster.replace is true: set it back to false after this `pulumi up`, or the next change is not asked"
         )
+    return built
 
 
 def read() -> dict[str, Any]:
@@ -82,6 +88,9 @@ def read() -> dict[str, Any]:
     for resource in (state or {}).get("outputs", {}).values():
         if resource["type"] == TYPE:
             found |= json.loads(resource["outputs"].get("values") or "{}")
+        elif resource["type"] in FOLDERS:
+            output, key = FOLDERS[resource["type"]]
+            found[key] = resource["outputs"].get(output)
     return found
 
 

@@ -166,7 +166,7 @@ RENAMED = {
     "training.name": "job.name",
     "training.runtime": "job.runtime",
     "training.maxHours": "job.maxHours",
-    "training.model": "training.model.preset",
+    "training.model": "training.model.preset, or .name for weights of the hub or of a folder",
     "training.weights": "training.model.name",
     "training.model.weights": "training.model.name",
     "training.engine": "training.engine.name",

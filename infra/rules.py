@@ -140,7 +140,12 @@ def _models(config: StackConfig) -> Iterator[str]:
     """What pods cannot see they would miss after their nodes have come."""
     training = config.training
     for key, given in (("model.name", training.model.name), ("distillation.teacher", training.distillation.teacher)):
-        if given and not _HUB_NAME.fullmatch(given) and not given.startswith(f"{DATA}/"):
+        if not given or _HUB_NAME.fullmatch(given) or given.startswith(f"{DATA}/"):
+            continue
+        address = re.fullmatch(r"hf:/*(.+)|https?://[^/]+/([^/]+/[^/]+).*", given)
+        if address and _HUB_NAME.fullmatch(name := address[1] or address[2]):
+            yield f"training.{key}: '{given}' is no name on the Hugging Face hub; did you mean {name}?"
+        else:
             yield (
                 f"training.{key}: '{given}' is no name on the Hugging Face hub, and pods see no folder but the shared "
                 f"volume; `trainyard upload FOLDER --to models/NAME` brings it to {DATA}/models/NAME: give that"
@@ -206,8 +211,8 @@ def _memory(config: StackConfig) -> Iterator[str]:
                     break
         yield (
             f"training.engine.name: {model} with {training.engine.name} needs {gib(training):.1f} GiB a "
-            f"{'worker' if there else 'pod'}{estimate}, {where}; use {', '.join([*fitting, 'a smaller model'])} or a "
-            "larger machine"
+            f"{'worker' if there else 'pod'}{estimate}, {where}; use {', '.join([*fitting, 'a smaller model'])} or "
+            f"{'a larger machine' if machine else 'more memory'}"
         )
     elif there and _SURE * memory.saved(shape, training) / 2**30 > workers.memory_gib:
         yield (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -17,7 +18,7 @@ from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
-from workloads.layout import run_folder, weights_folder
+from workloads.layout import dataset_folder, run_folder, weights_folder
 from workloads.objects import TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
 from workloads.secrets import environment_of, fingerprint, make_compile_key
@@ -164,6 +165,26 @@ def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
     model = training.model
     what = model.size or re.sub("[^a-z0-9]+", "-", Path(model.name or model.config).name.lower()).strip("-")[:30]
     return f"{what}-{hashlib.sha256(json.dumps([mathematics, text], sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each folder of a living stack that this configuration, or a newer program, leaves for another."""
+    keys = (
+        ("run", "job.name", run_folder(config.job.name or run_name(config.training, config.dataset))),
+        ("dataset", "dataset.name", dataset_folder(config.dataset.name)),
+    )
+    for what, key, folder in keys:
+        former = built.get(f"folder of the {what}")
+        if former and former != folder:
+            name = PurePosixPath(former).name
+            then = "continues it" if what == "run" else "keeps it, if inputs and tokenizer are the same"
+            yield f"a new {what} begins in {folder}; the former one stays in {former}, and {key}: {name} {then}"
+
+
+def tell_new_folders(config: StackConfig, built: Mapping[str, Any]) -> None:
+    """Nothing is lost with another folder, but hours of work are done again."""
+    for line in new_folders(config, built):
+        pulumi.warn(line)
 
 
 def placed(

@@ -4,6 +4,7 @@ unasked, is refused in one line by preview and by up, and nothing is touched."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,18 @@ def test_what_can_change_changes(gke: CloudStack, eks: CloudStack) -> None:
     eks.configure(eks={"zones": ["use2-az2", "use2-az1"]})
     eks.up()
     assert eks.preview() == {}
+
+
+def test_another_run_folder_is_said_with_the_key_that_keeps_the_former(gke: CloudStack) -> None:
+    values = dict(gke.values)
+    gke.pulumi("preview")
+    assert "a new run begins" not in gke.text
+    gke.configure(dataset={"validationFraction": 0.1})
+    gke.pulumi("preview")
+    assert re.search(r"a new run begins in /data/runs/.*; the former one stays in .*, and job.name: gpt2-", gke.text)
+    assert "a new dataset begins in /data/datasets/" in gke.text
+    gke.values = values
+    gke.configure()
 
 
 def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_again(gke: CloudStack) -> None:

@@ -131,6 +131,20 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             {"training": {"model": {"config": "llama.json"}}},
             "training.model.config: pods do not see llama.json;",
         ),
+        (
+            {"training": {"model": {"name": "https://hub/Qwen/Qwen3-4B/tree/main"}}},
+            "training.model.name: 'https://hub/Qwen/Qwen3-4B/tree/main' is no name on the Hugging Face hub; did "
+            "you mean Qwen/Qwen3-4B?",
+        ),
+        ({"adapter": {"kind": "lora"}}, "adapter: unknown key; did you mean training.adapter?"),
+        ({"model": {"name": "gpt2"}}, "model: unknown key; did you mean training.model?"),
+        (
+            {"dataset": {"input": "chats.jsonl"}},
+            "dataset.input: 'chats.jsonl' is not a list; give it as [chats.jsonl]",
+        ),
+        ({"dataset": {"input": []}}, "dataset.input: [] is empty; give a value"),
+        ({"dataset": {"input": [3]}}, "dataset.input.0: 3 is not text"),
+        ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
     ],

@@ -15,7 +15,7 @@ from review.recording import Recording, record
 from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
 from trainer.config.section import Problems
 from workloads.dataset import prepare_arguments, prepare_command
-from workloads.training import placed, run_name
+from workloads.training import new_folders, placed, run_name
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -139,6 +139,18 @@ def test_no_two_data_sets_share_a_folder_unless_it_is_asked_for() -> None:
     assert folder(dataset=text, training={"model": {"name": "org/chat"}}) == names[3], "its tokenizer"
     assert folder(dataset=text, training={"steps": 700}) == names[1]
     assert folder(dataset=text | {"name": "mine", "tokenizer": "org/chat"}) == "mine"
+
+
+def test_a_living_stack_is_told_which_folders_it_leaves_and_how_to_keep_them() -> None:
+    built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
+    values = stack_file_values("local")
+    run, dataset = new_folders(parse(values, "local"), built)
+    assert "stays in /data/runs/micro-a28b9923" in run
+    assert "job.name: micro-a28b9923 continues it" in run
+    assert "dataset.name: opticks keeps it" in dataset
+    kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
+    assert not list(new_folders(parse(kept, "local"), built))
+    assert not list(new_folders(parse(values, "local"), {})), "a first up leaves nothing"
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:

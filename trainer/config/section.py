@@ -89,18 +89,22 @@ class Problems:
         return bool(former)
 
     def tell_unknown(self, path: tuple[str, ...], known: list[str]) -> None:
-        close = difflib.get_close_matches(self._spelled(path[-1]), known, n=1) or self._elsewhere(path)
+        spelled = self._spelled(path[-1])
+        near, far = (difflib.get_close_matches(spelled, known, n=1, cutoff=cutoff) for cutoff in (0.7, 0.6))
+        close = near or self._elsewhere(path) or far
         hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
         self.add(path, f"unknown key; {hint}")
 
     def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
-        """Keys of this name in the nearest other sections; none where it says too little."""
+        """Keys and sections of this name in the nearest other sections; none where it says too little."""
         here = [*self._prefix, *map(self._spelled, path)]
 
         def shared(key: str) -> int:
             return sum(one == other for one, other in zip(key.split("."), here[:-1], strict=False))
 
-        found = [key for key in self._all() if key.rpartition(".")[2] == here[-1]]
+        beyond = [key[: key.index(f".{here[-1]}.")] for key in self._all() if f".{here[-1]}." in key]
+        found = [f"{section}.{here[-1]}" for section in dict.fromkeys(beyond)]
+        found += [key for key in self._all() if key.rpartition(".")[2] == here[-1]]
         nearest = max(map(shared, found), default=0)
         found = [key for key in found if shared(key) == nearest]
         return found if len(found) <= 3 else []
@@ -118,6 +122,8 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
         except ValidationError as error:
             details = error.errors(include_url=False)
             for detail in details:
+                if detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]:
+                    continue  # an item of the list is wrong, which is told
                 # What was left out below for being wrong is not missing.
                 if detail["type"] != "missing" or ".".join(map(str, detail["loc"])) not in problems.keys:
                     problems.add(detail["loc"], _described(section, detail, problems))
@@ -194,6 +200,14 @@ def _described(section: type[Section], detail: ErrorDetails, problems: Problems)
         case "string_pattern_mismatch":
             key = ".".join(part for part in path.split(".") if not part.isdigit())
             return f"'{given}' {problems.forms.get(key) or problems.forms.get('', 'has another form')}"
+        case "tuple_type":
+            return f"{given!r} is not a list; give it as [{given if isinstance(given, str) else '...'}]"
+        case "too_short" | "string_too_short":
+            return f"{given!r} is empty; give a value"
+        case "too_long":
+            return f"{context['actual_length']} values given; allowed: at most {context['max_length']}"
+        case "string_too_long":
+            return f"'{given}' has {len(str(given))} characters; allowed: at most {context['max_length']}"
         case text if kind in WORDS and text.endswith(("_parsing", "_type", "_number", "_float")):
             return f"{given!r} is not {WORDS[kind]}"
     rule = detail["msg"].removeprefix("Input ").removeprefix("should be ")
