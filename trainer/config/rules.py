@@ -52,6 +52,8 @@ def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
     for key in ("rank", "alpha", "dropout", "targets"):
         if given.kind == "none" and getattr(given, key) != getattr(plain, key):
             yield f"adapter.{key}", "given, but adapter.kind is none; add adapter.kind=lora or leave it out"
+    if given.kind != "none" and config.optimizer.name == "muon":
+        yield "optimizer.name", "muon is for the matrices of whole models, not for an adapter's; use adamw"
 
 
 def _engine(config: "Config") -> Iterator[tuple[str, str]]:

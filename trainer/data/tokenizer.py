@@ -34,7 +34,11 @@ def load_tokenizer(spec: str) -> Tokenizer:
     if folder is None:
         return _gpt2()
     path = Path(spec)
-    return _from_file(path) if path.is_file() else _from_folder(folder, spec)
+    found = _from_file(path) if path.is_file() else _from_folder(folder, spec)
+    # Some files hold what their last caller asked for: texts cut to 512 tokens, or filled up to the longest.
+    found.no_truncation()
+    found.no_padding()
+    return found
 
 
 def find_folder(spec: str) -> Path | None:

@@ -15,6 +15,8 @@ from trainer.export import model_card
 from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")
+DESCRIPTION = (".json", ".txt", ".model", ".jinja")
+"""Of tokenizers and their chat templates."""
 WEIGHTS = (
     "config.json",
     "generation_config.json",
@@ -110,7 +112,7 @@ def _copy_tokenizer(source: sources.Source, folder: Path) -> None:
     """Every file beside the weights, as they are; from the hub, what transformers makes of them."""
     if Path(source.model).is_dir():
         for file in Path(source.model).iterdir():
-            if file.is_file() and file.name not in WEIGHTS and file.suffix in (".json", ".txt", ".model"):
+            if file.is_file() and file.name not in WEIGHTS and file.suffix in DESCRIPTION:
                 shutil.copyfile(file, folder / file.name)
         return
     from transformers import AutoTokenizer

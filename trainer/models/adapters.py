@@ -139,7 +139,9 @@ def merged(net: Any, folder: Path) -> Any:
     try:
         # Not by from_pretrained, which opens an adapter_model.bin where there is no other: a pickle.
         wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))
-        set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
+        left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
+        if lost := [*left.unexpected_keys, *(name for name in left.missing_keys if "lora_" in name)]:
+            raise ValueError(f"{len(lost)} tensors have no counterpart, such as {lost[0]}")
         return wrapped.merge_and_unload()
     except Exception as error:  # the libraries below raise a dozen kinds
         raise UserError(

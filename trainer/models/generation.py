@@ -50,7 +50,9 @@ def continued(
     model.eval()
     # An adapter is fp32 in a model that may be of half precision.
     half = torch.autocast(model.device.type, model.dtype, enabled=model.dtype != torch.float32)
-    with torch.no_grad(), half, torch.random.fork_rng(devices=[]):
+    # Layers that training compiled would be compiled anew for each length of the cache: minutes for a short text.
+    plain = torch.compiler.set_stance("force_eager")
+    with torch.no_grad(), half, plain, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         output = model.generate(
             inputs,

@@ -17,6 +17,7 @@ from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset,
 from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.models import adapters, memory, networks
 from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
@@ -128,7 +129,7 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     if config.adapter.kind != "none":
         return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):
-        if (path / "model" / "config.json").is_file():
+        if read_json(path / "model" / "config.json"):  # else damaged: the resume takes the one before as well
             return networks.shaped_as(path / "model")
     if model.config:
         return networks.from_config(model.config, words, dataset.end_of_text, length, config.run.seed)

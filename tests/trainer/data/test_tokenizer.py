@@ -75,6 +75,28 @@ def test_another_chat_template_or_end_of_text_makes_another_dataset(
     assert not (tmp_path / "data" / "chat_template.jinja").exists()
 
 
+@pytest.mark.parametrize("conversations", [False, True])
+def test_what_a_tokenizer_was_last_asked_to_cut_or_fill_up_is_not_done_to_the_data(
+    folder: Path, tmp_path: Path, conversations: bool
+) -> None:
+    source, kind = tmp_path / "data.jsonl", "conversations" if conversations else "file"
+    lines = [{"text": "word " * size, "prompt": "Say:", "completion": " word" * size} for size in range(1, 60)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sizes = []
+    for name in ("plain", "cut", "filled"):
+        built = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if name == "cut":
+            built.enable_truncation(8)
+        if name == "filled":
+            built.enable_padding()
+        built.save(str(folder / "tokenizer.json"))
+        (folder / "chat_template.jinja").unlink(missing_ok=True)
+        prepare.prepare([str(source)], tmp_path / name, str(folder), 0.2, 10**6, documents=kind)
+        sizes.append(len(open_dataset(str(tmp_path / name), conversations=conversations).train))
+    assert sizes[0] > 59 * 8
+    assert sizes[1:] == sizes[:1] * 2
+
+
 @pytest.mark.parametrize(
     ("file", "content", "end"),
     [

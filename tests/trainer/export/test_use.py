@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
@@ -189,6 +191,29 @@ def test_export_writes_weights_alone_and_replaces_only_when_told(run: Path, tmp_
     names = {path.name for path in output.iterdir()}
     assert names == {"config.json", "generation_config.json", "model.safetensors"}
     assert list(tmp_path.iterdir()) == [output], "nothing is left beside it"
+
+
+def test_a_chat_template_is_exported_with_the_tokenizer(run: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "chat", tmp_path / "exported"
+    shutil.copytree(newest(run) / "model", source)
+    (source / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert export.main(["--model", str(source), "--output", str(output)]) == 0
+    words: Any = AutoTokenizer.from_pretrained(output)
+    assert words.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False) == "Hi"
+
+
+def test_an_adapter_whose_layers_have_other_names_is_refused(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    """peft passes over tensors that it does not know, and the layers keep what they were begun with."""
+    base, folder = newest(run) / "model", tmp_path / "adapter"
+    net = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["c_fc"]))
+    net.save_pretrained(folder)
+    shutil.copy(base / "tokenizer.json", folder)
+    command = ["--model", str(folder), "--base", str(base), "--tokens", "2"]
+    assert sample.main(command) == 0
+    tensors = load_file(folder / "adapter_model.safetensors")
+    renamed = {name.replace("transformer.", "decoder."): value for name, value in tensors.items()}
+    save_file(renamed, folder / "adapter_model.safetensors")
+    assert "no adapter of GPT2LMHeadModel (8 tensors have no counterpart" in fails(sample.main, command, capsys)
 
 
 def test_a_model_that_answers_questions_is_evaluated_and_exported_too(

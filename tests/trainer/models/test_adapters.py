@@ -318,6 +318,8 @@ def test_settings_that_contradict_each_other_are_refused(
         toy.configuration(adapter__kind="lora")
     with pytest.raises(UserError, match=r"engine.name: fsdp trains whole models"):
         toy.configuration(model__name="gpt2", adapter__kind="lora", engine__name="fsdp")
+    with pytest.raises(UserError, match=r"optimizer.name: muon is for the matrices of whole models"):
+        toy.configuration(model__name="gpt2", adapter__kind="lora", optimizer__name="muon")
     (finished / "DONE").unlink()
     workers = start_workers(1, settings(finished, model__name=gpt2, steps=8))
     assert workers.wait() == [42]

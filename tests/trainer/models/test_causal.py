@@ -17,11 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses
-from trainer.checkpoint.format import load_weights
+from trainer.checkpoint.format import checkpoint_folder, load_weights
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
 from trainer.models import causal, networks
 from trainer.models.causal import IGNORED, CausalModel
+from trainer.models.generation import continued
 from trainer.tasks import pretrain
 
 FP32 = torch.float32
@@ -267,6 +268,34 @@ def test_what_generates_is_kept_by_a_resume_and_always_saved(tmp_path: Path) -> 
     net.save_pretrained(tmp_path / "again")
     kept = networks.shaped_as(tmp_path / "again").generation_config
     assert (kept.eos_token_id, kept.temperature) == ([3, 0, 7], 0.9)
+
+
+def test_a_text_from_compiled_layers_compiles_nothing() -> None:
+    """It would be done again for each length of the cache."""
+    net, compiled = network("llama"), list[str]()
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        compiled.append(str(graph))
+        return graph.forward
+
+    for layer in net.model.layers:
+        layer.compile(backend=backend)
+    drawn: dict[str, Any] = {"seed": 0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "count": 1}
+    [found] = continued(net, [1, 2, 3], 5, **drawn)
+    assert (len(found), compiled) == (8, [])
+    net(torch.tensor([[1, 2, 3]]))
+    assert compiled, "compiled layers stay so"
+
+
+def test_a_damaged_newest_checkpoint_leaves_the_shape_to_the_one_before(dataset: Path, tmp_path: Path) -> None:
+    for step, words in ((1, 500), (2, 600)):
+        folder = checkpoint_folder(tmp_path, step) / "model"
+        AutoConfig.for_model("llama", **GROUPED | {"vocab_size": words}).save_pretrained(folder)
+    config = toy.configuration(model__name="/gone", run__directory=tmp_path)
+    opened = open_dataset(str(dataset))
+    assert pretrain.network(config, opened, dataset / "tokenizer.json").config.vocab_size == 600
+    (folder / "config.json").write_text("")
+    assert pretrain.network(config, opened, dataset / "tokenizer.json").config.vocab_size == 500
 
 
 def test_a_mixture_of_experts_goes_on_from_its_checkpoint_and_loads_as_any_model_does(tmp_path: Path) -> None:
