@@ -85,7 +85,8 @@ def evaluate(
         _, pods = own.read()
         said = [last_words(pod).splitlines()[-1] for pod in pods if pod["status"].get("phase") == "Failed"]
         raise CommandError(f"the evaluation failed: {said[-1] if said else ended.message}")
-    print(f"In {folder}/{EVALUATIONS}; `trainyard fetch` brings it with the report.")
+    fetch = f"trainyard fetch --stack {stack}" + (f" --run {run}" if run else "")
+    print(f"In {folder}/{EVALUATIONS}; `{fetch}` downloads it with the report.")
     return 0
 
 

@@ -181,7 +181,8 @@ def last_words(pod: dict[str, Any]) -> str:
     for status in pod["status"].get("containerStatuses") or []:
         ended = status.get("state", {}).get("terminated", {})
         if ended:
-            return str(ended.get("message") or ended.get("reason") or f"code {ended.get('exitCode')}").strip()
+            said = str(ended.get("message") or "").strip()
+            return said or str(ended.get("reason") or f"code {ended.get('exitCode')}")
     return str(pod["status"].get("message") or pod["status"].get("reason") or "no reason given")
 
 

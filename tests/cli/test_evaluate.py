@@ -169,7 +169,7 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
         "Running loglikelihood requests: 50%",
         "task  value",
         "hellaswag  0.3",
-        "In /data/runs/small/evaluations; `trainyard fetch` brings it with the report.",
+        "In /data/runs/small/evaluations; `trainyard fetch --stack local` downloads it with the report.",
     ]
     (container,) = pod_of(api.made)["containers"]
     asked = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag,own", "--limit", "5"]
@@ -182,6 +182,12 @@ def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.Capt
     assert main(["evaluate", "--tasks", "hellaswg"]) == 1
     error = capsys.readouterr().err
     assert error == "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
+
+
+def test_a_pod_that_left_no_words_is_named_by_its_exit_code(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster(code=137, last="\n")
+    assert main(["evaluate", "--tasks", "hellaswag"]) == 1
+    assert capsys.readouterr().err == "error: the evaluation failed: code 137\n"
 
 
 def test_without_follow_it_returns_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
