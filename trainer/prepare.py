@@ -224,12 +224,13 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
     Other inputs replace what is there. Raises UserError for what no training that read it could read any more.
     """
     there = (read_json(output / INDEX) or {}).get("recipe", identity)
-    other_words = all(there[key] != identity[key] for key in ("tokenizer", "tokenizer_sha256"))
+    # Version 1 had no checksum.
+    other_words = all(there.get(key) != identity[key] for key in ("tokenizer", "tokenizer_sha256"))
     if other_words or ("chat_sha256" in there) != ("chat_sha256" in identity):
         form = "conversations" if "chat_sha256" in there else "text"
         raise UserError(
-            f"--output {output}: holds {form} in the tokens of {there['tokenizer']}, which would be lost; give another "
-            "folder (in a stack dataset.name), or remove this one first"
+            f"--output {output}: holds {form} in the tokens of {there.get('tokenizer')}, which would be lost; give "
+            "another folder (in a stack dataset.name), or remove this one first"
         )
     output.mkdir(parents=True, exist_ok=True)
     (output / INDEX).unlink(missing_ok=True)

@@ -51,5 +51,5 @@ class TextSize:
 
 
 def bits_per_byte(loss: float, tokens: float, size: int) -> float:
-    """loss: mean over `tokens` in nats; size: bytes of their text."""
-    return loss / math.log(2) * tokens / size
+    """loss: mean over `tokens` in nats; size: bytes of their text, at least one: special tokens alone have none."""
+    return loss / math.log(2) * tokens / max(1, size)

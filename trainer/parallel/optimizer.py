@@ -42,8 +42,8 @@ def is_hidden_matrix(net: nn.Module, name: str, value: torch.Tensor) -> bool:
     """Whether Muon is meant for it: a 2-D weight between two hidden layers, so no embedding and no head."""
     methods = (getattr(net, name, None) for name in ("get_input_embeddings", "get_output_embeddings"))
     outer = [part.weight for method in methods if method and isinstance(part := method(), nn.Module)]
-    positions = any(word in name for word in ("wpe", "position_embeddings", "token_type_embeddings", "qa_outputs"))
-    return value.ndim == 2 and not positions and all(value is not weight for weight in outer)
+    outer += [part.weight for part in net.modules() if isinstance(part, nn.Embedding)]  # positions, token types
+    return value.ndim == 2 and "qa_outputs" not in name and all(value is not weight for weight in outer)
 
 
 def learning_rate(update: int, steps: int, settings: Optimizer) -> float:

@@ -61,3 +61,4 @@ def test_every_byte_counts_once_and_special_tokens_none(kind: str, tmp_path: Pat
 def test_a_loss_of_ln_256_for_each_byte_is_eight_bits() -> None:
     assert bits_per_byte(math.log(256), 10, 10) == pytest.approx(8)
     assert bits_per_byte(math.log(256), 10, 40) == pytest.approx(2), "one token in four bytes"
+    assert math.isfinite(bits_per_byte(1.0, 10, 0)), "answers of special tokens alone"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.schema import Optimizer
-from trainer.parallel.optimizer import learning_rate
+from trainer.parallel.optimizer import is_hidden_matrix, learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:
@@ -62,3 +63,11 @@ def test_every_rate_is_that_of_deepspeeds_own_scheduler(kind: str) -> None:
     for update in range(100):
         assert learning_rate(update, 1000, settings) == sgd.param_groups[0]["lr"]
         theirs.step()
+
+
+@pytest.mark.parametrize(("family", "widths"), [("opt", {"ffn_dim": 16}), ("biogpt", {"intermediate_size": 16})])
+def test_muon_leaves_embeddings_of_positions_to_adamw(family: str, widths: dict[str, int]) -> None:
+    common = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    net = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **common, **widths, pad_token_id=None))
+    hidden = {name for name, value in net.named_parameters() if is_hidden_matrix(net, name, value)}
+    assert {name.split(".")[-2] for name in hidden} == {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}
