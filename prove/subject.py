@@ -270,9 +270,15 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     storage.pop("disk", None)
     changed["dataset"] = {"name": run, "input": ["sample"]}
     changed["job"] = {"name": run, "maxHours": 6}
-    for key in ("task", "distillation"):
+    for key in ("task", "distillation", "adapter"):
         training.pop(key, None)
-    model = {key: value for key, value in training.get("model", {}).items() if key != "name"}
+    model = training.get("model", {})
+    if "name" in model or "config" in model:
+        # A GPT-2 from scratch in its place: nothing is fetched, and it fits small pods.
+        model = {"preset": "small"}
+        if nodes is None:
+            model = {"preset": "micro"}
+            training.update(sequenceLength=128, tokensPerStep=2048, microBatch=4)
     metrics = {key: value for key, value in training.get("metrics", {}).items() if key != "wandbProject"}
     training.update(
         model=model,

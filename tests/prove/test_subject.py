@@ -57,7 +57,13 @@ def test_a_training_that_begins_with_weights_is_proved_without_them() -> None:
     given = {"training": {"task": "distillation", "model": {"name": "gpt2"}}}
     given["training"]["distillation"] = {"teacher": "gpt2"}
     config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x")), "prove-x")
-    assert (config.training.model.size, config.training.distillation.teacher) == ("small", "")
+    assert (config.training.model.size, config.training.distillation.teacher) == ("micro", "")
+
+
+def test_an_adapter_is_proved_as_a_small_model_from_scratch() -> None:
+    given = {"training": {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-0.5B"}, "adapter": {"kind": "lora"}}}
+    config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x")), "prove-x")
+    assert (config.training.task, config.training.adapter.kind) == ("language_model", "none")
 
 
 @pytest.mark.parametrize("stack", [name for name in stacks() if name.endswith("-smoke")])

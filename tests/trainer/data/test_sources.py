@@ -216,8 +216,6 @@ def test_ranges_of_a_file_hold_each_document_once(
         unit.text
         for piece in pieces
         for unit in units(piece, how if how != "json" else "file", TextField("text"), lambda _: None)
-        for piece in pieces
-        for unit in units(piece, how if how != "json" else "file", TextField("text"), lambda _: None)
     ]
     assert found == texts if how != "file" else "".join(found) == joint.join(texts)
 
