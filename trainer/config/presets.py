@@ -24,9 +24,3 @@ PRESETS = {
     "large": Preset(layers=36, heads=20, width=1280),
     "xl": Preset(layers=48, heads=25, width=1600),
 }
-
-
-def shape_name(layers: int, heads: int, width: int) -> str | None:
-    """The preset of this shape."""
-    shapes = {(size.layers, size.heads, size.width): name for name, size in PRESETS.items()}
-    return shapes.get((layers, heads, width))
