@@ -206,6 +206,8 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     if getattr(config, "add_cross_attention", False):
         raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
     _drop_nothing(config)
+    # transformers' choice: a file that asks for eager costs memory, and one may name a kernel of the hub, a program.
+    config._attn_implementation = None
     return config
 
 

@@ -137,7 +137,10 @@ def _read(model: str) -> Any:
             # The file names it: a model, not whatever else transformers has under a name.
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        return cls.from_pretrained(model, dtype=torch.float32, use_safetensors=True, trust_remote_code=False).eval()
+        config._attn_implementation = None  # as in networks.py
+        return cls.from_pretrained(
+            model, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        ).eval()
     except (OSError, ValueError, AttributeError, KeyError) as error:
         cause = " ".join(str(error).split())[:200]
         raise UserError(

@@ -20,7 +20,7 @@ from tests.trainer.conftest import Workers, losses
 from trainer.checkpoint.format import checkpoint_folder, load_weights
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.models import causal, networks
+from trainer.models import causal, networks, sources
 from trainer.models.causal import IGNORED, CausalModel
 from trainer.models.generation import continued
 from trainer.tasks import pretrain
@@ -268,6 +268,15 @@ def test_what_generates_is_kept_by_a_resume_and_always_saved(tmp_path: Path) -> 
     net.save_pretrained(tmp_path / "again")
     kept = networks.shaped_as(tmp_path / "again").generation_config
     assert (kept.eos_token_id, kept.temperature) == ([3, 0, 7], 0.9)
+
+
+@pytest.mark.parametrize("asked", ["eager", "flash_attention_2", "someone/kernel"])
+def test_the_way_of_attention_is_not_the_files_to_choose(tmp_path: Path, asked: str) -> None:
+    network("llama").save_pretrained(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | {"attn_implementation": asked}))
+    for read in (networks.load(str(tmp_path), 500, 32, None), sources.load(sources.from_name(str(tmp_path), "model"))):
+        assert read.config._attn_implementation == "sdpa"
 
 
 def test_a_text_from_compiled_layers_compiles_nothing() -> None:
