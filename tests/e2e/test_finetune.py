@@ -45,12 +45,13 @@ def answer(thing: str) -> dict[str, str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the hub would give it, with another tokenizer than GPT-2's."""
     import torch
+    from tokenizers import AddedToken
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     built = ByteLevelBPETokenizer()
     text = [message["content"] for thing in COLOURS for message in (question(thing), answer(thing))]
-    special = ["<|end|>", "<|user|>", "<|assistant|>"]
+    special: list[str | AddedToken] = ["<|end|>", "<|user|>", "<|assistant|>"]
     built.train_from_iterator(iter(text * 3), vocab_size=400, special_tokens=special, show_progress=False)
     ends = {"bos_token": "<|end|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=built._tokenizer, **ends)

@@ -160,7 +160,8 @@ def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
     page = report.page(plots.read_runs([run]), {})
     assert "--- the model answers\nIt is " in page
     folder = Path(done["checkpoint"]) / "model"
-    tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    net: Any = AutoModelForCausalLM.from_pretrained(folder)
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Which colour is 7?"}], add_generation_prompt=True, return_tensors="pt"
     )
