@@ -206,7 +206,7 @@ def test_an_adapter_whose_layers_have_other_names_is_refused(run: Path, tmp_path
     """peft passes over tensors that it does not know, and the layers keep what they were begun with."""
     base, folder = newest(run) / "model", tmp_path / "adapter"
     net = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["c_fc"]))
-    net.save_pretrained(folder)
+    net.save_pretrained(str(folder))
     shutil.copy(base / "tokenizer.json", folder)
     command = ["--model", str(folder), "--base", str(base), "--tokens", "2"]
     assert sample.main(command) == 0
