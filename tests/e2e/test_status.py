@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from cli.target import Target
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-NAMESPACE = "trainyard-status"
+NAMESPACE = f"trainyard-status-{uuid.uuid4().hex[:8]}"
 JOB = "status"
 SCRIPT = """
 import os, sys, time
@@ -55,6 +56,10 @@ def target(node: Path, base_image: str) -> Iterator[Target]:
     }
     batch.create_namespaced_job(NAMESPACE, {"metadata": {"name": JOB}, "spec": spec})
     yield Target("trainyard-local", NAMESPACE, JOB, None, {})
+    # The Job first: with a limit per index it keeps its pods, and they the namespace (workloads/training.py).
+    batch.delete_namespaced_job(JOB, NAMESPACE, propagation_policy="Foreground")
+    while batch.list_namespaced_job(NAMESPACE).items:
+        time.sleep(0.2)
     core.delete_namespace(NAMESPACE)
 
 
