@@ -90,7 +90,7 @@ class DdpEngine:
     def step(self, rate: float, number: int) -> Outcome:
         for each in self._optimizers:
             self._scaler.unscale_(each)
-        norm = nn.utils.clip_grad_norm_(self._parameters(), self._clip)
+        norm = self._clip_gradients()
         # The norm is finite when every gradient is. It is that of the summed gradient, so all workers skip together.
         skipped = (~norm.isfinite()).float()
         optimizer.set_learning_rate(self._optimizers, rate)
@@ -104,8 +104,7 @@ class DdpEngine:
         """Nothing: the workers never differ."""
 
     def state(self) -> State:
-        small = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
-        return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), small)
+        return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         optimizer.load_state(self._optimizers, self._net, optimizer_state)
@@ -119,6 +118,13 @@ class DdpEngine:
     @property
     def loss_scale(self) -> float | None:
         return self._scaler.get_scale() if self._scaler.is_enabled() else None
+
+    def _clip_gradients(self) -> torch.Tensor:
+        """The norm of the whole gradient before."""
+        return nn.utils.clip_grad_norm_(self._parameters(), self._clip)
+
+    def _small(self) -> dict[str, Any]:
+        return {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
 
     def _parameters(self) -> list[nn.Parameter]:
         return [value for value in self._net.parameters() if value.requires_grad]

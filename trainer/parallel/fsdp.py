@@ -11,31 +11,30 @@ bytes a parameter on each worker, more than all that the engine leaves there. Up
 norm, clip and skipped steps. Checkpoints hold whole fp32 tensors by name.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from trainer.config.schema import Config
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, ring_bytes, wire
-from trainer.parallel.engine import Outcome, State
+from trainer.parallel.ddp import DdpEngine
+from trainer.parallel.engine import State
 from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World, ensure_group
 from trainer.tasks.work import Work
 
 
-class FsdpEngine:
+class FsdpEngine(DdpEngine):
     equal_turns = True
     """Every pass gathers each layer's weights from all workers."""
     divided = True
 
     def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
-        self._net, self._world, self._dtype = work.net, world, dtype
-        self._divisor, self._clip = work.items_per_step, config.optimizer.clip or float("inf")
         ensure_group(world)
         self._mesh = init_device_mesh(world.device.type, (world.size,))
         reduced = TYPES[wire(config, world.device, dtype)] or torch.float32
@@ -46,7 +45,7 @@ class FsdpEngine:
             param_dtype_override_fn=lambda value: value.dtype if value.ndim < 2 else None,
         )
         layers = _layers(work.net)
-        sizes = {name: value.numel() for name, value in work.net.named_parameters()}
+        everything = sum(value.numel() for value in work.net.parameters())
         inner = {id(value) for layer in layers for value in layer.parameters()}
         within = sum(value.numel() for value in work.net.parameters() if id(value) in inner)
         # Each goes to the device when it is divided: no worker's device ever holds the whole model.
@@ -57,41 +56,17 @@ class FsdpEngine:
         embeddings = getattr(work.net, "get_input_embeddings", lambda: None)()
         if dtype != torch.float32 and embeddings is not None:
             embeddings.register_forward_hook(lambda module, given, output: output.float())
-        self._module: Any = work.module
-        self._optimizers = optimizer.build(work.net, config.optimizer)
-        self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
+        super().__init__(work, config, world, dtype, exchange=False)
         # Gathered forward, layers again on the way back; reduced to the owners: each half of a ring's all-reduce.
-        everything = sum(sizes.values())
         sent = (everything + within) * dtype.itemsize + everything * reduced.itemsize
         self._pass_bytes, self._bytes = ring_bytes(sent, world.size) // 2, 0
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
-        with torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32):
-            total = self._module(*batch) * weight
-        self._scaler.scale(total / self._divisor).backward()
         self._bytes += self._pass_bytes
-        return total.detach()
-
-    def step(self, rate: float, number: int) -> Outcome:
-        for each in self._optimizers:
-            self._scaler.unscale_(each)
-        parameters = [value for value in self._net.parameters() if value.requires_grad]
-        norm = nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
-        skipped = (~norm.isfinite()).float()
-        optimizer.set_learning_rate(self._optimizers, rate)
-        optimizer.update(self._optimizers, skipped)
-        self._scaler.update()
-        for each in self._optimizers:
-            each.zero_grad(set_to_none=True)
-        return Outcome(norm, skipped)
-
-    def synchronise(self) -> None:
-        """Nothing: each part has one owner."""
+        return super().accumulate(batch, weight, last)
 
     def state(self) -> State:
-        self._module.reshard()  # an evaluation leaves what is outside the layers whole
+        cast("FSDPModule", self._module).reshard()  # an evaluation leaves what is outside the layers whole
         weights: dict[str, torch.Tensor] = {}
         found: dict[int, torch.Tensor] = {}
         for name, value in self._net.state_dict(keep_vars=True).items():
@@ -102,26 +77,26 @@ class FsdpEngine:
             name: {key: self._whole(value) for key, value in state.items()}
             for name, state in optimizer.state(self._optimizers, self._net).items()
         }
-        small = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
-        return State(weights, tensors, small, owned=True) if self._world.first else State({}, {}, small)
+        return State(weights, tensors, self._small(), owned=True) if self._world.first else State({}, {}, self._small())
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         parts = {
             name: {key: self._part(value) if value.ndim else value for key, value in tensors.items()}
             for name, tensors in optimizer_state.items()
         }
-        optimizer.load_state(self._optimizers, self._net, parts)
-        if self._scaler.is_enabled() and "scaler" in small:
-            self._scaler.load_state_dict(small["scaler"])
+        super().load(parts, small)
 
     def take_communication(self) -> tuple[float, int]:
         """Seconds are not known: the gathers wait in a queue of their own, beside the products."""
         sent, self._bytes = self._bytes, 0
         return 0.0, sent
 
-    @property
-    def loss_scale(self) -> float | None:
-        return self._scaler.get_scale() if self._scaler.is_enabled() else None
+    def _clip_gradients(self) -> torch.Tensor:
+        parameters = self._parameters()
+        norm = nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+        return norm
 
     def _whole(self, value: torch.Tensor) -> torch.Tensor:
         """Gathered, in host memory; empty on all but the first worker. A device holds one whole tensor at a time."""
