@@ -103,7 +103,7 @@ def test_sigterm_while_it_waits_for_others_ends_at_once(
 
 
 def test_sigterm_in_its_first_moments_is_heard(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
-    node = start_launcher(settings(tmp_path))
+    node = start_launcher(settings(tmp_path, steps=100_000))
     wait_until(lambda: (tmp_path / "checkpoints").exists(), 20, "the launcher began")
     node.terminate()
     assert node.wait(15) == 143
