@@ -13,8 +13,6 @@ import yaml
 from chaos.nodes import ROOT
 from infra.stackfiles import stack_file_values
 
-CONTEXT = "trainyard-local"
-
 
 @dataclass
 class Stack:
@@ -67,7 +65,8 @@ class Stack:
         return self.run([*command, "--config-file", str(self.config)] if arguments[0] != "stack" else command)
 
     def kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run(["kubectl", "--context", CONTEXT, "--namespace", self.namespace, *arguments], timeout=120)
+        where = ["--context", self.values["cluster"]["context"], "--namespace", self.namespace]
+        return self.run(["kubectl", *where, *arguments], timeout=120)
 
     def run(self, command: list[str], timeout: float = 1200) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -76,8 +75,3 @@ class Stack:
 
     def outputs(self) -> dict[str, Any]:
         return json.loads(self.pulumi("stack", "output", "--json").stdout)
-
-    def run_folder(self) -> Path:
-        """The run directory as this machine sees it."""
-        outputs = self.outputs()
-        return Path(outputs["dataFolder"]) / Path(outputs["runDirectory"]).relative_to("/data")

@@ -42,10 +42,14 @@ def make_builder() -> str | None:
     return None if made.returncode == 0 else (made.stderr.strip() or "no answer").splitlines()[-1]
 
 
+def uses_buildkit() -> bool:
+    """Whether BuildKit builds the image of the stack `local`, on any cluster but the local node."""
+    return stack_file_values("local").get("image", {}).get("builder", "buildkit") == "buildkit"
+
+
 def choose_builder(registry: str) -> str | None:
     """The builder that the stack `local` needs to push to a registry; None: any will do. Raises RuntimeError."""
-    builder = stack_file_values("local").get("image", {}).get("builder", "buildkit")
-    if not is_loopback(registry) or builder != "buildkit":
+    if not is_loopback(registry) or not uses_buildkit():
         return None
     if not shutil.which("docker"):
         print("docker is not on PATH; `pulumi config set --path image.builder buildah` builds without", file=sys.stderr)

@@ -44,7 +44,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     """
     cluster = config.cluster
     assert cluster.context is not None, "infra.rules lets no existing cluster without a context through"
-    kubeconfig, offer = _find(cluster.context, cluster.kubeconfig, stack)
+    kubeconfig, offer = find_context(cluster.context, cluster.kubeconfig, stack)
     image = image_settings(config, stack)
     registry = image.registry
     assert image.builder is not None
@@ -80,7 +80,7 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
         ConfigError: the registry is neither configured nor offered, or no builder would reach it.
     """
     image, context = config.image, config.cluster.context or ""
-    _, offer = _find(context, config.cluster.kubeconfig, stack)
+    _, offer = find_context(context, config.cluster.kubeconfig, stack)
     builder = image.builder or offer.builder or "buildkit"
     registry = image.registry or offer.registry
     if builder != "prebuilt" and not registry:
@@ -126,8 +126,8 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
 
 
-def _find(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer]:
-    """The file that has the context, and what its cluster offers."""
+def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer]:
+    """The file that has the context, and what its cluster offers. Raises ConfigError."""
     files = kubeconfig_files(kubeconfig)
     known: list[str] = []
     for file in files:

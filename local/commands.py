@@ -57,12 +57,17 @@ def up(
     download: Download = False,
 ) -> int:
     """Build the toolchain and start the node, or repair them; safe to run at any time."""
+    from infra.buildx import uses_buildkit
     from local import environment, preflight
     from local import up as orchestration
 
     began = time.monotonic()
     if context != CONTEXT:
-        return toolchain([], download)
+        code = toolchain([], download)
+        if not code and uses_buildkit() and not environment.fetch_plugin("docker-build"):
+            lacking = "Pulumi's plugin docker-build, which builds the image with BuildKit, cannot be fetched"
+            print(f"local: {lacking}; image.builder: buildah or prebuilt needs none", file=sys.stderr)
+        return code
     pulumi = () if environment.installed_pulumi() else preflight.toolchain.PULUMI_TOOLS
     enforcer = ("kube-router",) if policies else ()
     facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *pulumi, *enforcer))
@@ -118,7 +123,15 @@ def use(
 ) -> int:
     """Let `make up` train on a cluster you have."""
     from infra.buildx import choose_builder
+    from infra.config import ConfigError
+    from infra.existing import find_context
+    from infra.stackfiles import stack_file_values
 
+    if context != CONTEXT:
+        try:
+            find_context(context, stack_file_values("local")["cluster"].get("kubeconfig"), "local")
+        except ConfigError as error:
+            return refuse(error.problems)
     code = up(context) or _pulumi("stack", "select", "--create", "local")
     code = code or _pulumi("config", "set", "--stack", "local", "--path", "cluster.context", context)
     if registry and not code:

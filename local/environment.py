@@ -13,6 +13,7 @@ from local import images, network, paths, toolchain
 
 PLUGIN = "pulumi-resource-kubernetes"
 USER_PULUMI = Path.home() / ".pulumi"
+FETCH_SECONDS = 180
 
 LAUNCHER = """\
 #!/bin/sh
@@ -39,13 +40,14 @@ def installed_pulumi() -> Path | None:
     return None
 
 
-def real_plugin() -> Path | None:
-    """Pulumi's own Kubernetes plugin, wherever the engine would find it."""
+def real_plugin(name: str) -> Path | None:
+    """Pulumi's own plugin, in the version that the program asks for, wherever the engine would find it."""
+    program = f"pulumi-resource-{name}"
     for home in (paths.PULUMI_HOME, USER_PULUMI):
-        for folder in sorted(home.glob("plugins/resource-kubernetes-v*")):
-            if folder.is_dir() and (folder / PLUGIN).exists():
-                return folder / PLUGIN
-    found = shutil.which(PLUGIN, path=_outside_path())
+        found = home / "plugins" / f"resource-{name}-v{version(f'pulumi-{name}')}" / program
+        if found.exists():
+            return found
+    found = shutil.which(program, path=_outside_path())
     return Path(found) if found else None
 
 
@@ -58,13 +60,18 @@ def share_plugins() -> None:
         link.symlink_to(USER_PULUMI / "plugins")
 
 
-def download_plugin(pulumi: str) -> bool:
-    """Lets Pulumi fetch its Kubernetes plugin, as it would by itself later. False where that cannot be reached."""
-    command = [pulumi, "plugin", "install", "resource", "kubernetes", version("pulumi-kubernetes")]
+def fetch_plugin(name: str) -> Path | None:
+    """Pulumi's own plugin, downloaded where it is not there yet; None where it cannot be had."""
+    if found := real_plugin(name):
+        return found
+    wanted = version(f"pulumi-{name}")
+    print(f"local: fetching Pulumi's plugin {name} {wanted}", file=sys.stderr)
+    command = [shutil.which("pulumi", path=path()) or "pulumi", "plugin", "install", "resource", name, wanted]
     try:
-        return subprocess.run(command, capture_output=True, env=variables(), timeout=180).returncode == 0
+        subprocess.run(command, capture_output=True, env=variables(), timeout=FETCH_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return None
+    return real_plugin(name)
 
 
 def choose_plugin(download: bool) -> str:
@@ -74,12 +81,8 @@ def choose_plugin(download: bool) -> str:
     """
     share_plugins()
     launcher = paths.BIN / PLUGIN
-    found = real_plugin()
-    if not found:
-        pulumi = installed_pulumi()
-        if (pulumi or download) and download_plugin(str(pulumi or toolchain.program("pulumi"))):
-            found = real_plugin()
-    if found:
+    find = fetch_plugin if download or installed_pulumi() else real_plugin
+    if found := find("kubernetes"):
         launcher.unlink(missing_ok=True)
         return f"Kubernetes plugin: {found}"
     text = LAUNCHER.format(root=shlex.quote(str(paths.ROOT)), python=shlex.quote(sys.executable))
@@ -126,14 +129,13 @@ def settings() -> dict[str, str]:
         "PULUMI_BACKEND_URL": f"file://{paths.PULUMI_STATE}",
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # The language host asks for the plugin of every Pulumi package in the virtual environment at each command, also
+        # for those of AWS and Google Cloud, which the local stack does not use.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "KUBECONFIG": kubeconfig(),
         "NO_PROXY": no_proxy(),
         "no_proxy": no_proxy(),
     }
-    if not installed_pulumi():
-        # Our language host asks for the plugin of every Pulumi package in the virtual environment at each command;
-        # looking for one that no registry here carries costs two seconds.
-        result["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] = "true"
     if paths.KUBECONFIG.exists():
         # The image builder keeps its layers in .local/ and knows that our registry speaks plain HTTP.
         result |= {k: v for k, v in images.buildah_environment().items() if k.startswith("CONTAINERS_")}

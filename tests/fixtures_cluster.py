@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from local import environment, images, paths
+from local.kubeconfig import CONTEXT
 
 
 def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
@@ -25,8 +26,8 @@ def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess
     )
 
 
-def bring_up() -> Path:
-    result = local("up")
+def bring_up(context: str = CONTEXT) -> Path:
+    result = local("up", "--context", context)
     assert result.returncode == 0, result.stderr
     return paths.KUBECONFIG
 

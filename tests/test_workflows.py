@@ -20,6 +20,8 @@ from local import toolchain
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
 FILES = [*WORKFLOWS, *FOLDER.glob("actions/*/action.yml")]
+#: Programs of e2e.yml that make room on a hosted runner, and that gather what a failure left there.
+HOSTED = ("sudo", "kind", "kubectl")
 #: Of a stack that makes its cluster; the local one is a machine of somebody's own.
 CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
@@ -66,8 +68,10 @@ def test_each_command_can_be_typed(path: Path) -> None:
             if found := re.fullmatch(r'make ("\$TARGET"|[a-z./-]+)( MARKS=engine)?', command):
                 named = jobs(path)["check"]["strategy"]["matrix"]["target"] if "TARGET" in found[1] else [found[1]]
                 assert set(named) <= targets(), command
-            else:
-                words = r'([a-z-]+)( [a-z]+)?(?: --?[a-z]+| "[^"]*")*(?: >> "\$\w+")?'
+            elif found := re.fullmatch(r"(\.ci/\w+)|\.venv/bin/python -m pytest --exitfirst (\S+)", command):
+                assert (ROOT / (found[1] or found[2])).exists(), command
+            elif command.split()[0] not in HOSTED:
+                words = r'([a-z-]+)( [a-z]+)?(?: --?[a-z]+| [a-z][a-z0-9:-]*| "[^"]*")*(?: >> "\$\w+")?'
                 found = re.fullmatch(rf"(?:exec )?\.venv/bin/trainyard {words}", command)
                 assert found, command
                 command_help(found[1], *(found[2] or "").split())
@@ -241,3 +245,55 @@ def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"
     assert {"--refresh", "--expect-no-changes"} <= set(options)
+
+
+def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:
+    block = next(
+        text for text in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "kind-" in text
+    )
+    typed = [part.strip() for line in block.splitlines() for part in line.partition(" #")[0].split("&&")]
+    typed = [part.replace("trainyard", ".venv/bin/trainyard") for part in typed if not part.startswith("source ")]
+    done = [step.get("run", "") for step in steps(workflow("e2e"))]
+    at = done.index(typed[0])
+    assert done[at : at + len(typed)] == typed
+    assert done[at - 1] == ".ci/kind"
+    assert "secrets." not in workflow("e2e").read_text()
+
+
+DOCKER = """case "$*" in
+  *State.Running*) cat running 2>/dev/null ;;
+  *Networks.kind*) cat network 2>/dev/null || echo null ;;
+  *"cp /dev/stdin"*) cat > hosts.toml ;;
+esac"""
+KIND = """case "$*" in "get nodes") echo kind-control-plane ;; "get clusters") cat clusters 2>/dev/null ;; esac"""
+
+
+def test_a_kind_cluster_pulls_from_the_registry_that_this_machine_pushes_to(tmp_path: Path) -> None:
+    for name, text in (("docker", DOCKER), ("kind", KIND), ("kubectl", "cat > applied")):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> notes\n{text}\n')
+        (tmp_path / name).chmod(0o755)
+
+    def run() -> list[str]:
+        (tmp_path / "notes").unlink(missing_ok=True)
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        subprocess.run([ROOT / ".ci" / "kind"], cwd=tmp_path, env=path, check=True, timeout=30)
+        asking = ("docker inspect", "kind get")
+        return [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith(asking)]
+
+    folder = "/etc/containerd/certs.d/localhost:5001"
+    node = [
+        f"docker exec kind-control-plane mkdir -p {folder}",
+        f"docker exec --interactive kind-control-plane cp /dev/stdin {folder}/hosts.toml",
+    ]
+    apply = "kubectl --context kind-kind apply --filename -"
+    first = run()
+    assert re.fullmatch(
+        r"docker run .* --publish 127.0.0.1:5001:5000 .* --name kind-registry registry:\S+@sha256:\w{64}", first[0]
+    )
+    assert first[1:] == ["kind create cluster --wait 2m", *node, "docker network connect kind kind-registry", apply]
+    assert (tmp_path / "hosts.toml").read_text() == '[host."http://kind-registry:5000"]\n'
+    told = yaml.safe_load(yaml.safe_load((tmp_path / "applied").read_text())["data"]["localRegistryHosting.v1"])
+    assert told["host"] == "localhost:5001"
+    for name, text in (("running", "true"), ("clusters", "kind"), ("network", "{}")):
+        (tmp_path / name).write_text(f"{text}\n")
+    assert run() == [*node, apply], "what is there stays"

@@ -188,20 +188,19 @@ def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> N
     assert docker.read_text() == ""
 
 
-@pytest.mark.parametrize("registry", [None, "localhost:5001"])
-def test_using_another_cluster_sets_its_context_registry_and_builder(
-    docker: Path, registry: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("kind")
+def test_using_another_cluster_without_a_registry_sets_its_context_alone(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With one: tests/local/test_another_cluster.py."""
     monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
-    assert main(["local", "use", "kind-kind", *(["--registry", registry] if registry else [])]) == 0
-    told = [line for line in docker.read_text().splitlines() if line.startswith("pulumi ")]
-    values = {"cluster.context": "kind-kind"}
-    values |= {"image.registry": registry, "image.buildx": "trainyard"} if registry else {}
-    settings = [f"pulumi config set --stack local --path {key} {value}" for key, value in values.items()]
-    assert told == ["pulumi stack select --create local", *settings]
+    assert main(["local", "use", "kind-kind"]) == 0
+    setting = "pulumi config set --stack local --path cluster.context kind-kind"
+    assert docker.read_text().splitlines() == ["pulumi stack select --create local", setting]
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
     docker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from cli.__main__ import main
 from local import environment, paths, toolchain
 from local.phases import load
+
+FOLDER = f"resource-kubernetes-v{version('pulumi-kubernetes')}"
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +63,17 @@ def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest
     executable(machine / "bin" / "pulumi-language-python")
     assert environment.installed_pulumi() == machine / "bin" / "pulumi"
     assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) not in environment.path()
+    # It would fetch the plugins of AWS and Google Cloud.
+    assert environment.settings()["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] == "true"
 
 
 def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
     environment.choose_plugin(download=False)
     assert (paths.BIN / environment.PLUGIN).exists()
-    plugin = executable(environment.USER_PULUMI / "plugins" / "resource-kubernetes-v4.34.2" / environment.PLUGIN)
+    folder = environment.USER_PULUMI / "plugins"
+    executable(folder / "resource-kubernetes-v4.0.0" / environment.PLUGIN)
+    assert "stand-in" in environment.choose_plugin(download=False), "the engine takes none that is older"
+    plugin = executable(folder / FOLDER / environment.PLUGIN)
     assert environment.PLUGIN in environment.choose_plugin(download=False)
     assert not (paths.BIN / environment.PLUGIN).exists()
     # The engine looks in PULUMI_HOME, which is ours: it must find the user's plugin there.
@@ -73,8 +81,8 @@ def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
 
 
 def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
-    (environment.USER_PULUMI / "plugins" / "resource-kubernetes-v4.34.2").mkdir(parents=True)
-    assert environment.real_plugin() is None
+    (environment.USER_PULUMI / "plugins" / FOLDER).mkdir(parents=True)
+    assert environment.real_plugin("kubernetes") is None
 
 
 def test_a_pulumi_that_fetches_its_plugin_gets_no_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

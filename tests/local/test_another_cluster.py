@@ -1,0 +1,124 @@
+"""README's commands for kind, typed in a checkout of their own on a machine that has Docker, Pulumi and no node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from local import paths
+from tests.conftest import write_kubeconfig
+
+#: Programs that build, install or need root: none is to be called.
+FORBIDDEN = ("go", "apt-get", "nsenter", "ip", "mount", "buildah", "mmdebstrap", "containerd")
+#: Writes down what it is asked for; sets the context as `pulumi config set` does, and fetches plugins where $ONLINE is
+#: set.
+PULUMI = """
+case "$*" in
+  *"--path cluster.context "*) sed -i "s/context: .*/context: $8/" Pulumi.local.yaml ;;
+  "plugin install "*) [ -n "$ONLINE" ] || exit 1
+    folder="$PULUMI_HOME/plugins/resource-$4-v$5"; mkdir -p "$folder"; touch "$folder/pulumi-resource-$4" ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of the repository, and a PATH whose programs write down how they were called."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.notes = folder / "checkout", folder / "notes"
+        for name in ("cli", "infra", "local", "requirements", "trainer", "Makefile", "Pulumi.local.yaml"):
+            source, copy = paths.ROOT / name, self.folder / name
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
+        values = (self.folder / "Pulumi.local.yaml").read_text()
+        assert "context: trainyard-local" in values
+        (self.folder / ".venv").symlink_to(paths.ROOT / ".venv")
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name in FORBIDDEN:
+            self.program(name)
+        self.program("pulumi", PULUMI)
+        self.program("pulumi-language-python")
+        # A builder that is there is inspected, and not made again.
+        self.program("docker", """echo 'Driver Options: network="host"'""")
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "MAKE"))},
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(folder / "home"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "KUBECONFIG": str(write_kubeconfig(folder / "kubeconfig", "kind-kind", None)),
+            "ONLINE": "yes",
+        }
+
+    def program(self, name: str, text: str = "") -> None:
+        path = self.bin / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.notes}\n{text}\n')
+        path.chmod(0o755)
+
+    def type(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120
+        )
+
+    def called(self) -> list[str]:
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
+
+
+USE = ".venv/bin/trainyard local use kind-kind --registry localhost:5001"
+#: The first part of `make up`; without pip, since the virtual environment is that of the real checkout.
+NODE = "make -o .venv/infra.stamp node"
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout that is ready for `pulumi up` on kind."""
+    made = Checkout(tmp_path_factory.mktemp("ready"))
+    for command in (USE, NODE):
+        typed = made.type(command)
+        assert typed.returncode == 0, typed.stdout + typed.stderr
+    return made
+
+
+def test_nothing_is_built_and_no_node_is_started(ready: Checkout) -> None:
+    called = ready.called()
+    assert {line.split()[0] for line in called} == {"pulumi", "docker"}, called
+    assert not (ready.folder.parent / "cache").exists(), "the toolchain's builds"
+    assert not (ready.folder / ".local/processes").exists(), "the node's daemons"
+    settings = [line.rsplit(maxsplit=2)[-2:] for line in called if line.startswith("pulumi config set")]
+    assert settings == [
+        ["cluster.context", "kind-kind"],
+        ["image.registry", "localhost:5001"],
+        ["image.buildx", "trainyard"],
+    ]
+
+
+def test_the_two_plugins_that_it_needs_are_fetched_once(ready: Checkout) -> None:
+    fetched = [line for line in ready.called() if " plugin install " in line]
+    assert fetched == [
+        f"pulumi plugin install resource {name} {version(f'pulumi-{name}')}" for name in ("kubernetes", "docker-build")
+    ]
+
+
+def test_a_plugin_that_cannot_be_had_is_told_with_what_needs_none(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.environment["ONLINE"] = ""
+    typed = checkout.type(USE)
+    assert typed.returncode == 0, typed.stderr
+    assert "docker-build" in typed.stderr
+    assert "cannot be fetched; image.builder: buildah or prebuilt needs none" in typed.stderr
+    assert (checkout.folder / ".local/bin/pulumi-resource-kubernetes").exists(), "the stand-in"
+
+
+def test_a_context_that_no_kubeconfig_has_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    typed = checkout.type(USE.replace("kind-kind", "kind-kin"))
+    assert typed.returncode == 2
+    assert typed.stderr.startswith("local: cluster.context: 'kind-kin' is not in ")
+    assert "known contexts: kind-kind" in typed.stderr
+    assert typed.stderr.count("\n") == 1
+    assert checkout.called() == []
