@@ -63,7 +63,7 @@ def up(
 
     began = time.monotonic()
     if context != CONTEXT:
-        code = toolchain([], download)
+        code = toolchain([], download=True)
         if not code and uses_buildkit() and not environment.fetch_plugin("docker-build"):
             lacking = "Pulumi's plugin docker-build, which builds the image with BuildKit, cannot be fetched"
             print(f"local: {lacking}; image.builder: buildah or prebuilt needs none", file=sys.stderr)
