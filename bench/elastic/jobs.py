@@ -66,49 +66,84 @@ def declared_job(workers: int) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"scale-{workers}"}, "spec": spec}
 
 
-class Scale:
-    """A Job on KWOK's nodes; leaving it removes the Job, its namespace and the nodes."""
-
-    def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
-        self.workers, self.manifest = workers, job or declared_job(workers)
-        self.name = self.manifest["metadata"]["name"]
-        api = config.new_client_from_config(config_file=os.environ.get("KUBECONFIG"), context=CONTEXT)
-        # Any: the client takes plain JSON where its hints ask for its own models.
-        self.core: Any = client.CoreV1Api(api)
-        self.batch: Any = client.BatchV1Api(api)
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Scale:
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-kwok-")))
+@contextlib.contextmanager
+def nodes() -> Iterator[None]:
+    """KWOK's nodes and an empty namespace for Jobs on them; leaving it removes both. One at a time on a cluster."""
+    core = _clients()[0]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-kwok-")))
         # KUBECONFIG may be a list of files, of which KWOK takes one.
         view = ["kubectl", "--context", CONTEXT, "config", "view", "--minify", "--flatten", "--raw"]
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_bytes(subprocess.run(view, capture_output=True, check=True).stdout)
-        with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(
-                [
-                    find_kwok(),
-                    f"--kubeconfig={kubeconfig}",
-                    "--manage-nodes-with-label-selector=type=kwok",
-                    "--node-lease-duration-seconds=40",
-                    f"--config={STAGES}",
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self._stack.callback(lambda: (process.terminate(), process.wait(30)))
-        self._stack.callback(self._remove)
+        log = stack.enter_context(open(folder / "log", "wb"))
+        process = subprocess.Popen(
+            [
+                find_kwok(),
+                f"--kubeconfig={kubeconfig}",
+                "--manage-nodes-with-label-selector=type=kwok",
+                "--node-lease-duration-seconds=40",
+                f"--config={STAGES}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        stack.callback(lambda: (process.terminate(), process.wait(30)))
         for number in range(NODES):
             metadata = {"name": f"kwok-{number}", "labels": {"type": "kwok"}}
             taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-            with self._there_already():
-                self.core.create_node({"metadata": metadata, "spec": {"taints": [taint]}})
-        with self._there_already():
-            self.core.create_namespace({"metadata": {"name": NAMESPACE}})
-        return self
+            with _but_for(409):
+                core.create_node({"metadata": metadata, "spec": {"taints": [taint]}})
+            stack.callback(_delete_node, f"kwok-{number}")
+        # What a killed run left: its pods end with their nodes and KWOK there.
+        _empty()
+        stack.callback(_empty)
+        core.create_namespace({"metadata": {"name": NAMESPACE}})
+        yield
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+
+def _clients() -> tuple[Any, Any]:
+    """Core and batch API. Any: the client takes plain JSON where its hints ask for its own models."""
+    api = config.new_client_from_config(config_file=os.environ.get("KUBECONFIG"), context=CONTEXT)
+    return client.CoreV1Api(api), client.BatchV1Api(api)
+
+
+@contextlib.contextmanager
+def _but_for(status: int) -> Iterator[None]:
+    try:
+        yield
+    except ApiException as error:
+        if error.status != status:
+            raise
+
+
+def _delete_node(name: str) -> None:
+    with _but_for(404):
+        _clients()[0].delete_node(name)
+
+
+def _empty() -> None:
+    """Delete the namespace, and wait until it is gone. First its Jobs: they keep their pods, which keep it."""
+    core, batch = _clients()
+    with _but_for(404):
+        core.read_namespace(NAMESPACE)
+        batch.delete_collection_namespaced_job(NAMESPACE, propagation_policy="Background")
+        with _but_for(409):  # it is being deleted
+            core.delete_namespace(NAMESPACE)
+        end = time.monotonic() + 240
+        while time.monotonic() < end:
+            core.read_namespace(NAMESPACE)  # raises once it is gone
+            time.sleep(0.5)
+        raise TimeoutError(f"namespace {NAMESPACE} is still there after 240 s")
+
+
+class Scale:
+    """A Job on KWOK's nodes."""
+
+    def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
+        self.workers, self.manifest = workers, job or declared_job(workers)
+        self.name = self.manifest["metadata"]["name"]
+        self.core, self.batch = _clients()
 
     def create(self) -> float:
         """Seconds until all pods run."""
@@ -192,32 +227,13 @@ class Scale:
                 raise TimeoutError(f"{what}: not within {seconds:.0f} s; {status}")
             time.sleep(1)
 
-    @contextlib.contextmanager
-    def _there_already(self) -> Iterator[None]:
-        try:
-            yield
-        except ApiException as error:
-            if error.status != 409:
-                raise
-
-    def _remove(self) -> None:
-        with contextlib.suppress(ApiException, TimeoutError):
-            self.batch.delete_namespaced_job(self.name, NAMESPACE, propagation_policy="Background")
-            self.core.delete_namespace(NAMESPACE)
-            end = time.monotonic() + 240
-            while time.monotonic() < end:
-                self.core.read_namespace(NAMESPACE)  # raises once it is gone
-                time.sleep(2)
-        for number in range(NODES):
-            with contextlib.suppress(ApiException):
-                self.core.delete_node(f"kwok-{number}")
-
 
 def measure(workers: int) -> dict[str, float]:
     """Seconds for each thing that happens to a Job of `workers`. Raises AssertionError where it is not as designed."""
     found: dict[str, float] = {"workers": workers}
     tenth = max(1, workers // 10)
-    with Scale(workers) as scale:
+    with nodes():
+        scale = Scale(workers)
         found["all run"] = scale.create()
         found["10 % evicted, all run again"] = scale.evict(scale.running()[:tenth])
         assert not scale.status().get("failed"), f"evictions counted as failures: {scale.status()}"

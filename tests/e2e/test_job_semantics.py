@@ -5,12 +5,13 @@ bench/elastic/jobs.py measures the same with a thousand workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from bench.elastic.jobs import Scale, declared_job
+from bench.elastic.jobs import Scale, declared_job, nodes
 from local import toolchain
 from tests.fixtures_cluster import local
 
@@ -19,23 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 WORKERS = 12
 
 
-@pytest.fixture
-def scale(
-    node: Path, node_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Scale]:
-    built = local("toolchain", "kwok")
-    assert built.returncode == 0, built.stderr
-    kwok = toolchain.bin_directory(toolchain.BY_NAME["kwok"])
-    monkeypatch.setenv("KUBECONFIG", str(node))
-    monkeypatch.setenv("PATH", f"{kwok}:{node_environment['PATH']}")
-    job = declared_job(WORKERS)
-    job["metadata"]["name"] = request.node.name.replace("_", "-")[:40].rstrip("-")
-    with Scale(WORKERS, job) as made:
-        made.create()
-        yield made
-
-
-def test_evicted_workers_come_back_and_count_as_no_failure(scale: Scale) -> None:
+def goes_on_when_workers_are_evicted_which_counts_as_no_failure(scale: Scale) -> None:
     """Twice the same: a limit that counted them would show."""
     for _ in range(2):
         before = set(scale.running())
@@ -47,7 +32,7 @@ def test_evicted_workers_come_back_and_count_as_no_failure(scale: Scale) -> None
     assert not [each for each in status.get("conditions") or [] if each["type"] in ("Failed", "FailureTarget")]
 
 
-def test_the_size_changes_without_a_new_job(scale: Scale) -> None:
+def changes_its_size_without_a_new_job(scale: Scale) -> None:
     first = scale.running()
     scale.resize(WORKERS - 4)
     left = scale.running()
@@ -56,13 +41,13 @@ def test_the_size_changes_without_a_new_job(scale: Scale) -> None:
     assert scale.running()[: WORKERS - 4] == left
 
 
-def test_the_first_success_ends_the_job(scale: Scale) -> None:
+def ends_with_the_first_success(scale: Scale) -> None:
     scale.end_pod(scale.running()[5], 0)
     scale.until_condition("Complete", 60)
     assert not scale.running()
 
 
-def test_an_exit_with_42_fails_the_job_at_once(scale: Scale) -> None:
+def fails_at_once_at_an_exit_with_42(scale: Scale) -> None:
     scale.end_pod(scale.running()[5], 42)
     failed = scale.until_condition("Failed", 60)
     assert failed["reason"] == "PodFailurePolicy"
@@ -70,16 +55,55 @@ def test_an_exit_with_42_fails_the_job_at_once(scale: Scale) -> None:
     assert not scale.running()
 
 
-@pytest.mark.parametrize("code", [75, 143])
-def test_a_coordinated_restart_is_made_again_and_counts_as_no_failure(scale: Scale, code: int) -> None:
+def makes_a_worker_again_after_75_which_counts_as_no_failure(scale: Scale, code: int = 75) -> None:
     scale.end_pod(scale.running()[0], code)
     scale.until_running(WORKERS - 1, 60)
     scale.until_running(WORKERS, 90)
     assert not scale.status().get("failedIndexes")
 
 
-def test_a_failure_of_its_own_is_counted_and_made_again(scale: Scale) -> None:
+def makes_a_worker_again_after_143_which_counts_as_no_failure(scale: Scale) -> None:
+    makes_a_worker_again_after_75_which_counts_as_no_failure(scale, 143)
+
+
+def counts_a_failure_of_a_worker_and_makes_it_again(scale: Scale) -> None:
     name = scale.running()[2]
     scale.end_pod(name, 1)
     scale.until(lambda: scale.status().get("failed") == 1, 60, "the failure is counted")
     scale.until_running(WORKERS, 90)
+
+
+PLAYS: list[Callable[[Scale], None]] = [
+    goes_on_when_workers_are_evicted_which_counts_as_no_failure,
+    changes_its_size_without_a_new_job,
+    ends_with_the_first_success,
+    fails_at_once_at_an_exit_with_42,
+    makes_a_worker_again_after_75_which_counts_as_no_failure,
+    makes_a_worker_again_after_143_which_counts_as_no_failure,
+    counts_a_failure_of_a_worker_and_makes_it_again,
+]
+
+
+@pytest.fixture(scope="module")
+def played(node: Path, node_environment: dict[str, str]) -> Iterator[list[Future[None]]]:
+    """All at once, each with a Job of its own: what takes time is Kubernetes' back-off of 10 and 20 s."""
+    built = local("toolchain", "kwok")
+    assert built.returncode == 0, built.stderr
+    kwok = toolchain.bin_directory(toolchain.BY_NAME["kwok"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(node))
+        patch.setenv("PATH", f"{kwok}:{node_environment['PATH']}")
+        job = declared_job(WORKERS)
+
+        def begin(number: int, play: Callable[[Scale], None]) -> None:
+            scale = Scale(WORKERS, {**job, "metadata": {"name": f"job-{number}"}})
+            scale.create()
+            play(scale)
+
+        with nodes(), ThreadPoolExecutor(len(PLAYS)) as pool:
+            yield [pool.submit(begin, number, play) for number, play in enumerate(PLAYS)]
+
+
+@pytest.mark.parametrize("number", range(len(PLAYS)), ids=[play.__name__ for play in PLAYS])
+def test_the_job(played: list[Future[None]], number: int) -> None:
+    played[number].result()

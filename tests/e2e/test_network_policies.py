@@ -18,7 +18,7 @@ from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.objects import labels
 from workloads.rendezvous import METRICS_PORT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("node"), pytest.mark.timeout(1500)]
 
 NAMESPACE = "trainyard-policies"
 EPHEMERAL = 40123
@@ -31,13 +31,16 @@ time.sleep(1000)
 """
 CONNECT = """
 import json, socket, sys
-def reached(address):
+from concurrent.futures import ThreadPoolExecutor
+def reached(target):
+    host, port = target.split(":")
     try:
-        socket.create_connection(address, timeout=2).close()
+        socket.create_connection((host, int(port)), timeout=2).close()
         return True
     except OSError:
         return False
-print(json.dumps([reached((host, int(port))) for host, port in (each.split(":") for each in sys.argv[1:])]))
+with ThreadPoolExecutor(len(sys.argv)) as pool:
+    print(json.dumps(list(pool.map(reached, sys.argv[1:]))))
 """
 ROLES = ("rendezvous", "trainer", "dataset", "stranger")
 
