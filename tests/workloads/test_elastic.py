@@ -155,6 +155,10 @@ def test_with_tls_etcd_lets_in_whoever_has_the_stacks_certificate() -> None:
         if "secret" in volume
     }
     assert len(secrets) == 1
+    for spec in (server, trainer):  # the files are root's and the group's; none of the pods runs as root
+        (volume,) = [volume for volume in spec["volumes"] if "secret" in volume]
+        assert volume["secret"]["defaultMode"] == 0o440
+        assert spec["securityContext"]["fsGroup"] == spec["securityContext"]["runAsGroup"] != 0
     assert "certificates" not in {volume["name"] for volume in pod(stack())["volumes"]}
 
 
@@ -191,6 +195,11 @@ def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(n
     made = record_anywhere(name)
     assert pod(made)["terminationGracePeriodSeconds"] == given
     assert int(option(made, "--shutdown-timeout")) == given - 5
+
+
+def test_a_training_is_ended_after_its_hours() -> None:
+    assert stack(job={"maxHours": 1.5}).one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 5400
+    assert "activeDeadlineSeconds" not in stack().one("Job", "training").inputs["spec"]
 
 
 def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:

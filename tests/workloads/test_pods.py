@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from infra.stackfiles import stack_file_values, stacks
-from review.recording import Recording, record
+from review.recording import Recorded, Recording, record
+from tests.infra.recorded import recorded
 from trainer.contract import DEVICE
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
@@ -51,9 +53,19 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     (into_etcd,) = policies["rendezvous"]["ingress"]
     assert into_etcd["from"] == [{"podSelector": policies["trainers"]["podSelector"]}]
     assert [port["port"] for port in into_etcd["ports"]] == [2379, 29400]
+    (among_trainers,), (to_trainers, to_etcd) = policies["trainers"]["ingress"], policies["trainers"]["egress"]
+    trainers = [{"podSelector": policies["trainers"]["podSelector"]}]
+    assert (among_trainers, to_trainers) == ({"from": trainers}, {"to": trainers}), "on any port"
+    assert to_etcd == {"to": [{"podSelector": policies["rendezvous"]["podSelector"]}], "ports": into_etcd["ports"]}
     # Only the dataset Job leaves the cluster.
-    leaving = [name for name, spec in policies.items() for rule in spec.get("egress", []) if "to" not in rule]
-    assert sorted(leaving) == ["allow-dns", "dataset"]
+    leaving = {
+        name: [(port["port"], port["protocol"]) for port in rule["ports"]]
+        for name, spec in policies.items()
+        for rule in spec.get("egress", [])
+        if "to" not in rule
+    }
+    assert leaving == {"allow-dns": [(53, "UDP"), (53, "TCP")], "dataset": [(80, "TCP"), (443, "TCP")]}
+    assert policies["allow-dns"]["podSelector"] == {}
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
@@ -84,12 +96,94 @@ def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
     assert spec["completions"] == spec["parallelism"] == 2
     assert spec["maxFailedIndexes"] == 1
     assert spec["successPolicy"] == {"rules": [{"succeededCount": 1}]}
+    assert spec["podReplacementPolicy"] == "Failed", (
+        "else a pod that saves and its replacement would be one worker twice"
+    )
     assert "ttlSecondsAfterFinished" not in spec
     assert job["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
-    arguments = pod(local_stack, "Job", "training")["containers"][0]["args"]
+    (container,) = pod(local_stack, "Job", "training")["containers"]
+    arguments = container["args"]
     assert arguments[arguments.index("--nnodes") + 1] == "1:1000"
     assert arguments[arguments.index("--rdzv-endpoint") + 1] == "etcd.trainyard.svc:2379"
     assert arguments[arguments.index("--rdzv-id") + 1] == "$(RDZV_ID)"
+    fields = {
+        item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in container["env"] if "value" not in item
+    }
+    own = "metadata.labels['batch.kubernetes.io/controller-uid']"
+    assert fields == {"POD_IP": "status.podIP", "RDZV_ID": own}, "each Job has a rendezvous of its own"
+
+
+def labels_wanted(value: Any) -> Iterator[dict[str, str]]:
+    """The labels by which an object finds pods, wherever in it that stands."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if key in ("selector", "podSelector", "labelSelector"):
+            yield item.get("matchLabels", {}) if {"matchLabels", "matchExpressions"} & item.keys() else item
+        else:
+            yield from labels_wanted(item)
+
+
+def templates(stack: Recording) -> Iterator[dict[str, Any]]:
+    for item in stack.resources:
+        template = (item.inputs.get("spec") or {}).get("template") or {}
+        if "containers" in (template.get("spec") or {}):
+            yield template
+
+
+@pytest.mark.parametrize("cloud", [False, True])
+def test_whoever_looks_for_pods_finds_them_and_services_a_port_that_is_open(
+    local_stack: Recording, cloud: bool
+) -> None:
+    stack = recorded("gcp-a100") if cloud else local_stack
+    pods = list(templates(stack))
+
+    def found(item: Recorded) -> list[dict[str, Any]]:
+        (labels,) = labels_wanted(item.inputs)
+        return [each for each in pods if labels.items() <= each["metadata"]["labels"].items()]
+
+    for item in stack.all("kubernetes:"):
+        for labels in labels_wanted(item.inputs):
+            assert any(labels.items() <= each["metadata"]["labels"].items() for each in pods), f"{item.urn}: {labels}"
+    services = {item.name: item for item in stack.all("kubernetes:core/v1:Service")}
+    for service in services.values():
+        for port in service.inputs["spec"].get("ports", []):
+            for each in found(service):
+                opened = [
+                    one["containerPort"] for container in each["spec"]["containers"] for one in container["ports"]
+                ]
+                assert port["targetPort"] in opened
+    training = stack.one("Job", "training").inputs["spec"]["template"]
+    headless = services[training["spec"]["subdomain"]]
+    assert found(headless) == [training]
+    assert headless.inputs["spec"]["clusterIP"] == "None"
+    assert headless.inputs["spec"]["publishNotReadyAddresses"], "workers look each other up before they are ready"
+
+
+def test_no_autoscaler_takes_a_node_from_a_training(local_stack: Recording) -> None:
+    spared = {
+        name: template["metadata"].get("annotations", {})
+        for template in templates(local_stack)
+        for name in [template["metadata"]["labels"]["app.kubernetes.io/component"]]
+    }
+    for name in ("trainer", "rendezvous"):
+        assert spared[name]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert spared["trainer"]["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_the_hub_is_for_the_pod_that_may_reach_it(local_stack: Recording) -> None:
+    """The image itself is offline."""
+    (dataset,) = pod(local_stack, "Job", "dataset")["containers"]
+    assert {"name": "HF_HUB_OFFLINE", "value": "0"} in dataset["env"]
+    assert "HF_HUB_OFFLINE" not in json.dumps(pod(local_stack, "Job", "training"))
+
+
+def test_what_asks_a_pod_from_outside_is_answered(local_stack: Recording) -> None:
+    """A server that listens on its pod's own loopback answers neither the kubelet's probes nor a Service."""
+    (etcd,) = pod(local_stack, "StatefulSet", "etcd")["containers"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert f"--listen-metrics-urls=http://0.0.0.0:{etcd[probe]['httpGet']['port']:.0f}" in etcd["args"]
+    (tensorboard,) = pod(local_stack, "Deployment", "tensorboard")["containers"]
+    assert {"--bind_all", f"--port={tensorboard['readinessProbe']['httpGet']['port']:.0f}"} <= set(tensorboard["args"])
+    assert {"name": "data", "mountPath": "/data", "readOnly": True} in tensorboard["volumeMounts"]
 
 
 def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
@@ -98,7 +192,8 @@ def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
         code: rule["action"] for rule in rules if "onExitCodes" in rule for code in rule["onExitCodes"]["values"]
     }
     assert by_code == {42: "FailJob", 75: "Ignore", 143: "Ignore"}
-    assert [rule["action"] for rule in rules if "onPodConditions" in rule] == ["Ignore"]
+    (disrupted,) = [rule for rule in rules if "onPodConditions" in rule]
+    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     container = local_stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["name"]
     assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container}
 
