@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -100,6 +101,30 @@ def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: 
     assert assert_resumable(run, "and another save").step == 20
 
 
+def test_a_power_cut_finds_no_folder_of_that_name_without_all_that_is_in_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves to the kernel what is not on the disk yet; a power cut loses it."""
+    fsync, rename = os.fsync, os.rename
+    safe: set[int] = set()
+    lost: list[Path] = []
+
+    def pushes(descriptor: int) -> None:
+        fsync(descriptor)
+        safe.add(os.fstat(descriptor).st_ino)
+
+    def renames(source: Path, target: Path) -> None:
+        lost.extend(path for path in (source, *source.rglob("*")) if path.stat().st_ino not in safe)
+        safe.clear()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", pushes)
+    monkeypatch.setattr(os, "rename", renames)
+    save(run, 10)
+    assert not lost
+    assert (run / "checkpoints").stat().st_ino in safe, "the name itself"
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "delete", "manifest"])
 @pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors"])
 def test_a_damaged_newest_is_skipped_with_a_warning(
@@ -187,3 +212,9 @@ def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
     path = save(run, 10)
     with pytest.raises(UserError, match=r"another model: .*\(500, 32\).*\(501, 32\)"):
         load_weights(path, Training(1, vocabulary=501).net)
+    file = path / "model" / "model.safetensors"
+    weights = load_file(file)
+    del weights["transformer.h.1.ln_1.weight"]
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(UserError, match=r"ln_1\.weight is None there"):
+        load_weights(path, Training(1).net)

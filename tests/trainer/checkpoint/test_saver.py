@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trainer.checkpoint.saving import save_and_fail
 from tests.trainer.checkpoint.test_checkpoint import Training, newest
+from tests.trainer.processes import context
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config.schema import Checkpoint as Settings
@@ -81,6 +83,30 @@ def test_an_end_without_clean_up_lets_the_checkpoint_be_completed(run: Path) -> 
         os._exit(75)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
     assert newest(run).step == 10
+
+
+def test_an_error_elsewhere_lets_the_checkpoint_be_completed(run: Path) -> None:
+    child = context().Process(target=save_and_fail, args=(str(run),))
+    child.start()
+    child.join()
+    assert child.exitcode == 1
+    assert newest(run).step == 20
+
+
+def test_the_minutes_count_from_the_newest_checkpoint_and_zero_of_them_are_never_over(run: Path) -> None:
+    now = 0.0
+    training = Training(1).step()
+    saver, never = (
+        Saver(run, Settings(every_minutes=minutes), training.write_model, "", clock=lambda: now) for minutes in (10, 0)
+    )
+    now = 300
+    saver.save(10, training.snapshot())  # at a step that was due
+    saver.wait()
+    now = 899
+    assert not saver.overdue()
+    now = 900
+    assert saver.overdue()
+    assert not never.overdue()
 
 
 def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
@@ -184,7 +210,7 @@ def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
 
 def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
     training = Training(1).step()
-    saver = saver_of(run, training, keep=2)
+    saver = saver_of(run, training, keep=2, keep_every=20)
     for step in (10, 20):
         saver.save(step, training.snapshot())
         saver.wait()
