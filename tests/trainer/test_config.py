@@ -100,11 +100,44 @@ def test_what_is_required_is_asked_for() -> None:
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
         (["engine.name=fsdp", "compile=true"], "compile: true, but fsdp gathers each layer's weights"),
+        (["engine.name=fsdp", "task=question_answering"], "engine.name: fsdp is not for task question_answering"),
         (["engine.name=fsdp", "engine.deepspeed_config=z.json"], "given, but engine.name is fsdp"),
+        (["model.config=x.json"], "model.preset: given beside model.config"),
+        (["adapter.rank=4"], "adapter.rank: given, but adapter.kind is none"),
+        (["adapter.kind=lora", "optimizer.name=muon"], "optimizer.name: muon is for the matrices of whole models"),
+        (["task=distillation"], "distillation.teacher: missing"),
+        (["task=distillation", "adapter.kind=lora"], "adapter.kind: not for task distillation"),
+        (
+            ["task=question_answering", "question_answering.document_stride=60"],
+            "sequence_length - question_tokens - 4 = 60",
+        ),
+        (["metrics.profile=9:13", "steps=12"], "metrics.profile: '9:13' is not FIRST:LAST from 1 to steps=12"),
     ],
 )
 def test_each_rule_says_what_is_allowed(arguments: list[str], said: str) -> None:
     assert said in "\n".join(problems(*arguments))
+
+
+def test_what_is_just_allowed_is_taken() -> None:
+    assert config.load([*NEEDED, "metrics.profile=12:12", "steps=12"]).metrics.profile == "12:12"
+    near = ["task=question_answering", "question_answering.document_stride=59", "model.preset="]
+    assert config.load([*NEEDED, *near]).question_answering.document_stride == 59
+
+
+def test_an_adapter_brings_its_own_rate_whatever_the_task() -> None:
+    def rate(*arguments: str) -> float:
+        return config.load([*NEEDED, "model.preset=", "model.name=gpt2", *arguments]).optimizer.learning_rate
+
+    tuned, adapted = rate("task=finetune"), rate("task=finetune", "adapter.kind=lora")
+    assert tuned < adapted == rate("adapter.kind=lora"), "few weights take larger steps"
+    assert rate("task=finetune", "adapter.kind=lora", "optimizer.learning_rate=1e-3") == 1e-3
+
+
+def test_a_file_of_ones_own_goes_before_an_example_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = sorted(config.EXAMPLES.glob("*.yaml"))[0].name
+    (tmp_path / name).write_text("steps: 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert config.load(["--config", name, *NEEDED]).steps == 7
 
 
 def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:

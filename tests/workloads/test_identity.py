@@ -109,6 +109,15 @@ def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
+def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
+    teacher = {"task": "distillation", "distillation": {"teacher": "distilgpt2"}, "model": {}, "adapter": {}}
+    stack = finetuned(training=teacher, workers={"memoryGib": 8})
+    (fetch,) = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["initContainers"]
+    arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"distillation.teacher={fetch['args'][-1]}" in arguments
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
 def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> None:
     model = {"name": "/data/models/mine"}
     stack = finetuned(training={"task": "finetune", "model": model})
@@ -163,6 +172,8 @@ def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
         assert final.run.directory == "/data/runs/y"
         assert final.require_capability == "amx_bf16"
     assert final.evaluation.every == 500, "the task's"
+    asked = changed(text, {"require_capability": "avx512_bf16"})
+    assert placed(asked, "/data/datasets/x", "/data/runs/y", "amx_bf16").require_capability == "avx512_bf16"
 
 
 def test_every_setting_of_the_training_reaches_the_workers() -> None:
