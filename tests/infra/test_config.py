@@ -77,10 +77,19 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass"),
         ({"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest"),
         ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
+        (
+            {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
+            "image.buildx: only used with image.builder buildkit, not prebuilt",
+        ),
+        ({"image": {"insecure": True}}, "image.insecure: only used with image.registry"),
+        ({"rendezvous": {"backend": "c10d", "image": "x"}}, "rendezvous.image: only used with rendezvous.backend etcd"),
+        ({"storage": {"throughput": "elastic"}}, "storage.throughput: only used with storage.kind efs"),
+        ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: only used with storage.kind nfs"),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
         ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
         ({"workers": {"environment": {"RDZV_ID": "1"}}}, "workers.environment.RDZV_ID: the stack's own pods have it"),
+        ({"workers": {"environment": {"HF_TOKEN": "1"}}}, "workers.environment.HF_TOKEN: the stack's own pods have it"),
         (
             {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
             "workers.environment: NCCL_SOCKET_NTHREADS 16 with NCCL_NSOCKS_PERTHREAD 8; allowed: 1 to 16 threads",
@@ -117,8 +126,8 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             "training.sequenceLength: 512 is longer than the 256 positions of preset micro",
         ),
         (
-            {"workers": {"count": 4}, "training": {"tokensPerStep": 8192, "microBatch": 8}},
-            "training.microBatch: a step has 1 micro-batches for 4 processes",
+            {"workers": {"count": 2, "processes": 2}, "training": {"tokensPerStep": 16384, "microBatch": 8}},
+            "training.microBatch: a step has 2 micro-batches for 4 processes",
         ),
         ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
         (
@@ -153,6 +162,11 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(sections: dict[str, An
     found = problems(**sections)
     assert len(found) == 1
     assert found[0].startswith(expected)
+
+
+def test_figures_that_stay_on_the_volume_need_no_key() -> None:
+    project = {"training": {"metrics": {"wandbProject": "gpt2"}}}
+    parse({**MINIMAL, **project, "workers": {"environment": {"WANDB_MODE": "offline"}}}, "test")
 
 
 def test_a_required_key_that_is_wrong_is_not_missing_too() -> None:

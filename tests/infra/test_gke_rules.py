@@ -52,6 +52,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         ),
         ("gcp-a100", {"cluster": {"name": "8gpus"}}, "cluster.name: '8gpus' makes the nodes' service account"),
         ("gcp-a100", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
+        ("gcp-a100", {"cluster": {"kubeconfig": "k"}}, "cluster.kubeconfig: only used with cluster.kind existing"),
         (
             "gcp-a100",
             {"gke": {"noUpgradesSince": "yesterday"}},

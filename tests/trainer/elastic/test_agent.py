@@ -94,6 +94,26 @@ def test_rounds_go_on_for_as_long_as_they_bring_steps(judge: Agent, tmp_path: Pa
         judge._judge([failure(75)])
 
 
+def test_what_was_saved_is_reached_though_the_status_was_lost(judge: Agent, tmp_path: Path) -> None:
+    for step in range(1, 2 * PATIENCE):
+        (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+        judge._judge([failure(75)])
+
+
+@pytest.mark.parametrize(("lost", "seconds"), [(0, 90), (1, agent.HUNG_SECONDS)])
+def test_workers_have_their_grace_to_save_unless_a_lost_member_holds_them_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, seconds: int
+) -> None:
+    monkeypatch.setattr(agent, "Ahead", lambda *_: SimpleNamespace(install=lambda: None, start=lambda: None))
+    handler: Any = SimpleNamespace(round=2, lost_members=lambda: lost, get_run_id=lambda: "run")
+    made = Agent(handler, 1, ["python"], tmp_path, str(tmp_path), grace=90, patience=PATIENCE)
+    given: list[float] = []
+    monkeypatch.setattr(made, "_shutdown", lambda _, timeout: given.append(timeout))
+    made._stop_workers(made._worker_group)
+    assert given == [seconds]
+    assert made._remaining_restarts > 10_000, "torch would count restarts; here steps count"
+
+
 def test_rounds_without_a_step_end_the_job_with_the_reason(judge: Agent, tmp_path: Path) -> None:
     reach(tmp_path, 40)
     judge._judge([failure(1, "first")])  # step 40 is new to this agent
