@@ -63,6 +63,8 @@ class Training(pulumi.ComponentResource):
             identity(workers, cluster.workers, elastic),
             job.max_hours,
             fingerprint(config.secrets),
+            rendezvous.backend,
+            rendezvous.client is not None,
         ]
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
         name_of_job = f"train-{self.run_name[:40]}-{digest}"

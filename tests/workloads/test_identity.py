@@ -38,6 +38,29 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
     assert job_name({}, workers={"spares": 1}) != same
 
 
+@pytest.mark.usefixtures("local_kubeconfig")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rendezvous": {"backend": "c10d"}},
+        {"rendezvous": {"tls": True}},
+        {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
+        {"secrets": {"huggingFaceToken": "hf_x"}},
+        {"job": {"maxHours": 5}},
+    ],
+    ids=lambda change: str(change),
+)
+def test_another_job_has_another_name(change: dict[str, dict[str, Any]]) -> None:
+    """Pulumi replaces a Job whose pods change, and does not wait until the former one and its pods are gone."""
+    values = stack_file_values("local")
+    before, after = (
+        record("local", {**values, **{name: {**values.get(name, {}), **section} for name, section in each.items()}})
+        for each in ({}, change)
+    )
+    assert before.one("Job", "training").inputs["spec"] != after.one("Job", "training").inputs["spec"]
+    assert before.outputs["jobName"] != after.outputs["jobName"]
+
+
 def test_a_run_folder_belongs_to_one_mathematics() -> None:
     dataset = DatasetConfig()
     base = TrainingConfig(steps=500)
