@@ -155,6 +155,7 @@ def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> N
     assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
     assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == request["spec"]["provisioningClassName"]
     assert not [item for item in recorded("gcp-a100").resources if item.kind == "ProvisioningRequest"]
+    assert not [item for item in stack.resources if item.kind == "JobPatch"], "a granted request has no more nodes"
 
 
 def test_compact_placement_is_an_option() -> None:

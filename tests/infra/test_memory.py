@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_on_processors_the_memory_of_the_pod_counts() -> None:
     line = said("local", {"model": {"preset": "large"}})
     assert "training.engine.name: large with ddp needs" in line
     assert "workers.memoryGib is 3" in line
+
+
+def test_a_run_that_may_just_fit_is_not_refused() -> None:
+    """The formula counts what autograd keeps without the compiler, which keeps less."""
+    large = {"model": {"preset": "large"}}
+    needed = re.search(r"needs ([\d.]+) GiB", said("local", large))
+    assert needed
+    assert said("local", large, memoryGib=0.9 * float(needed[1])) == ""
+    assert said("local", large, memoryGib=0.8 * float(needed[1])) != ""
 
 
 @pytest.mark.parametrize(

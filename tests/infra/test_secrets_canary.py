@@ -45,9 +45,15 @@ def test_the_tokens_are_in_one_secret_marked_as_such_and_nowhere_else(with_token
         else:
             assert not leaks(text), f"{item.type} {item.name}"
     assert not leaks(json.dumps(with_tokens.outputs))
-    (container,) = with_tokens.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"]
-    assert all(list(source) == ["secretRef"] for source in container["envFrom"]), "pods take them by reference"
-    assert not {entry["name"] for entry in container["env"]} & {"HF_TOKEN", "WANDB_API_KEY"}
+    secret = with_tokens.one("Secret", "tokens").inputs
+    for job in ("dataset", "training"):
+        spec = with_tokens.one("Job", job).inputs["spec"]["template"]["spec"]
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            assert {"secretRef": {"name": "tokens"}} in container["envFrom"], "pods take them by reference"
+            assert all(list(source) == ["secretRef"] for source in container["envFrom"])
+            assert not {entry["name"] for entry in container["env"]} & {"HF_TOKEN", "WANDB_API_KEY"}
+    values = secret["stringData"]
+    assert set(values.get("value", values)) == {"HF_TOKEN", "WANDB_API_KEY"}, "as the libraries look for them"
 
 
 def test_no_token_is_in_a_snapshot_or_a_plan(with_tokens: Recording) -> None:

@@ -81,6 +81,7 @@ def test_what_is_required_is_asked_for() -> None:
         config.load([])
     assert "data.directory: missing" in str(caught.value)
     assert "run.directory: missing" in str(caught.value)
+    assert config.load(["run.directory=/runs/x", "task=question_answering"]), "its questions are its data"
 
 
 @pytest.mark.parametrize(
