@@ -22,9 +22,8 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: node  ## set up everything, train on this machine's node, follow the training to its end
-	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview
+	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview --suppress-progress --suppress-outputs
 	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack local
-	@$(TRAINYARD) local timings
 
 # The toolchain, and the local Kubernetes node unless the stack names another context.
 node: .venv/infra.stamp
@@ -39,7 +38,7 @@ destroy: node
 	@$(TRAINYARD) local run -- pulumi destroy --stack local --yes --skip-preview
 	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
 
-clean: down  ## down, and remove .local/ with the trained models, images and state
+clean: down  ## down, and remove .local/ with the trained models, images and state, and what Go keeps of our builds
 	@$(TRAINYARD) local down --all
 
 test: .venv/dev.stamp  ## all fast tests
@@ -85,7 +84,7 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 .venv/infra.stamp: requirements/bootstrap.txt requirements/infra.txt cli/trainyard
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: $(PYTHON) must be Python 3.11 or newer with venv (Debian: apt-get install python3-venv); or PYTHON=/path/to/python3"; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@test -x $(PY) || { echo "installing Pulumi's packages into .venv"; $(PYTHON) -m venv .venv; }
 	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/infra.txt
 	@install -m 755 cli/trainyard .venv/bin/trainyard

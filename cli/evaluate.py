@@ -19,6 +19,7 @@ from kubernetes.client.exceptions import ApiException
 from cli import CommandError
 from cli.cluster import TrainingJob, asking, ending
 from cli.follow import JobWatch
+from cli.progress import Board
 from cli.reach import last_words, server_message, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from trainer.contract import EVALUATIONS
@@ -76,8 +77,7 @@ def evaluate(
         print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
         return 0
     try:
-        shown: Any = Lines()
-        ended = JobWatch(own).follow(shown)
+        ended = JobWatch(own).follow(Lines())
     except KeyboardInterrupt:
         print(f"\nThe evaluation continues; {again}.")
         return 130
@@ -90,20 +90,16 @@ def evaluate(
     return 0
 
 
-class Lines:
+class Lines(Board):
     """Shows what the evaluation says, as it is."""
 
     def __init__(self) -> None:
-        self._waiting = ""
-
-    def waiting(self, message: str) -> None:
-        if message != self._waiting:
-            print(message, flush=True)
-        self._waiting = message
+        super().__init__(redraw=False)
 
     def line(self, pod: str, line: str) -> None:
+        self.doing = self.shown = "evaluating"
         if line.strip():
-            print(line, flush=True)
+            self.print(line)
 
 
 def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:

@@ -1,11 +1,12 @@
 """Follow a training to its end.
 
 One progress line shows step, loss, tokens/s and time to go, from the logs of all pods. The end shows the validation
-loss, a sample of what the model writes, where the checkpoint is and what to try next.
+loss, a sample of what the model writes, where the model is and what to try next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,18 +17,23 @@ import urllib3.exceptions
 from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
-from cli.cluster import SilentError, TrainingJob, ending, ends, record_of, started, why_waiting
+from cli.cluster import INDEX, SilentError, TrainingJob, ending, ends, record_of, started, why_waiting
 from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from workloads.layout import DATA
 
-#: Output of the stack -> what its command is for.
-ADVICE = {
-    "sampleCommand": "Let it write",
-    "fetchCommand": "Download model, metrics and report",
-    "tensorboardCommand": "Curves, at http://localhost:6006",
-    "logsCommand": "Logs",
-}
+#: (what a person wants next, its command: {NAME} is an output of the stack); where an output is missing, nothing.
+OWN_TEXT = "upload my-text/ --stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
+LOCAL_NEXT = (
+    ("More text from it", "{sampleCommand}"),
+    ("Your own text", f".venv/bin/trainyard {OWN_TEXT} && make up"),
+    ("A cloud: what it needs, before anything is paid", ".venv/bin/trainyard doctor gcp-c3"),
+)
+NEXT = (
+    ("More text from it", "{sampleCommand}"),
+    ("The model, its metrics and a report on this machine", "{fetchCommand}"),
+    ("Your own text", f".venv/bin/trainyard {OWN_TEXT} && pulumi up --stack {{stack}}"),
+)
 #: What a shell needs before it runs the advised commands for the local stack.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
 #: Seconds between two looks at the Job and its pods; log lines arrive as they are written.
@@ -45,7 +51,7 @@ def follow(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> int:
     except KeyboardInterrupt:
         print(f"\nThe training continues; `trainyard follow --stack {stack}` returns to it.")
         return 130
-    report(Console(), target, ended, ENTER if is_local(stack) else None)
+    report(Console(), target, ended, stack, local=is_local(stack))
     return 0 if ended.succeeded else 1
 
 
@@ -83,8 +89,8 @@ class JobWatch:
                 time.sleep(POLL_SECONDS)
                 continue
             self._follow_logs(pods)
-            if not any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods):
-                board.waiting(why_waiting(pods))
+            run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
+            board.look("" if run else why_waiting(pods))
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
@@ -100,9 +106,11 @@ class JobWatch:
             if phase != "Running":
                 self._finished.add(name)
             self._followed.add(name)
-            threading.Thread(target=self._read_log, args=(name,), daemon=True).start()
+            index = pod["metadata"].get("labels", {}).get(INDEX)
+            shown = name if index is None else f"pod {index}"
+            threading.Thread(target=self._read_log, args=(name, shown), daemon=True).start()
 
-    def _read_log(self, pod: str) -> None:
+    def _read_log(self, pod: str, shown: str) -> None:
         """Hand on the lines of a pod's log that are newer than those handed on before."""
         try:
             log: Any = self.job.core.read_namespaced_pod_log(
@@ -113,7 +121,7 @@ class JobWatch:
                 # Nanoseconds and of one clock, so that text order is time order.
                 if stamp > self._newest.get(pod, ""):
                     self._newest[pod] = stamp
-                    self._lines.put((pod, line))
+                    self._lines.put((shown, line))
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
         finally:
@@ -147,8 +155,8 @@ def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
     return next(filter(None, map(record_of, ended)), {})
 
 
-def report(console: Console, target: Target, outcome: Outcome, before: str | None = None) -> None:
-    """The end of the training, for a person; `before` is a command that the advised ones need."""
+def report(console: Console, target: Target, outcome: Outcome, stack: str, local: bool) -> None:
+    """The end of the training, for a person. `local`: the stack's commands need the local node's environment."""
 
     def write(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -167,13 +175,16 @@ def report(console: Console, target: Target, outcome: Outcome, before: str | Non
     if sample := str(done.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")
-    write(f"\nCheckpoint: {checkpoint_path(done, target)} (model/ in it loads in transformers)")
-    write("\nTry next", "bold")
-    if before:
-        write(f"  In this shell, for the commands below:\n    {before}")
-    for name, title in ADVICE.items():
-        if name in target.commands:
-            write(f"  {title}:\n    {target.commands[name]}")
+    where = "" if target.data_folder else ", on the shared volume"
+    write(f"\nThe model, for transformers{where}:", "bold")
+    write(f"  {checkpoint_path(done, target)}/model")
+    write("\nNext:", "bold")
+    if local:
+        write(f"  Once in a shell, for the commands below\n    {ENTER}")
+    values = {**target.commands, "stack": stack}
+    for title, command in LOCAL_NEXT if local else NEXT:
+        with contextlib.suppress(KeyError):
+            write(f"  {title}\n    {command.format_map(values)}")
 
 
 def checkpoint_path(done: dict[str, Any], target: Target) -> str:

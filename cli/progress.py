@@ -20,21 +20,30 @@ from rich.progress import (
 )
 
 #: Seconds between two lines where nothing can be redrawn.
-PLAIN_SECONDS = 10.0
+PLAIN_SECONDS = 15.0
 #: Characters of a file's name that leave room for the figures.
 NAME_WIDTH = 32
+
+
+#: What a training does for longer than a moment without a word.
+STARTING = "the pods start Python and load the model"
+COMPILING = "compiling the model; the first time takes a minute or more"
+FIRST_STEPS = "the first evaluation and the first steps"
 
 
 class Board:
     """Shows how a training goes, from the lines of its logs."""
 
-    def __init__(self, console: Console | None = None):
+    def __init__(self, console: Console | None = None, redraw: bool = True):
         self.console = console or Console()
         self.validation: str = ""
-        self._waiting = ""
-        self._printed = 0.0
+        self.doing = STARTING
+        self.shown = ""
+        self._since = time.monotonic()
+        """When what is shown began."""
+        self._printed = self._due = time.monotonic()
         self._progress: Progress | None = None
-        if self.console.is_terminal:
+        if redraw and self.console.is_terminal:
             self._progress = Progress(
                 TextColumn("[bold]{task.description}"),
                 BarColumn(bar_width=24),
@@ -56,17 +65,29 @@ class Board:
         if self._progress:
             self._progress.stop()
 
-    def waiting(self, message: str) -> None:
-        if message == self._waiting:
-            return
-        self._waiting = message
-        if self._progress:
-            self._progress.update(self._task, numbers=message)
-        else:
-            self.console.print(message, highlight=False)
+    def look(self, waiting: str) -> None:
+        """Show that it goes on; to be called each second. `waiting` says why no pod runs; it is empty once one does."""
+        now = time.monotonic()
+        if waiting:
+            self.doing = STARTING
+        if (doing := waiting or self.doing) != self.shown:
+            self.shown, self._since = doing, now
+            if self._progress:
+                self._progress.update(self._task, numbers=doing)
+            else:
+                self.print(doing)
+        elif not self._progress and now - max(self._printed, self._since) >= PLAIN_SECONDS:
+            self.print(f"… {doing} ({now - self._since:.0f} s)")
+
+    def print(self, text: str, style: str | None = None) -> None:
+        """One line, however long: a log is not wrapped."""
+        self._printed = time.monotonic()
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self._progress)
 
     def line(self, pod: str, line: str) -> None:
         fields = parse_logfmt(line)
+        if fields.get("event") in ("compile", "compiled"):
+            self.doing = COMPILING if fields.get("compile") == "true" else FIRST_STEPS
         if "validation_loss" in fields and "event" not in fields:
             self.validation = "  " + validation_text(float(fields["validation_loss"]), fields.get("bits_per_byte"))
         if "event" in fields and fields["event"] != "done":
@@ -82,14 +103,16 @@ class Board:
         numbers += (
             f"  {float(fields['tokens_per_second']):,.0f} tokens/s  {time_to_go(float(fields['eta_seconds']))} to go"
         )
+        self.doing = self.shown = f"step {step}/{steps} is the newest"
+        self._since = time.monotonic()
         if self._progress:
             self._progress.update(self._task, description="training", completed=step, total=steps, numbers=numbers)
-        elif step == steps or time.monotonic() - self._printed > PLAIN_SECONDS:
-            self._printed = time.monotonic()
-            self.console.print(f"step {step}/{steps}  {numbers}", highlight=False)
+        elif step == steps or self._since >= self._due:
+            self.print(f"step {step}/{steps}  {numbers}")
+            self._due = self._since + PLAIN_SECONDS
 
     def _say(self, pod: str, line: str) -> None:
-        self.console.print(f"{pod}: {line}", style="dim", markup=False, highlight=False)
+        self.print(f"{pod}: {line}", "dim")
 
 
 def validation_text(loss: float, bits_per_byte: float | str | None) -> str:
@@ -116,13 +139,14 @@ def time_to_go(seconds: float) -> str:
 
 
 class Bar:
-    """Shows a transfer: files, bytes, speed, time to go. Without a terminal it is one line at the end."""
+    """Shows a transfer: files, bytes, speed, time to go; without a terminal, a line every PLAIN_SECONDS."""
 
     def __init__(self, console: Console | None = None):
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         texts = [TextColumn(column) if isinstance(column, str) else column for column in columns]
         self._progress = Progress(*texts, console=console)
         self._task = self._progress.add_task("connecting", total=None)
+        self._printed = time.monotonic()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -136,6 +160,7 @@ class Bar:
 
     def waiting(self, reason: str) -> None:
         self._progress.update(self._task, description=_short(reason))
+        self._tell()
 
     def total(self, files: int, size: int | None) -> None:
         self._progress.update(self._task, description=f"{files} files", total=size)
@@ -145,6 +170,15 @@ class Bar:
 
     def advance(self, size: int) -> None:
         self._progress.advance(self._task, size)
+        self._tell()
+
+    def _tell(self) -> None:
+        console, task = self._progress.console, self._progress.tasks[0]
+        if console.is_terminal or time.monotonic() - self._printed < PLAIN_SECONDS:
+            return
+        self._printed = time.monotonic()
+        size = f"{task.completed / 1e6:,.0f}" + (f" of {task.total / 1e6:,.0f}" if task.total else "")
+        console.print(f"… {task.description}: {size} MB ({task.elapsed or 0:.0f} s)", highlight=False, soft_wrap=True)
 
 
 def _short(text: str) -> str:

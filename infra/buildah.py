@@ -34,8 +34,8 @@ COMPRESSION = {"zstd": ("--compression-format", "zstd", "--compression-level", "
 SHOWN_LINES = 15
 #: Characters of the build's latest line that are shown while it runs.
 SHOWN_COLUMNS = 60
-#: Seconds between two signs of life of a step.
-HEARTBEAT = 10.0
+#: Seconds between two signs of life: each is a line where Pulumi writes to a log.
+HEARTBEAT = 15.0
 #: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
 MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -150,31 +150,38 @@ def _tls(insecure: bool) -> str:
 
 
 def _run(command: list[str], what: str) -> None:
-    """Run a command and show how far it is: at each step of the build, and every HEARTBEAT seconds."""
+    """Run a command and show every HEARTBEAT seconds how far it is."""
     tail: deque[str] = deque([""], maxlen=SHOWN_LINES)
     began, ended, step = time.monotonic(), threading.Event(), ""
 
-    def show() -> None:
-        latest = "" if tail[-1].startswith("STEP ") else tail[-1].strip()[:SHOWN_COLUMNS]
-        _tell(f"{what}{step}, {time.monotonic() - began:.0f} s {latest}".rstrip())
-
     def beat() -> None:
+        before = ""
         while not ended.wait(HEARTBEAT):
-            show()
+            # What says nothing new, or names a checksum, is told in bytes.
+            new = tail[-1] != before and not tail[-1].startswith(("STEP ", "Copying blob"))
+            before = tail[-1]
+            how_far = before.strip()[:SHOWN_COLUMNS] if new else f"{_written(process.pid) / 1e9:.1f} GB written"
+            _tell(f"{what}{step}, {time.monotonic() - began:.0f} s, {how_far}")
 
-    threading.Thread(target=beat, daemon=True).start()
-    try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        threading.Thread(target=beat, daemon=True).start()
+        try:
             assert process.stdout is not None
             for line in process.stdout:
                 tail.append(line.rstrip())
                 if line.startswith("STEP "):  # STEP 3/16: RUN ...
                     step = " " + line.split()[1].rstrip(":").replace("/", " of ")
-                    show()
-    finally:
-        ended.set()
+        finally:
+            ended.set()
     if process.returncode:
         raise RuntimeError("\n".join([f"{' '.join(command[:2])} failed with exit code {process.returncode}:", *tail]))
+
+
+def _written(pid: int) -> int:
+    """Bytes that a process wrote, to files and to a registry; 0 where nobody counts them."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
+    return 0
 
 
 def _tell(message: str) -> None:

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from local import paths
 from local.kubeconfig import CONTEXT
 from local.phases import Phases, Timing, add, load, table
-from local.shell import LocalError
+from local.shell import LocalError, run_shown
 
 
 class Commands(TyperGroup):
@@ -74,6 +74,8 @@ def up(
     problems = preflight.node_problems(facts)
     if problems:
         return refuse(problems)
+    if told := preflight.announcement(facts):
+        print(f"local: {told}", file=sys.stderr)
     with orchestration.exclusive():
         phases = Phases(paths.TIMINGS)
         environment.prepare()
@@ -81,9 +83,9 @@ def up(
             orchestration.up(facts, phases, download, policies)
         finally:
             phases.save()
-    if any(timing.seconds >= 1 for timing in phases.done):
-        Console(stderr=True).print(table(phases.done))
-    print(f"local: the node is ready ({time.monotonic() - began:.1f} s); kubeconfig context {CONTEXT}", file=sys.stderr)
+    took = f"{time.monotonic() - began:.1f} s"
+    where = "; `trainyard local timings` lists the phases" if any(timing.seconds >= 1 for timing in phases.done) else ""
+    print(f"local: the node is ready ({took}{where}); kubeconfig context {CONTEXT}", file=sys.stderr)
     return 0
 
 
@@ -158,13 +160,16 @@ def _pulumi(*arguments: str) -> int:
 @app.command()
 def down(
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove .local too: images, cluster, Pulumi state, models.")
+        bool, typer.Option("--all", help="Remove .local too: images, cluster, Pulumi state, models; and Go's caches.")
     ] = False,
 ) -> int:
     """Stop the node; images, the cluster's objects and storage stay on disk."""
     from local import preflight, teardown
     from local import up as orchestration
 
+    if everything and (living := teardown.living_stacks()):
+        said = "only {} knows what stack {} made; first: trainyard local run -- pulumi destroy --stack {}"
+        return refuse([said.format(paths.PULUMI_STATE, name, name) for name in living])
     if not paths.STATE.exists():
         print("local: nothing here to stop", file=sys.stderr)
         return 0
@@ -179,7 +184,8 @@ def down(
             teardown.stop_node()
     if everything:
         teardown.remove_state()
-    print("local: the node is stopped" + (", .local is removed" if everything else ""), file=sys.stderr)
+    rest = f", .local is removed; the built programs stay in {paths.cache()}" if everything else ""
+    print(f"local: the node is stopped{rest}", file=sys.stderr)
     return 0
 
 
@@ -224,6 +230,6 @@ def run(
         sys.stdout.flush()
         os.execve(program, command, variables)
     began = time.time()
-    code = subprocess.run([program, *command[1:]], env=variables).returncode
+    code = run_shown([program, *command[1:]], phase, variables)
     add(paths.TIMINGS, Timing(phase, began, round(time.time() - began, 2)))
     return code if code >= 0 else 128 - code

@@ -104,8 +104,9 @@ def kubelet_configuration() -> dict[str, Any]:
         "resolvConf": "",  # pods reach nothing beyond the node, so the host's resolvers would only time out
         "maxPods": 50,
         "serializeImagePulls": False,
-        # Images come from a registry on the same disk: collecting them frees little and costs a pull.
+        # By age alone: how full the disk is says nothing about images on a machine that does other work as well.
         "imageGCHighThresholdPercent": 100,
+        "imageMaximumGCAge": "1h",
         "evictionHard": {
             "memory.available": "200Mi",
             "nodefs.available": "1Gi",

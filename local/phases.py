@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
-# A build prints how far it is this often, in seconds: seldom enough for a log file, often enough for a person.
+# A log file gets a line this often, in seconds, when nothing else was said; a terminal's last line moves each second.
 PROGRESS_INTERVAL = 15.0
+TICK = 1.0
 # Phases shorter than this, in seconds, found nothing to do and are left out of the table.
 SHOWN = 0.1
 
@@ -28,41 +31,81 @@ class Timing:
 
 
 class Phases:
-    """The phases of one command, which may overlap; lines are printed whole, one at a time."""
+    """The phases of one command, which may overlap; lines are printed whole, one at a time.
 
-    def __init__(self, timings: Path, quiet_below: float = 0.3) -> None:
+    While any lasts, one line tells of all that run.
+    """
+
+    def __init__(self, timings: Path, quiet_below: float = 0.3, console: Console | None = None) -> None:
         self.timings = timings
         self.quiet_below = quiet_below
         self.done: list[Timing] = []
-        self._lock = threading.Lock()
-        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._lock, self._entry = threading.Lock(), threading.Lock()
+        self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._began = self._said = time.monotonic()
+        self._running: dict[str, str] = {}
+        """Name of a phase that runs -> how far it is."""
+        self._idle = threading.Event()
 
     def say(self, line: str) -> None:
         with self._lock:
+            self._said = time.monotonic()
             self._console.print(line, markup=False)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Times its body. What it yields prints a line of progress, at most one every PROGRESS_INTERVAL."""
-        began, last = time.time(), time.monotonic()
-
-        def progress(text: str) -> None:
-            nonlocal last
-            if time.monotonic() - last >= PROGRESS_INTERVAL:
-                last = time.monotonic()
-                self.say(f"  … {name}: {text} ({time.time() - began:.0f} s)")
-
+        """Times its body. What it yields takes how far the phase is."""
+        began = time.time()
+        self._enter(name)
         try:
-            yield progress
+            yield lambda text: self._running.update({name: text})
         except BaseException as error:
+            self._leave(name)
             # Said at once: another phase that runs beside this one may take minutes to end.
             self.say(f"  ✗ {name} ({time.time() - began:.1f} s): {error or type(error).__name__}")
             raise
+        self._leave(name)
         timing = Timing(name, began, round(time.time() - began, 2))
         with self._lock:
             self.done.append(timing)
         if timing.seconds >= self.quiet_below:
             self.say(f"  ✓ {name} ({timing.seconds:.1f} s)")
+
+    def _enter(self, name: str) -> None:
+        with self._entry:
+            first = not self._running
+            with self._lock:
+                self._running[name] = ""
+            if first:
+                self._idle.clear()
+                self._teller = threading.Thread(target=self._tell, daemon=True)
+                self._teller.start()
+
+    def _leave(self, name: str) -> None:
+        with self._entry:
+            with self._lock:
+                del self._running[name]
+            if not self._running:
+                self._idle.set()
+                self._teller.join()  # its line is gone before anybody else writes
+
+    def _tell(self) -> None:
+        """Shows what runs for longer than a moment, until nothing does."""
+        if self._idle.wait(TICK):
+            return
+        if not self._console.is_terminal:
+            while not self._idle.wait(TICK):
+                if time.monotonic() - self._said >= PROGRESS_INTERVAL:
+                    self.say(f"  … {self._now()}")
+            return
+        with Status(self._now(), console=self._console, refresh_per_second=4) as status:
+            while not self._idle.wait(TICK):
+                status.update(Text(self._now(), no_wrap=True, overflow="ellipsis"))
+
+    def _now(self) -> str:
+        with self._lock:
+            running = [f"{name}: {text}" if text else name for name, text in self._running.items()]
+        return f"{time.monotonic() - self._began:.0f} s: {', '.join(running)}"
 
     def save(self) -> None:
         """Begins the timings file anew: a table of phases of different days would say nothing."""

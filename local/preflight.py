@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from local import cgroups, network, paths, processes, toolchain
+from local import cgroups, leftovers, network, paths, processes, toolchain
 
 ALTERNATIVE = "or use a cluster you have: trainyard local use kind-kind --registry localhost:5001"
 
@@ -31,9 +31,17 @@ PACKAGES = {
     "procps": "sysctl",
 }
 
-# Measured: Go's build cache and modules 9 GB, the trainer image 15 GB (builder 6, registry 3, unpacked 6).
-FIRST_TIME_DISK = 25.0  # GB
-LATER_DISK = 5.0  # GB
+# GB on the first `make up` of a fresh clone, 2026-11-22: Go's build cache 4.8, modules 2.5, programs 0.7.
+TOOL_DISK = {"kubernetes": 4.0}
+OTHER_TOOL_DISK = 1.0
+# The trainer's image: builder 7.4, unpacked 7.4, registry 3.3; base, logs and the demo's run 0.7.
+IMAGE_DISK = 19.0
+# Another image of the same packages, and checkpoints.
+LATER_DISK = 5.0
+# Minutes of the same run on 2 cores: Kubernetes, the other tools beside it, the image with the first training.
+KUBERNETES_MINUTES = 8
+TOOL_MINUTES = 2
+IMAGE_MINUTES = 7
 # Measured: the node 0.7 GB, two trainers of a small model 2 GB; two Go builds beside each other 4 GB.
 MEMORY = 5.0  # GB
 
@@ -51,8 +59,9 @@ class Facts:
     cgroups_missing: tuple[str, ...]
     overlay: bool
     disk_free: float  # GB, where .local lies
+    cache_free: float | None  # GB, where the tools are built; None: on the same disk
+    new_image: bool  # the trainer's packages are in no image yet
     memory: float  # GB, total
-    first_time: bool
     unbuilt: tuple[str, ...]  # tools to build
     go: bool  # found, or installable
     packages_missing: tuple[str, ...]
@@ -92,9 +101,10 @@ def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOL
         capabilities_missing=_capabilities_missing() if linux else (),
         cgroups_missing=tuple(cgroups.missing()) if linux else (),
         overlay=not linux or "overlay" in Path("/proc/filesystems").read_text() or shutil.which("modprobe") is not None,
-        disk_free=shutil.disk_usage(paths.ROOT).free / 1e9,
+        disk_free=free(paths.ROOT),
+        cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
+        new_image=not leftovers.has_packages(),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9 if linux else 0.0,
-        first_time=bool(unbuilt) or not paths.REGISTRY_DATA.exists(),
         unbuilt=unbuilt,
         go=not unbuilt or go_available(),
         packages_missing=packages_missing() if linux else (),
@@ -102,6 +112,15 @@ def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOL
         address_taken=network.conflicts() if linux else None,
         other_checkout=other_checkout() if linux else None,
     )
+
+
+def existing(folder: Path) -> Path:
+    return folder if folder.exists() else existing(folder.parent)
+
+
+def free(folder: Path) -> float:
+    """GB, of the disk that a folder lies on or will lie on."""
+    return shutil.disk_usage(existing(folder)).free / 1e9
 
 
 def _capabilities_missing() -> tuple[str, ...]:
@@ -123,6 +142,37 @@ def toolchain_problems(facts: Facts) -> list[str]:
     return []
 
 
+def disks(facts: Facts) -> list[tuple[Path, float, dict[str, float]]]:
+    """(folder, GB free, what for -> GB needed) of each disk."""
+    tools = {"to build the toolchain": sum(TOOL_DISK.get(name, OTHER_TOOL_DISK) for name in facts.unbuilt)}
+    image = {"for the trainer's image": IMAGE_DISK} if facts.new_image else {"for new layers and runs": LATER_DISK}
+    if facts.cache_free is None:
+        return [(paths.ROOT, facts.disk_free, (tools if facts.unbuilt else {}) | image)]
+    return [(paths.ROOT, facts.disk_free, image), (paths.cache(), facts.cache_free, tools if facts.unbuilt else {})]
+
+
+def listed(need: dict[str, float]) -> str:
+    return ", ".join(f"{size:.0f} {what}" for what, size in need.items())
+
+
+def announcement(facts: Facts) -> str | None:
+    """What a run that builds something big will take; None for one that does not."""
+    if not facts.unbuilt and not facts.new_image:
+        return None
+    others = len(facts.unbuilt) - ("kubernetes" in facts.unbuilt)
+    minutes = max(KUBERNETES_MINUTES * ("kubernetes" in facts.unbuilt), TOOL_MINUTES * others)
+    minutes += IMAGE_MINUTES * facts.new_image
+    disk = " and ".join(
+        f"{sum(need.values()):.0f} GB of disk at {folder} ({there:.0f} are free)"
+        for folder, there, need in disks(facts)
+        if need
+    )
+    return (
+        f"this run builds what later ones find: about {minutes} minutes on 2 cores, and {disk}; "
+        "`make clean` gives the disk back"
+    )
+
+
 def node_problems(facts: Facts) -> list[str]:
     """Why this machine cannot be the node: one line each, saying what to do instead."""
     if facts.system != "Linux":
@@ -138,13 +188,12 @@ def node_problems(facts: Facts) -> list[str]:
         found.append(f"/sys/fs/cgroup lacks the controllers {names}; mount them, {ALTERNATIVE}")
     if not facts.overlay:
         found.append(f"the kernel has no overlay file system; use a kernel with CONFIG_OVERLAY_FS, {ALTERNATIVE}")
-    need = FIRST_TIME_DISK if facts.first_time else LATER_DISK
-    if facts.disk_free < need:
-        when = "the first time" if facts.first_time else "once everything is built"
-        found.append(
-            f"{facts.disk_free:.0f} GB of disk are free at {paths.ROOT}, {need:.0f} GB are needed {when}; "
-            f"free some, {ALTERNATIVE}"
-        )
+    found += [
+        f"{there:.0f} GB of disk are free at {folder}, {sum(need.values()):.0f} GB are needed ({listed(need)}); "
+        f"free some, {ALTERNATIVE}"
+        for folder, there, need in disks(facts)
+        if there < sum(need.values())
+    ]
     if facts.memory < MEMORY:
         found.append(
             f"{facts.memory:.1f} GB of memory, {MEMORY:.0f} GB are needed; use a larger machine, {ALTERNATIVE}"

@@ -1,12 +1,17 @@
 """Runs helper programs to their end; the last line of a failed one's output becomes the one-line error."""
 
 import os
+import select
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
+# A program that writes to a log is not silent for longer, in seconds. Ours speak every 15 by themselves.
+QUIET = 20.0
 
 
 class LocalError(Exception):
@@ -23,6 +28,36 @@ def run(command: list[str], what: str, **environment: str) -> str:
         lines = [line for line in (result.stderr or result.stdout).strip().splitlines() if line.strip()]
         raise LocalError(f"cannot {what}: {lines[-1].strip() if lines else f'exit code {result.returncode}'}")
     return result.stdout
+
+
+def run_shown(command: list[str], name: str, environment: dict[str, str]) -> int:
+    """Runs a command on this terminal, or in this log with a sign of life when it is silent. Returns its exit code."""
+    began, log = time.monotonic(), not sys.stdout.isatty()
+    sys.stdout.flush()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE if log else None) as process:
+        while True:
+            try:
+                if process.stdout:
+                    _copy(process, lambda: print(f"… {name} ({time.monotonic() - began:.0f} s)", flush=True))
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # it was interrupted as well, and may need a while to end well
+
+
+def _copy(process: "subprocess.Popen[bytes]", tell: Callable[[], None]) -> None:
+    """Hands on what a process writes until it ends."""
+    assert process.stdout
+    while True:
+        if select.select([process.stdout], [], [], QUIET)[0]:
+            data = os.read(process.stdout.fileno(), 65536)
+            if not data:
+                return
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        elif process.poll() is None:
+            tell()
+        else:  # what it left behind may hold its output open
+            return
 
 
 @contextmanager

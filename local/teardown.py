@@ -4,13 +4,14 @@ What the next start is fast by stays: the registry, containerd's images, etcd's 
 not matter what is left of a node that was killed: each step takes what it finds.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
-from local import cgroups, network, node, paths, processes
+from local import cgroups, network, node, paths, processes, toolchain
 from local.shell import LocalError
 
 # Those that would start pods anew come first, those that others write to come last.
@@ -136,8 +137,19 @@ def remove_cgroups() -> list[Path]:
     return left
 
 
+def living_stacks() -> list[str]:
+    """Stacks that do not live on the node, with resources, and with their state in .local alone."""
+    found = []
+    for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"):
+        latest = json.loads(path.read_text())["checkpoint"]["latest"] or {}
+        if path.stem != "local" and latest.get("resources"):
+            found.append(path.stem)
+    return sorted(found)
+
+
 def remove_state() -> None:
-    """All of .local: images, the cluster's objects, Pulumi's state, the trained models."""
+    """All of .local: images, the cluster's objects, Pulumi's state, the trained models. And what Go keeps of builds."""
+    toolchain.remove_go_caches()
     shutil.rmtree(paths.STATE, ignore_errors=True)
     if paths.STATE.exists():
         shutil.rmtree(paths.STATE)

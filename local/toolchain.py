@@ -197,17 +197,36 @@ def find_go() -> str:
 
 
 @contextmanager
-def lock(tool: Tool) -> Iterator[None]:
-    """Held while a tool is built. The kernel drops it when its holder dies, however it dies."""
+def lock(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Held while a tool is built or Go's caches are used. The kernel drops it when its holder dies, however it dies."""
     paths.cache().mkdir(parents=True, exist_ok=True)
-    with (paths.cache() / f"{tool.name}.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with (paths.cache() / f"{name}.lock").open("w") as handle:
+        fcntl.flock(handle, kind)
         yield
 
 
+def go_caches() -> Path:
+    """What Go keeps of our builds (7 GB), apart from what it keeps for its user, so that it can be given back."""
+    return paths.cache() / "go"
+
+
+def remove_go_caches() -> bool:
+    """Give their disk back; the built programs stay. Returns False while another checkout builds."""
+    if go_caches().exists():
+        try:
+            with lock("go", fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(go_caches())
+        except BlockingIOError:
+            return False
+    return True
+
+
 def go_environment() -> dict[str, str]:
-    """The caller's proxy and caches; none of the settings that would change the result."""
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    """The caller's proxy and, where they are named, caches; none of the settings that would change the result."""
+    caches = {"GOCACHE": str(go_caches() / "build"), "GOMODCACHE": str(go_caches() / "modules")}
+    # -modcacherw: without it only root could remove the modules.
+    ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw", "GOWORK": "off"}
+    return caches | {**os.environ, **ours}
 
 
 def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None] | None = None) -> str:
@@ -239,11 +258,14 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
     return output
 
 
-def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
-    """Makes the tool's directory in the cache. Returns False when it was there already."""
+def build(tool: Tool, on_package: Callable[[int, int], None] | None = None) -> bool:
+    """Makes the tool's directory in the cache. Returns False when it was there already.
+
+    `on_package` gets how many Go packages are compiled and how many there are.
+    """
     if is_built(tool):
         return False
-    with lock(tool):
+    with lock(tool.name), lock("go", fcntl.LOCK_SH):
         final = home(tool)
         if final.is_dir():  # built by the one we waited for
             return False
@@ -259,13 +281,17 @@ def build(tool: Tool, on_package: Callable[[int], None] | None = None) -> bool:
     return True
 
 
-def _fill(tool: Tool, target: Path, on_package: Callable[[int], None] | None) -> None:
+def _fill(tool: Tool, target: Path, on_package: Callable[[int, int], None] | None) -> None:
     go, folder = find_go(), GOMOD / tool.name
     flags = ["-v", "-trimpath", "-buildvcs=false", "-ldflags", link_flags(tool)]
     # Several packages in one go, so that they compile and link beside each other; each program is then named after the
     # last part of its package. A single one needs its name said: etcd's package ends in "v3".
     output = target if len(tool.programs) > 1 else target / next(iter(tool.programs))
-    go_run([go, "build", *flags, "-o", f"{output}", *tool.programs.values()], folder, on_package)
+    packages = tool.programs.values()
+    # A dot each: go_run reads standard output last, and names would fill the pipe.
+    total = len(go_run([go, "list", "-deps", "-f", ".", *packages], folder).split())
+    told = (lambda count: on_package(count, total)) if on_package else None
+    go_run([go, "build", *flags, "-o", f"{output}", *packages], folder, told)
     for script in tool.scripts:
         module = BY_NAME[script.gomod].module if script.gomod in BY_NAME else PULUMI_SDK
         copy = target / Path(script.path).name

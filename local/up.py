@@ -21,6 +21,7 @@ from local import (
     environment,
     images,
     kubeconfig,
+    leftovers,
     network,
     node,
     paths,
@@ -62,7 +63,7 @@ def build(name: str, phases: Phases) -> None:
     if toolchain.is_built(tool):
         return
     with phases.phase(f"build {name} {toolchain.version(tool)}") as progress:
-        toolchain.build(tool, lambda count: progress(f"{count} packages compiled"))
+        toolchain.build(tool, lambda count, total: progress(f"{count:,}/{total:,} packages"))
 
 
 def build_all(names: tuple[str, ...], phases: Phases) -> None:
@@ -112,6 +113,7 @@ def start_node(phases: Phases, base_tar: "Future[None]") -> None:
     """`base_tar` ends when the base image's content is there: only the last step needs it."""
     with phases.phase("network namespace, certificates"):
         prepare()
+    leftovers.remove_unused(phases)
     serving = processes.ensure(images.registry()), processes.ensure(controlplane.etcd())
     if any(serving):
         with phases.phase("registry, etcd"):

@@ -19,7 +19,7 @@ from .pods import condition, explain_unready
 
 DEFAULT_TIMEOUT = 600.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds; each pause is half as long again as the one before
-EXPLAIN_EVERY = 10.0
+EXPLAIN_EVERY = 15.0  # seconds; where Pulumi writes to a log, each new explanation is a line
 # Kinds whose deletion is not awaited with pulumi.com/skipAwait: a controller takes their pods away.
 DELETED_IN_BACKGROUND = {"Namespace", "Pod", "DaemonSet", "Deployment", "StatefulSet", "Job"}
 
@@ -99,11 +99,10 @@ class Awaited:
         """
         if annotated_true(self.inputs, SKIP_AWAIT):
             return live
-        turns, explained = _Turns(self.client, self.seconds), time.monotonic()
+        turns, explained, hint = _Turns(self.client, self.seconds), time.monotonic(), ""
         while not (state := readiness(live)).ready:
             if state.failed:
                 raise self._failed(live, state.failed)
-            hint = ""
             if time.monotonic() - explained > EXPLAIN_EVERY:
                 explained = time.monotonic()
                 hint = "; ".join(explain_unready(self.client, live)[:1])

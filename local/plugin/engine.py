@@ -19,7 +19,7 @@ class Engine:
 
     def status(self, urn: str, message: str) -> None:
         """Show `message` beside the resource until the next one."""
-        if self._last.get(urn) != message:
+        if self._last.get(urn, "") != message:
             self._last[urn] = message
             self._log(urn, message, engine_pb2.INFO, ephemeral=True)
 

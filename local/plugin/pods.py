@@ -19,7 +19,10 @@ def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def explain_unready(client: Client, obj: dict[str, Any]) -> list[str]:
-    """One line for each unready pod of a workload (at most five), or the events of a workload without pods."""
+    """One line for each unready pod of a workload (at most five), or the events of a workload without pods.
+
+    Of a Job, whose pods are ready while they work, the last words of those that run too.
+    """
     selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     if not selector:
         return []
@@ -32,6 +35,8 @@ def explain_unready(client: Client, obj: dict[str, Any]) -> list[str]:
             owners = [obj, *({**item, "kind": "ReplicaSet"} for item in sets)]
             return [line for owner in owners for line in _warnings(client, owner)]
         lines = [f"pod {pod['metadata']['name']}: {explain(client, pod)}" for pod in pods if not _is_fine(pod)]
+        if obj["kind"] == "Job":
+            lines += [line for pod in pods if (line := _last_line(client, pod))]
     except (ApiError, UnreachableError):
         return []
     return lines if len(lines) <= MAX_PODS else [*lines[:MAX_PODS], f"and {len(lines) - MAX_PODS} more pods"]
@@ -41,10 +46,30 @@ def _is_fine(pod: dict[str, Any]) -> bool:
     return condition(pod, "Ready").get("status") == "True" or (pod.get("status") or {}).get("phase") == "Succeeded"
 
 
+def _events(client: Client, obj: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    selector = f"involvedObject.name={obj['metadata']['name']},involvedObject.kind={obj['kind']},type={kind}"
+    return client.list("v1", "Event", obj["metadata"].get("namespace") or "default", fieldSelector=selector)
+
+
+def _pulls(client: Client, pod: dict[str, Any]) -> bool:
+    """Whether the node fetches an image of the pod: minutes, the first time."""
+    reasons = [event.get("reason") for event in _events(client, pod, "Normal")]
+    return reasons.count("Pulling") > reasons.count("Pulled")
+
+
+def _last_line(client: Client, pod: dict[str, Any]) -> str:
+    """What a pod that runs said last."""
+    meta = pod["metadata"]
+    if (pod.get("status") or {}).get("phase") != "Running" or not _is_fine(pod):
+        return ""
+    container = str(pod["spec"]["containers"][0]["name"])
+    said = client.logs(meta.get("namespace") or "default", meta["name"], container, 1, previous=False).strip()
+    return f"pod {meta['name']}: {_one_line(said)[:200]}" if said else ""
+
+
 def _warnings(client: Client, obj: dict[str, Any]) -> list[str]:
     """The last warning events about an object, e.g. why no pod may be created."""
-    selector = f"involvedObject.name={obj['metadata']['name']},involvedObject.kind={obj['kind']},type=Warning"
-    events = client.list("v1", "Event", obj["metadata"].get("namespace") or "default", fieldSelector=selector)
+    events = _events(client, obj, "Warning")
     return list(dict.fromkeys(f"{event.get('reason')}: {_one_line(event.get('message'))}" for event in events))[-2:]
 
 
@@ -63,7 +88,10 @@ def explain(client: Client, pod: dict[str, Any]) -> str:
         return f"{status.get('reason') or status.get('phase')}: {_one_line(status['message'])}"
     if pod["metadata"].get("deletionTimestamp"):
         return "is being deleted"
-    if events := _warnings(client, {**pod, "kind": "Pod"}):
+    pod = {**pod, "kind": "Pod"}
+    if _pulls(client, pod):
+        return "its node pulls the image"
+    if events := _warnings(client, pod):
         return events[-1]
     unready = condition(pod, "Ready").get("message")
     return _one_line(unready) if unready else f"is {status.get('phase') or 'new'}"

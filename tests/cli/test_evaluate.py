@@ -166,6 +166,7 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
     assert shown == [
         "The training runs: the evaluation waits until a node has room for it, or the training has ended.",
         "waiting for a node: Insufficient nvidia.com/gpu",
+        "the pods start Python and load the model",
         "Running loglikelihood requests: 50%",
         "task  value",
         "hellaswag  0.3",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli.cluster import TrainingJob, why_waiting
 from cli.follow import JobWatch, Outcome, outcome, report
-from cli.progress import Board, parse_logfmt, time_to_go
+from cli.progress import Bar, Board, parse_logfmt, time_to_go
 from cli.target import Target
 
 STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
@@ -53,6 +53,84 @@ def test_events_and_errors_are_shown_and_noise_is_not() -> None:
         "train-1: event=round round=1 world_size=2 rank=0",
         "train-1: RuntimeError: no memory",
     ]
+
+
+class Clock:
+    """Stands in for the module time where seconds are counted."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("cli.progress.time", clock)
+    return clock
+
+
+def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> None:
+    console, text = plain()
+    board = Board(console)
+    told: list[tuple[float, str]] = []
+
+    def pass_by(seconds: int, waiting: str = "") -> None:
+        for _ in range(seconds):
+            before = len(text.getvalue())
+            board.look(waiting)
+            told.extend((clock.now - 100, line) for line in text.getvalue()[before:].splitlines())
+            clock.now += 1
+
+    pass_by(20, "waiting for a node: none has a GPU")
+    pass_by(20)
+    board.line("pod 0", "event=compile compile=true reason=gain")
+    pass_by(40)
+    board.line("pod 0", "event=compiled seconds=38")
+    pass_by(3)
+    board.line("pod 0", STEP)
+    pass_by(32)
+    assert told == [
+        (0, "waiting for a node: none has a GPU"),
+        (15, "… waiting for a node: none has a GPU (15 s)"),
+        (20, "the pods start Python and load the model"),
+        (35, "… the pods start Python and load the model (15 s)"),
+        (40, "compiling the model; the first time takes a minute or more"),
+        (55, "… compiling the model; the first time takes a minute or more (15 s)"),
+        (70, "… compiling the model; the first time takes a minute or more (30 s)"),
+        (80, "the first evaluation and the first steps"),
+        (98, "… step 20/200 is the newest (15 s)"),
+        (113, "… step 20/200 is the newest (30 s)"),
+    ]
+
+
+def test_a_log_gets_a_step_every_15_s_and_the_last(clock: Clock) -> None:
+    console, text = plain()
+    board = Board(console)
+    for step in range(1, 41):
+        board.line("pod 0", f"step={step} steps=40 loss=7 tokens_per_second=1 eta_seconds=1")
+        board.look("")
+        clock.now += 1
+    assert [line.split()[1] for line in text.getvalue().splitlines()] == ["1/40", "16/40", "31/40", "40/40"]
+
+
+def test_a_line_of_a_log_is_not_wrapped() -> None:
+    text = io.StringIO()
+    Board(Console(file=text, width=80)).line("pod 0", f"event=advice text={'x' * 200}")
+    assert len(text.getvalue().splitlines()) == 1
+
+
+def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None:
+    console, text = plain()
+    with Bar(console) as bar:
+        bar.total(2, 80_000_000)
+        for _ in range(40):
+            bar.advance(2_000_000)
+            clock.now += 1
+    told = [line.split(" (")[0] for line in text.getvalue().splitlines() if line.startswith("…")]
+    assert told == ["… 2 files: 32 of 80 MB", "… 2 files: 62 of 80 MB"]
 
 
 @pytest.mark.parametrize("line", ["", "plain words", 'unclosed "quote', "a=1 b"])
@@ -109,7 +187,7 @@ def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeyp
     looks = [({"status": {}}, [running])] * 3 + [(job("Complete"), [ended])]
     api: Any = Api(looks, [[first, second], [first, second], [first, second, third]])
     seen: list[str] = []
-    observer: Any = SimpleNamespace(waiting=lambda message: None, line=lambda pod, line: seen.append(line))
+    observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
     assert JobWatch(TrainingJob(api, api, "n", "j")).follow(observer) == Outcome(succeeded=True, result={"step": 3})
     assert seen == ["line 1", "line 2", "line 3"]
 
@@ -122,34 +200,54 @@ def test_waiting_says_for_what() -> None:
     assert why_waiting([]) == "waiting for the Job controller"
 
 
-def test_the_end_shows_loss_sample_checkpoint_and_what_to_try_next() -> None:
+DONE = {
+    "step": 200,
+    "validation_loss": 5.512,
+    "initial_validation_loss": 10.83,
+    "sample": "The [light] of",
+    "checkpoint": "/data/runs/r/checkpoints/step-00000200",
+}
+COMMANDS = {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x", "fetchCommand": "trainyard fetch x"}
+
+
+def ended(local: bool, stack: str, folder: str | None) -> str:
     console, text = plain()
-    commands = {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x"}
-    target = Target("c", "n", "j", "/srv", commands)
-    result = {
-        "step": 200,
-        "validation_loss": 5.512,
-        "initial_validation_loss": 10.83,
-        "sample": "The [light] of",
-        "checkpoint": "/data/runs/r/checkpoints/step-00000200",
-    }
-    report(console, target, Outcome(succeeded=True, result=result), before="eval x")
-    shown = text.getvalue()
-    for expected in [
-        "10.83 -> 5.51 in 200 steps",
-        "The [light] of",
-        "step-00000200",
-        "kubectl exec x",
-        "kubectl logs x",
-    ]:
-        assert expected in shown
-    assert shown.index("eval x") < shown.index("kubectl exec x") < shown.index("kubectl logs x")
+    report(console, Target("c", "n", "j", folder, COMMANDS), Outcome(succeeded=True, result=DONE), stack, local)
+    return text.getvalue()
+
+
+def in_order(text: str, *parts: str) -> bool:
+    places = [text.find(part) for part in parts]
+    return -1 not in places and places == sorted(places)
+
+
+def test_the_end_shows_loss_sample_model_and_the_next_commands_as_a_person_wants_them() -> None:
+    shown = ended(True, "local", "/srv")
+    model = "/srv/runs/r/checkpoints/step-00000200/model"
+    assert in_order(shown, "10.83 -> 5.51 in 200 steps", "The [light] of", model, "Next", "kubectl exec x")
+    # The sample, own text, a cloud; and first what a shell needs for them.
+    assert in_order(shown, "local env", "kubectl exec x", "trainyard upload", "make up", "trainyard doctor gcp-c3")
+    assert shown.splitlines()[-1].strip() == ".venv/bin/trainyard doctor gcp-c3"
+
+
+def test_the_end_on_a_cloud_brings_the_model_here_and_needs_no_local_environment() -> None:
+    shown = ended(False, "gcp-c3", None)
+    assert in_order(
+        shown, "/data/runs/r/checkpoints", "kubectl exec x", "fetch x", "upload", "pulumi up --stack gcp-c3"
+    )
+    assert "local env" not in shown
 
 
 def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
     commands = {"logsCommand": "kubectl logs", "retryCommand": "pulumi up --stack s --replace '**Job::training'"}
-    report(console, Target("c", "n", "job", None, commands), Outcome(succeeded=False, message="loss is nan at step 3"))
+    report(
+        console,
+        Target("c", "n", "job", None, commands),
+        Outcome(succeeded=False, message="loss is nan at step 3"),
+        "s",
+        False,
+    )
     shown = console.export_text()
     assert "The training failed: loss is nan at step 3" in shown
     assert "pulumi up --stack s --replace '**Job::training'" in shown

@@ -1,7 +1,10 @@
-"""The times of a command are kept, shown in order, and begin anew with the next `up`."""
+"""The times of a command are kept, shown in order, and begin anew with the next `up`; what runs is told meanwhile."""
 
 from __future__ import annotations
 
+import io
+import re
+import threading
 import time
 from pathlib import Path
 
@@ -58,3 +61,38 @@ def test_the_table_leaves_out_what_had_nothing_to_do() -> None:
     assert "nothing" not in text
     assert text.index("slow") < text.index("late")
     assert "2.0" in text  # late began two seconds after the first
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, path: Path, terminal: bool, interval: float) -> str:
+    """What a command of two phases prints, of which one says how far it is, while they run for three ticks."""
+    monkeypatch.setattr(phases, "TICK", 0.05)
+    monkeypatch.setattr(phases, "PROGRESS_INTERVAL", interval)
+    text = io.StringIO()
+    command = Phases(path, quiet_below=0.0, console=Console(file=text, force_terminal=terminal, width=100))
+    with command.phase("build one") as progress, command.phase("build two"):
+        progress("7/9 packages")
+        threading.Event().wait(0.25)
+    command.say("after")
+    return text.getvalue()
+
+
+def test_a_log_gets_one_line_for_all_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = shown(monkeypatch, tmp_path / "t.json", terminal=False, interval=0.1).splitlines()
+    told = [line for line in lines if line.startswith("  … ")]
+    assert 1 <= len(told) <= 2
+    assert all(re.fullmatch(r"  … \d+ s: build one: 7/9 packages, build two", line) for line in told)
+    assert [line.split(" (")[0] for line in lines[-3:]] == ["  ✓ build two", "  ✓ build one", "after"]
+
+
+def test_a_log_is_not_told_what_ends_before_the_interval(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "…" not in shown(monkeypatch, tmp_path / "t.json", terminal=False, interval=15.0)
+
+
+def test_a_terminal_has_a_line_that_moves_and_is_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = shown(monkeypatch, tmp_path / "t.json", terminal=True, interval=15.0)
+    assert "build one: 7/9 packages, build two" in text
+    assert text.rindex("7/9 packages") < text.index("after")
+    # Erased: what is printed next begins on a line of its own.
+    assert text.rindex("\x1b[2K") > text.rindex("7/9 packages")

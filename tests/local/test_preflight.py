@@ -18,8 +18,9 @@ GOOD = Facts(
     cgroups_missing=(),
     overlay=True,
     disk_free=80.0,
+    cache_free=None,
+    new_image=True,
     memory=24.0,
-    first_time=True,
     unbuilt=("kubernetes",),
     go=True,
     packages_missing=("buildah",),
@@ -41,8 +42,11 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"capabilities_missing": ("CAP_SYS_ADMIN",)}, "root lacks CAP_SYS_ADMIN"),
         ({"cgroups_missing": ("cpuset", "memory")}, "lacks the controllers cpuset, memory"),
         ({"overlay": False}, "no overlay file system"),
-        ({"disk_free": 12.0}, "12 GB of disk are free"),
-        ({"disk_free": 4.0, "first_time": False}, "5 GB are needed once everything is built"),
+        ({"disk_free": 22.0}, "22 GB of disk are free"),
+        ({"disk_free": 22.0}, "23 GB are needed (4 to build the toolchain, 19 for the trainer's image); free some"),
+        ({"disk_free": 18.0, "unbuilt": ()}, "19 GB are needed (19 for the trainer's image)"),
+        ({"disk_free": 4.0, "unbuilt": (), "new_image": False}, "5 GB are needed (5 for new layers and runs)"),
+        ({"disk_free": 20.0, "cache_free": 3.0}, "3 GB of disk are free at"),
         ({"memory": 2.0}, "2.0 GB of memory, 5 GB are needed"),
         ({"apt": False}, "no apt-get to install them: buildah"),
         ({"address_taken": "198.18.0.1 on eth1"}, "(198.18.0.1 on eth1)"),
@@ -65,7 +69,20 @@ def test_no_go_and_no_way_to_get_one() -> None:
 
 
 def test_less_disk_will_do_once_everything_is_built() -> None:
-    assert preflight.node_problems(replace(GOOD, disk_free=12.0, first_time=False)) == []
+    assert preflight.node_problems(replace(GOOD, disk_free=12.0, unbuilt=(), new_image=False)) == []
+
+
+def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
+    everything = ("etcd", "kubernetes", "coredns", "pulumi", "pulumi-language-python")
+    said = preflight.announcement(replace(GOOD, unbuilt=everything))
+    assert said is not None
+    assert "about 15 minutes on 2 cores, and 27 GB of disk" in said
+    assert "(80 are free)" in said
+    assert "make clean" in said
+    image_alone = preflight.announcement(replace(GOOD, unbuilt=()))
+    assert image_alone is not None
+    assert "about 7 minutes on 2 cores, and 19 GB" in image_alone
+    assert preflight.announcement(replace(GOOD, unbuilt=(), new_image=False)) is None
 
 
 def test_several_problems_are_told_together() -> None:

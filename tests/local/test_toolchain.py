@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,19 @@ GO = toolchain.go_on_path()
 needs_go = pytest.mark.skipif(GO is None, reason="no Go on PATH")
 
 GO_MOD = "module trainyard/local/hello\n\ngo 1.21\n\nrequire example.invalid/hello v1.2.3\n"
+# Builds for ever; the count of packages comes at once.
+FAKE_GO = """#!/bin/sh
+[ "$1" = list ] && exit
+while [ $# -gt 1 ]; do [ "$1" = -o ] && echo half > "$2"; shift; done
+exec sleep 60
+"""
 HELLO = 'package main\n\nvar version = "none"\n\nfunc main() { println(version) }\n'
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # What Go compiled before serves the tests as well.
+    monkeypatch.setenv("GOCACHE", os.environ.get("GOCACHE") or str(toolchain.go_caches() / "build"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "trainyard"
 
@@ -98,7 +107,7 @@ sys.path.insert(0, {str(paths.ROOT)!r})
 from pathlib import Path
 from local import toolchain
 fake = Path({str(tmp_path)!r}) / "go"
-fake.write_text("#!/bin/sh\\nwhile [ $# -gt 1 ]; do [ \\"$1\\" = -o ] && echo half > $2; shift; done; exec sleep 60\\n")
+fake.write_text({FAKE_GO!r})
 fake.chmod(0o755)
 toolchain.find_go = lambda: str(fake)
 toolchain.GOMOD = Path({str(toolchain.GOMOD)!r})

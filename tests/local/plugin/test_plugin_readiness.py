@@ -105,3 +105,59 @@ LAST = {"exitCode": 42, "reason": "Error", "message": "bad config\nuse x\n"}
 def test_why_a_pod_is_not_ready(status: dict[str, Any], expected: str) -> None:
     pod = {"kind": "Pod", "metadata": {"name": "x-0", "namespace": "demo"}, "status": status}
     assert pods.explain(CLIENT, pod) == expected
+
+
+class Node:
+    """Stands in for a client, and for the module time: a Job of 60 s, whose pod waits 20 for its image."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += 1
+
+    def get(self, job: dict[str, Any]) -> dict[str, Any]:
+        complete = [{"type": "Complete", "status": "True"}] if self.seconds > 60 else []
+        return {**job, "status": {"startTime": "now", "active": 1, "conditions": complete}}
+
+    def list(self, api_version: str, kind: str, namespace: str, **query: str) -> list[dict[str, Any]]:
+        pulled = [{"reason": "Pulled"}] if self.seconds > 20 else []
+        if kind == "Event":
+            return [{"reason": "Pulling"}, *pulled] if "type=Normal" in query["fieldSelector"] else []
+        conditions = [{"type": "PodScheduled", "status": "True"}]
+        conditions += [{"type": "Ready", "status": "True" if pulled else "False", "message": "unready: [main]"}]
+        status = {"phase": "Running" if pulled else "Pending", "conditions": conditions}
+        return [{"metadata": {"name": "x-0"}, "spec": {"containers": [{"name": "main"}]}, "status": status}]
+
+    def logs(self, namespace: str, pod: str, container: str, lines: int, previous: bool) -> str:
+        return f"event=preparing pieces={self.seconds // 40}/2\n"
+
+
+def test_what_a_job_waits_for_is_said_once_and_stays_until_there_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    engine = Engine(None)
+    monkeypatch.setattr(engine, "_log", lambda urn, message, severity, ephemeral=False: told.append(message))
+    client: Any = Node()
+    monkeypatch.setattr("local.plugin.awaiting.time", client)
+    job = workload("Job", {"selector": {"matchLabels": {"a": "b"}}}, {"startTime": "now", "active": 1}, "batch/v1")
+    Awaited(client, engine, "urn", {}, 0).until_ready(job)
+    runs = "the Job runs: pods 1 active, 0 succeeded, 0 failed"
+    assert told == [
+        runs,
+        f"{runs}; pod x-0: its node pulls the image",
+        f"{runs}; pod x-0: event=preparing pieces=0/2",
+        f"{runs}; pod x-0: event=preparing pieces=1/2",
+        "",
+    ]
+
+
+def test_an_object_that_is_ready_at_once_has_no_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    engine = Engine(None)
+    monkeypatch.setattr(engine, "_log", lambda urn, message, severity, ephemeral=False: told.append(message))
+    ready = workload("Deployment", {"replicas": 3}, ROLLED_OUT)
+    Awaited(CLIENT, engine, "urn", {}, 0).until_ready(ready)
+    assert told == []

@@ -1,0 +1,80 @@
+"""Old trainer images of this checkout, which nothing uses any more, and the room that a new one takes.
+
+Each image lies here three times: builder, registry, unpacked (18 GB of the trainer's). The kubelet removes what no pod
+has used for an hour; the other two are removed here, but for the newest of each name, whose layers the next build
+takes over, and what a stack of this checkout refers to.
+"""
+
+import shutil
+from pathlib import Path
+
+from local import images, network, paths, processes
+from local.phases import Phases
+from local.shell import run
+
+PROJECT = "trainyard"
+#: What the heavy layer of the trainer's image, its packages, is made from, but for the base.
+PACKAGES = ("requirements/bootstrap.txt", "requirements/trainer.txt", "trainer/Dockerfile")
+
+
+def tags() -> dict[str, list[Path]]:
+    """Folders of the tags in the registry by the image's name, newest first."""
+    names = paths.REGISTRY_DATA / "docker/registry/v2/repositories" / PROJECT
+    return {
+        f"{PROJECT}/{name.name}": sorted(
+            (link.parent.parent for link in name.glob("_manifests/tags/*/current/link")),
+            key=lambda tag: (tag / "current/link").stat().st_mtime,
+            reverse=True,
+        )
+        for name in sorted(names.glob("*"))
+    }
+
+
+def has_packages() -> bool:
+    """Whether the registry has an image of today's packages, so that a build makes small layers only."""
+    if not images.base_tar_is_current():
+        return False
+    for tag in tags().get(f"{PROJECT}/trainer", ()):
+        context = paths.STATE / "contexts" / f"trainer-{tag.name}"
+        if all(_same(context / name, paths.ROOT / name) for name in PACKAGES):
+            return True
+    return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and one.read_bytes() == other.read_bytes()
+
+
+def unused() -> list[tuple[str, Path]]:
+    """(name, folder of the tag) of images that are neither the newest of their name nor in a stack's state."""
+    stacks = (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json")
+    state = "".join(path.read_text() for path in stacks)
+
+    def is_used(name: str, tag: Path) -> bool:
+        return f"{name}:{tag.name}" in state or (tag / "current/link").read_text().strip() in state
+
+    return [(name, tag) for name, there in tags().items() for tag in there[1:] if not is_used(name, tag)]
+
+
+def remove_unused(phases: Phases) -> None:
+    """Give back the disk of images that nothing uses. Stops the registry, so its start comes after this."""
+    found = unused()
+    if not found or processes.find(_builds):
+        return
+    with phases.phase(f"remove {len(found)} old image{'s' * (len(found) > 1)}"):
+        processes.stop("registry")
+        for _, tag in found:
+            shutil.rmtree(tag)
+        config = str(images.registry().files[0])
+        run(["docker-registry", "garbage-collect", "--delete-untagged", config], "remove old images of the registry")
+        built = set(images.buildah("images", "--format", "{{.Name}}:{{.Tag}}", what="list images").split())
+        old = {f"{network.REGISTRY}/{name}:{tag.name}" for name, tag in found} & built
+        if old:
+            images.buildah("rmi", "--force", *sorted(old), what="remove old images")
+        images.buildah("rmi", "--prune", what="remove old layers")
+
+
+def _builds(entry: Path) -> bool:
+    """Whether a process is a buildah of this checkout: it may be pushing layers that the registry has."""
+    ours = f"CONTAINERS_STORAGE_CONF={images.storage_configuration()}\0".encode()
+    return (entry / "comm").read_text() == "buildah\n" and ours in (entry / "environ").read_bytes()

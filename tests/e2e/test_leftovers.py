@@ -1,0 +1,88 @@
+"""Old images are taken out of the real builder and the real registry, and nothing that is needed with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra import buildah
+from local import images, leftovers, network, paths, processes
+from local.phases import Phases
+from tests.trainer.processes import free_port
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not (shutil.which("buildah") and shutil.which("docker-registry")),
+        reason="needs buildah and docker-registry, and root for buildah",
+    ),
+]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a registry of this checkout's kind on loopback; builder and state lie in `tmp_path`."""
+    for name, folder in (("REGISTRY_DATA", "registry"), ("BUILDAH", "buildah"), ("CONFIGURATION", "etc")):
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+    for name, folder in (("PULUMI_STATE", "state"), ("RUN", "run"), ("PROCESSES", "processes")):
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setattr(network, "REGISTRY", address)
+    for name, value in images.buildah_environment().items():
+        monkeypatch.setenv(name, value)
+    serve = images.registry().command
+    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while subprocess.run(["curl", "-sf", f"http://{address}/v2/"], capture_output=True).returncode:
+        assert server.poll() is None
+        time.sleep(0.05)
+
+    def stop(_name: str) -> bool:
+        server.terminate()
+        server.wait()
+        return True
+
+    # The node's record of the registry is not this one's.
+    monkeypatch.setattr(processes, "stop", stop)
+    yield address
+    stop("registry")
+    subprocess.run(["buildah", "rmi", "--all", "--force"], capture_output=True)
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def test_images_that_nothing_uses_give_their_disk_back(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM scratch\nARG BASE_IMAGE\nCOPY packages /packages\nCOPY code /code\n")
+    monkeypatch.chdir(context)
+    targets = {}
+    for tag, packages in (("used", b"1"), ("old", b"2"), ("newest", b"3")):
+        Path("packages").write_bytes(os.urandom(1_000_000) + packages)
+        Path("code").write_bytes(packages)
+        targets[tag] = f"{registry}/trainyard/trainer:{tag}"
+        buildah.build(targets[tag], ".", "Dockerfile", {}, insecure=True)
+        buildah.push(targets[tag], "gzip", insecure=True)
+    state = tmp_path / "state/.pulumi/stacks/trainyard/local.json"
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"target": targets["used"]}))
+    before = size(tmp_path / "registry"), size(tmp_path / "buildah")
+    leftovers.remove_unused(Phases(tmp_path / "timings.json"))
+    for was, folder in zip(before, ("registry", "buildah"), strict=True):
+        assert was > 3_000_000 > size(tmp_path / folder) > 2_000_000, folder
+    left = images.buildah("images", "--format", "{{.Tag}}", what="list images").split()
+    assert sorted(left) == ["newest", "used"]
+    # What a new image takes over of the newest one is still there.
+    Path("code").write_text("changed")
+    buildah.build(f"{registry}/trainyard/trainer:next", ".", "Dockerfile", {}, insecure=True)
+    assert size(tmp_path / "buildah") < before[1]

@@ -1,0 +1,59 @@
+"""What is shown of a build while it runs; the builds themselves are in tests/e2e/test_buildah.py."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from infra import buildah
+
+# Waits at each step until as much was told as the test wants to see.
+BUILD = """
+echo STEP 1/3: FROM base
+until [ -e first ]; do sleep 0.02; done
+echo STEP 2/3: RUN install
+echo "Downloaded torch"
+until [ -e enough ]; do sleep 0.02; done
+echo STEP 3/3: CMD run
+"""
+
+
+def test_a_build_says_regularly_at_which_step_it_is_and_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        (tmp_path / "first").touch()
+        if len(told) > 2 and "Downloaded" in told[-3]:
+            (tmp_path / "enough").touch()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(buildah, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(buildah, "_tell", tell)
+    buildah._run(["sh", "-c", BUILD], "image: step")
+    assert re.fullmatch(r"image: step 1 of 3, 0 s, 0\.0 GB written", told[0])
+    (torch,) = (number for number, line in enumerate(told) if "Downloaded torch" in line)
+    assert re.fullmatch(r"image: step 2 of 3, \d s, Downloaded torch", told[torch])
+    assert re.fullmatch(r"image: step 2 of 3, \d s, 0\.0 GB written", told[torch + 1])
+
+
+def test_a_checksum_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(buildah, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(buildah, "_tell", told.append)
+    monkeypatch.setattr(buildah, "_written", lambda pid: 1_240_000_000)
+    buildah._run(["sh", "-c", "echo Copying blob sha256:2ff95baddb3c; sleep 0.25"], "image: push")
+    assert set(told) == {"image: push, 0 s, 1.2 GB written"}
+
+
+def test_what_a_process_wrote_is_counted() -> None:
+    before = buildah._written(os.getpid())
+    with open(os.devnull, "wb", buffering=0) as file:
+        file.write(b"x" * 5000)
+    assert 5000 <= buildah._written(os.getpid()) - before < 100_000
+    assert buildah._written(0) == 0

@@ -1,0 +1,81 @@
+"""Which trainer images of this checkout nothing needs any more, and when a new one takes its full room."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from local import images, leftovers, paths, teardown
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    state = tmp_path / ".local"
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "STATE", state)
+    monkeypatch.setattr(paths, "REGISTRY_DATA", state / "registry")
+    monkeypatch.setattr(paths, "PULUMI_STATE", state / "state")
+    monkeypatch.setattr(images, "base_tar_is_current", lambda: True)
+    write_packages(tmp_path, "torch==2")
+    return tmp_path
+
+
+def write_packages(root: Path, content: str) -> None:
+    for name in leftovers.PACKAGES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+def push(root: Path, name: str, tag: str, age: int, packages: str = "torch==2") -> Path:
+    """What the registry and the builder's context have of an image that was pushed `age` seconds ago."""
+    folder = paths.REGISTRY_DATA / "docker/registry/v2/repositories/trainyard" / name / "_manifests/tags" / tag
+    link = folder / "current/link"
+    link.parent.mkdir(parents=True)
+    link.write_text(f"sha256:{name}-{tag}")
+    os.utime(link, (1e9 - age, 1e9 - age))
+    write_packages(root / ".local/contexts" / f"{name}-{tag}", packages)
+    return folder
+
+
+def stack(root: Path, name: str, *resources: dict[str, str]) -> None:
+    path = root / ".local/state/.pulumi/stacks/trainyard" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"checkpoint": {"latest": {"resources": list(resources)} if resources else None}}))
+
+
+def test_the_newest_image_and_those_of_stacks_stay(root: Path) -> None:
+    assert leftovers.unused() == []
+    oldest = push(root, "trainer", "aaa", 300)
+    push(root, "trainer", "bbb", 200)
+    push(root, "trainer", "ccc", 100)
+    push(root, "trainer", "ddd", 0)
+    push(root, "nfs-server", "eee", 500)
+    # A stack names an image by tag where it is built here, and by digest where the reference is given.
+    stack(root, "local", {"target": "198.18.0.2:5000/trainyard/trainer:bbb"})
+    stack(root, "other", {"ref": "198.18.0.2:5000/trainyard/trainer@sha256:trainer-ccc"})
+    assert leftovers.unused() == [("trainyard/trainer", oldest)]
+
+
+def test_a_new_image_takes_its_full_room_where_none_has_today_s_packages(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not leftovers.has_packages()
+    push(root, "trainer", "aaa", 10)
+    assert leftovers.has_packages()
+    write_packages(root, "torch==3")
+    assert not leftovers.has_packages()
+    push(root, "trainer", "bbb", 0, "torch==3")
+    assert leftovers.has_packages()
+    monkeypatch.setattr(images, "base_tar_is_current", lambda: False)
+    assert not leftovers.has_packages()
+
+
+def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path) -> None:
+    stack(root, "local", {"urn": "a"})
+    stack(root, "gcp-smoke")
+    assert teardown.living_stacks() == []
+    stack(root, "gcp-c3", {"urn": "a"})
+    assert teardown.living_stacks() == ["gcp-c3"]
