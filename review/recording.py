@@ -19,8 +19,9 @@ from typing import Any
 
 import yaml
 from google.protobuf import json_format
-from pulumi.runtime import mocks
+from pulumi.runtime import mocks, resource
 from pulumi.runtime.config import set_all_config
+from pulumi.runtime.proto import source_pb2
 from pulumi.runtime.settings import set_root_resource
 from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
@@ -31,6 +32,8 @@ from review import computed
 
 #: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go): a key, and what it says.
 SIGNATURE, SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
+# Where each resource was declared, no record keeps: reading the whole stack for it is a third of a recording.
+resource._get_stack_trace = source_pb2.StackTrace
 #: "TYPE NAME" -> whether a change replaces the resource; else it changes it in place.
 Moved = Mapping[str, bool]
 
@@ -184,13 +187,18 @@ def record(
         pulumi.RunError: as the program does for an invalid configuration.
     """
     values = stack_file_values(stack_name) if values is None else values
-    asyncio.set_event_loop(asyncio.new_event_loop())
     recorder = _Recorder(known, moved or {})
-    mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
-    set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
-    # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
-    set_root_resource(None)  # type: ignore[arg-type]
-    _sync_await(run_in_stack(_program))
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
+        set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
+        # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
+        set_root_resource(None)  # type: ignore[arg-type]
+        _sync_await(run_in_stack(_program))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()  # with the six threads in which the monitor is asked, and all that they hold
     return Recording(recorder.recorded, recorder.outputs)
 
 
