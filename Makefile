@@ -35,7 +35,7 @@ down: .venv/infra.stamp  ## destroy the local stack and stop the node; datasets,
 	@$(TRAINYARD) local down
 
 destroy: node
-	@$(TRAINYARD) local run -- pulumi destroy --stack local --yes --skip-preview
+	@$(TRAINYARD) local run --phase "pulumi destroy" -- pulumi destroy --stack local --yes --skip-preview --suppress-progress
 	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
 
 clean: down  ## down, and remove .local/ with the trained models, images and state, and what Go keeps of our builds

@@ -177,8 +177,9 @@ class Bar:
         if console.is_terminal or time.monotonic() - self._printed < PLAIN_SECONDS:
             return
         self._printed = time.monotonic()
-        size = f"{task.completed / 1e6:,.0f}" + (f" of {task.total / 1e6:,.0f}" if task.total else "")
-        console.print(f"… {task.description}: {size} MB ({task.elapsed or 0:.0f} s)", highlight=False, soft_wrap=True)
+        of = f" of {task.total / 1e6:,.0f}" if task.total else ""
+        size = f": {task.completed / 1e6:,.0f}{of} MB" if of or task.completed else ""
+        console.print(f"… {task.description}{size} ({task.elapsed or 0:.0f} s)", highlight=False, soft_wrap=True)
 
 
 def _short(text: str) -> str:
