@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from local import images, leftovers, paths, teardown
+from local import commands, images, leftovers, paths, teardown
 
 
 @pytest.fixture
@@ -73,9 +73,14 @@ def test_a_new_image_takes_its_full_room_where_none_has_today_s_packages(
     assert not leftovers.has_packages()
 
 
-def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path) -> None:
+def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stack(root, "local", {"urn": "a"})
     stack(root, "gcp-smoke")
     assert teardown.living_stacks() == []
     stack(root, "gcp-c3", {"urn": "a"})
     assert teardown.living_stacks() == ["gcp-c3"]
+    assert commands.down(everything=True) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "what stack gcp-c3 made" in line
+    assert line.endswith("first: trainyard local run -- pulumi destroy --stack gcp-c3")
+    assert (root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json").exists()

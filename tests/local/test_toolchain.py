@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -81,11 +83,35 @@ def test_the_cache_follows_the_xdg_variable(cache: Path) -> None:
 
 @needs_go
 def test_a_build_is_made_once_and_says_its_version(hello: toolchain.Tool) -> None:
-    assert toolchain.build(hello)
+    main = toolchain.GOMOD / "hello" / "main.go"
+    main.write_text(f"{HELLO}// {uuid.uuid4()}\n")  # in no cache of Go
+    told: list[tuple[int, int]] = []
+    assert toolchain.build(hello, lambda count, total: told.append((count, total)))
+    # The program's own package is compiled, the standard library's may be there.
+    assert 1 <= told[-1][0] <= told[-1][1]
+    assert told[-1][1] > 10
     program = toolchain.bin_directory(hello) / "hello"
     said = subprocess.run([program], capture_output=True, text=True, check=True).stderr
     assert said.strip() == "v1.2.3"
     assert not toolchain.build(hello)
+
+
+def test_go_s_caches_are_given_back_unless_somebody_builds(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOCACHE")
+    monkeypatch.setenv("GOMODCACHE", "/of/the/caller")
+    environment = toolchain.go_environment()
+    assert Path(environment["GOCACHE"]).is_relative_to(toolchain.go_caches())
+    assert environment["GOMODCACHE"] == "/of/the/caller"
+    built = cache / "etcd-1-abc" / "bin"
+    for folder in (toolchain.go_caches() / "build", built):
+        folder.mkdir(parents=True)
+    with toolchain.lock("go", fcntl.LOCK_SH):
+        assert not toolchain.remove_go_caches()
+    assert toolchain.go_caches().exists()
+    assert toolchain.remove_go_caches()
+    assert not toolchain.go_caches().exists()
+    assert built.exists()
+    assert toolchain.remove_go_caches()
 
 
 @needs_go
