@@ -166,6 +166,15 @@ def _conversations(config: StackConfig) -> Iterator[str]:
         )
 
 
+def _tokenizer(config: StackConfig) -> Iterator[str]:
+    tokenizer, training = config.dataset.tokenizer, config.training
+    words, learned = memory.words_to_train(tokenizer), training.model.name or training.distillation.teacher
+    if words == 0:
+        yield f"dataset.tokenizer: {tokenizer}; {memory.TRAINABLE}"
+    elif words and learned:
+        yield f"dataset.tokenizer: {tokenizer} makes words that {learned} has not learned; leave it out"
+
+
 #: A run is refused when this part of what it needs by the formula exceeds all that there is. The formula counts what
 #: autograd keeps without the compiler, and the size in a model's name is rounded.
 _SURE = 0.85
@@ -174,8 +183,9 @@ _SURE = 0.85
 def _memory(config: StackConfig) -> Iterator[str]:
     """A model that fits no worker is told before anything is rented; nothing is said of one that is not known."""
     training, workers, machine = config.training, config.workers, config.node_machine
-    own_words = config.dataset.tokenizer not in ("", "gpt2")
-    shape = memory.shape_of(training, 0 if own_words else memory.VOCABULARY)
+    tokenizer = config.dataset.tokenizer
+    words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
+    shape = memory.shape_of(training, words)
     there = machine.accelerator_gib if workers.gpus and machine else 0.0
     if shape is None or training.task == "question_answering" or (workers.gpus and not there):
         return
@@ -309,6 +319,7 @@ RULES: tuple[Rule, ...] = (
     _training,
     _models,
     _conversations,
+    _tokenizer,
     _exporters,
     _memory,
     _storage_kind,

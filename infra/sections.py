@@ -187,7 +187,8 @@ class DatasetConfig(Section):
     which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. With
     kind gke the stack may read the gs:// buckets named here, with kind eks the s3:// buckets."""
     tokenizer: str = ""
-    """`gpt2`, a folder, or a name on the Hugging Face hub. Default: that of `training.model.name`, else gpt2."""
+    """`gpt2`, a folder, a name on the Hugging Face hub, or `train:1024` for one of so many words that is trained on the
+    text: for a small model that begins from scratch. Default: that of `training.model.name`, else gpt2."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: int = Field(default=60, ge=1)

@@ -11,19 +11,29 @@ import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from trainer.config.memory import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
+from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.pieces import Settings, available_cpus, run
-from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, token_type
+from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, placed, token_type
 from trainer.data.sources import SAMPLE, Source, find
-from trainer.data.tokenizer import COMPANIONS, FILE, copy_companions, end_of_text, find_folder, load_tokenizer
+from trainer.data.tokenizer import (
+    COMPANIONS,
+    FILE,
+    copy_companions,
+    end_of_text,
+    find_folder,
+    load_tokenizer,
+    train,
+)
 from trainer.errors import EXIT_USAGE, UserError
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
@@ -32,6 +42,8 @@ __all__ = ["SAMPLE", "main", "prepare"]
 
 LISTED = 100
 """Sources that index.json names one by one; the digest covers all."""
+TRAINED_ON = 100_000_000
+"""Characters that a tokenizer is trained on."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
         'hf:NAME[/CONFIG][:SPLIT], or "sample"',
     )
     parser.add_argument("--output", required=True, type=Path, help="folder for shards and index.json")
-    parser.add_argument("--tokenizer", default="gpt2", help="gpt2, a local folder, or a Hugging Face name")
+    parser.add_argument(
+        "--tokenizer",
+        default="gpt2",
+        help="gpt2, a local folder, a Hugging Face name, or train:WORDS for one trained on the input",
+    )
     parser.add_argument(
         "--text-field", default="text", help="where a record of JSONL, Parquet or a dataset has its text"
     )
@@ -113,16 +129,25 @@ def prepare(
         raise UserError(f"--shard-tokens {shard_tokens}: give a positive number")
     if workers < 0:
         raise UserError(f"--workers {workers}: give a positive number, or 0 for as many as there are CPUs")
+    words = words_to_train(tokenizer_spec)
+    if words == 0:
+        raise UserError(f"--tokenizer {tokenizer_spec}: {TRAINABLE}")
+    if words and documents == conversations.DOCUMENTS:
+        raise UserError(f"--tokenizer {tokenizer_spec}: is for text; name the tokenizer of the model that is to learn")
     sources = find(inputs)
-    tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
-    end = end_of_text(tokenizer, folder)
-    vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     # Too few files to hold some out whole: passages are held out instead.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
         documents, text_field, fraction, seed, shard_tokens, by_document=not texts or len(sources) >= 2 / fraction
     )
-    identity = _identity(recipe, sources, tokenizer_spec, _digest(tokenizer, folder), vocabulary)
+    identity = _identity(recipe, sources, tokenizer_spec)
+    if words:
+        tokenizer, folder = _trained(words, plan(sources), recipe, identity, output), None
+    else:
+        tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
+    end = end_of_text(tokenizer, folder)
+    vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    identity |= {"tokenizer_sha256": _digest(tokenizer, folder), "vocabulary": vocabulary}
     beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
         beside = _conversation_files(sources, tokenizer_spec, tokenizer, chat_template)
@@ -188,16 +213,37 @@ def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
     return digest.hexdigest()
 
 
-def _identity(
-    recipe: Recipe, sources: list[Source], spec: str, tokenizer_sha256: str, vocabulary: int
-) -> dict[str, Any]:
-    """Everything that the bytes of the dataset follow from, as index.json keeps it."""
+def _trained(words: int, pieces: list[Piece], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
+    """A tokenizer for the text that is not held out; the one that lies in `output` where it was made of the same."""
+    begun = read_json(output / PROGRESS / "recipe.json") or {}
+    there = (read_json(output / INDEX) or {}).get("recipe", begun)
+    if all(there.get(key) == value for key, value in made_of.items()) and (output / FILE).is_file():
+        found = load_tokenizer(str(output / FILE))
+        if _digest(found, None) == there["tokenizer_sha256"]:
+            return found
+    built = train(words, _learned(pieces, recipe))
+    event("tokenizer", trained_words=built.get_vocab_size())
+    return built
+
+
+def _learned(pieces: list[Piece], recipe: Recipe) -> Iterator[str]:
+    """Text that is not held out, as much as a tokenizer is trained on."""
+    characters = 0
+    for piece in pieces:
+        for unit, split, _ in placed(piece, recipe, TextField(recipe.text_field), lambda _: None):
+            if split == SPLITS[0]:
+                yield unit.text
+                characters += len(unit.text)
+            if characters > TRAINED_ON:
+                return
+
+
+def _identity(recipe: Recipe, sources: list[Source], spec: str) -> dict[str, Any]:
+    """Everything that the bytes of the dataset follow from besides the tokenizer's, as index.json keeps it."""
     listed = [{"name": Path(source.name).name or source.name, "identity": source.identity} for source in sources]
     return {
         **dataclasses.asdict(recipe),
         "tokenizer": spec,
-        "tokenizer_sha256": tokenizer_sha256,
-        "vocabulary": vocabulary,
         "piece_bytes": PIECE_BYTES,
         "source_count": len(sources),
         "sources_sha256": hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
@@ -224,8 +270,9 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
     Other inputs replace what is there. Raises UserError for what no training that read it could read any more.
     """
     there = (read_json(output / INDEX) or {}).get("recipe", identity)
-    # Version 1 had no checksum.
-    other_words = all(there.get(key) != identity[key] for key in ("tokenizer", "tokenizer_sha256"))
+    # Version 1 had no checksum. The words of a trained tokenizer are other ones for other text.
+    deciding = ("tokenizer_sha256",) if words_to_train(identity["tokenizer"]) else ("tokenizer", "tokenizer_sha256")
+    other_words = all(there.get(key) != identity[key] for key in deciding)
     if other_words or ("chat_sha256" in there) != ("chat_sha256" in identity):
         form = "conversations" if "chat_sha256" in there else "text"
         raise UserError(

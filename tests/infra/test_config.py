@@ -134,6 +134,11 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             {"training": {"task": "finetune", "model": {"name": "gpt2"}}},
             "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL",
         ),
+        ({"dataset": {"tokenizer": "train:99"}}, "dataset.tokenizer: train:99; give train:WORDS with 257 to"),
+        (
+            {"dataset": {"tokenizer": "train:999"}, "training": {"model": {"name": "gpt2"}}},
+            "dataset.tokenizer: train:999 makes words that gpt2 has not learned; leave it out",
+        ),
         ({"training": {"model": {"name": "./llama"}}}, "training.model.name: './llama' is no name on the Hugging Face"),
         ({"training": {"model": {"name": "/home/me/llama"}}}, "training.model.name: '/home/me/llama' is no name"),
         (

@@ -42,6 +42,11 @@ from trainer.config.schema import Config, changed
 
 VOCABULARY = 50_257
 """GPT-2's."""
+TRAIN = "train:"
+"""Before a number of words, in place of a tokenizer's name: one is trained on the text."""
+WORDS = range(257, 1 << 20)
+"""The 256 bytes and the end of text, up to more than any tokenizer in use has."""
+TRAINABLE = f"give {TRAIN}WORDS with {WORDS.start} to {WORDS.stop - 1} words, such as {TRAIN}1024"
 PUBLISHED = {"distilgpt2": "distil", "gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "gpt2-xl": "xl"}
 """Presets by the names of their weights on the hub."""
 PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom", "mpt", "gpt_bigcode", "starcoder2")
@@ -142,6 +147,14 @@ def needed(shape: Shape, config: Config, precision: str, world: int, accelerator
     """Bytes that a worker needs at the given micro-batch, or at the smallest."""
     tokens = config.sequence_length * (config.micro_batch or 1)
     return held(shape, config, precision, world) + passed(shape, config, precision, tokens, accelerator)
+
+
+def words_to_train(tokenizer: str) -> int | None:
+    """The number of words in train:1024, 0 where there can be no such number; None where a tokenizer is named."""
+    if not tokenizer.startswith(TRAIN):
+        return None
+    words = tokenizer.removeprefix(TRAIN)
+    return int(words) if words.isdecimal() and int(words) in WORDS else 0
 
 
 def saved(shape: Shape, config: Config) -> float:

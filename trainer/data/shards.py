@@ -88,7 +88,7 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
         return parts
     writer = _Writer(output, piece.number, coder.width, parts, journal, recipe.documents == DOCUMENTS)
     skip = writer.units
-    for group in _groups(_split(piece, recipe, coder.records, advance, skip)):
+    for group in _groups(placed(piece, recipe, coder.records, advance, skip)):
         more()
         encoded = coder.encode([unit.text for unit, _, _ in group])
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
@@ -132,8 +132,8 @@ Placed = tuple[Unit, str, bool]
 """A unit, its split, and whether an end-of-text token follows."""
 
 
-def _split(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int) -> Iterator[Placed]:
-    """Units with their split. End of text follows where the text does not go on in the same split."""
+def placed(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int = 0) -> Iterator[Placed]:
+    """Units with their split, without the first `skip`. End of text follows where the text goes on in the other one."""
     previous: Unit | None = None
     number = -1
     for unit in units(piece, recipe.documents, records, advance):
@@ -154,10 +154,10 @@ def _place(piece: Piece, recipe: Recipe, unit: Unit, number: int) -> Placed:
     return unit, SPLITS[here], unit.ends or here != after
 
 
-def _groups(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
+def _groups(items: Iterator[Placed]) -> Iterator[list[Placed]]:
     group: list[Placed] = []
     size = 0
-    for item in placed:
+    for item in items:
         group.append(item)
         size += len(item[0].text)
         if size >= GROUP_CHARACTERS or len(group) >= GROUP_UNITS:

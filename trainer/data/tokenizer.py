@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,13 @@ def load_tokenizer(spec: str) -> Tokenizer:
     found.no_truncation()
     found.no_padding()
     return found
+
+
+def train(words: int, texts: Iterable[str]) -> Tokenizer:
+    """GPT-2's kind of tokenizer with at most so many words, those that make these texts short."""
+    built = ByteLevelBPETokenizer()
+    built.train_from_iterator(texts, vocab_size=words, special_tokens=[END_OF_TEXT], show_progress=False)
+    return Tokenizer.from_str(built.to_str())
 
 
 def find_folder(spec: str) -> Path | None:
