@@ -57,7 +57,7 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
     assert "invalid configuration of stack e2e (3 problems)" in shown
     assert "workers.coutn: unknown key; did you mean count?" in shown
     assert "training.steps: 0 is not allowed; must be greater than 0" in shown
-    assert "training.tokensPerStep: 7 is not a multiple of sequenceLength x microBatch = 512; nearest: 512" in shown
+    assert "training.tokensPerStep: 7 is not a multiple of sequenceLength x microBatch = 1024; nearest: 1024" in shown
     assert "Traceback" not in shown
 
 
@@ -70,7 +70,9 @@ def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stac
     fetched = stack.run([PYTHON, "-m", "cli", "fetch", "--stack", "e2e", "--to", str(run)], timeout=300)
     assert fetched.returncode == 0, fetched.stdout + fetched.stderr
     done = json.loads((run / "DONE").read_text())
-    assert done["initial_validation_loss"] - done["validation_loss"] > 3.0
+    # From ln 1024 to what a model that knew the words' frequencies alone would be far from.
+    assert done["initial_validation_loss"] - done["validation_loss"] > 2.5
+    assert done["bits_per_byte"] < 2
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(entry["step"] for entry in metrics) == stack.values["training"]["steps"]
     assert "world_size=2" in followed.stdout
@@ -79,7 +81,7 @@ def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stac
 
     from transformers import GPT2LMHeadModel
 
-    assert GPT2LMHeadModel.from_pretrained(run / "model").num_parameters() > 1_000_000
+    assert GPT2LMHeadModel.from_pretrained(run / "model").config.vocab_size == 1024
 
 
 def test_a_second_up_changes_nothing(stack: Stack) -> None:
