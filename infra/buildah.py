@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ SHOWN_COLUMNS = 60
 HEARTBEAT = 15.0
 #: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
 MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+
+#: Runs a command of which the second argument says what it does.
+Run = Callable[[list[str], str], None]
 
 
 class BuildahImage(Resource, module="trainyard", name="BuildahImage"):
@@ -101,7 +106,9 @@ def _ensure(props: dict[str, Any]) -> str:
     return f"{target.rsplit(':', 1)[0]}@{digest}"
 
 
-def build(target: str, context: str, dockerfile: str, build_args: dict[str, str], insecure: bool) -> None:
+def build(
+    target: str, context: str, dockerfile: str, build_args: dict[str, str], insecure: bool, run: Run | None = None
+) -> None:
     """Build `dockerfile`, a path in the folder `context`, under the name `target`.
 
     Raises:
@@ -114,15 +121,16 @@ def build(target: str, context: str, dockerfile: str, build_args: dict[str, str]
         command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
     for key, value in sorted(build_args.items()):
         command += ["--build-arg", f"{key}={value}"]
-    _run([*command, context], "image: step")
+    (run or run_and_show)([*command, context], "image: step")
 
 
-def push(target: str, compression: str, insecure: bool) -> str:
+def push(target: str, compression: str, insecure: bool, run: Run | None = None) -> str:
     """Push `target` and return the digest of its manifest in the registry."""
     with tempfile.TemporaryDirectory() as folder:
         digest_file = Path(folder) / "digest"
         command = ["buildah", "push", *COMPRESSION[compression], _tls(insecure)]
-        _run([*command, "--digestfile", str(digest_file), target, f"docker://{target}"], "image: push")
+        command += ["--digestfile", str(digest_file), target, f"docker://{target}"]
+        (run or run_and_show)(command, "image: push")
         return digest_file.read_text().strip()
 
 
@@ -149,8 +157,17 @@ def _tls(insecure: bool) -> str:
     return f"--tls-verify={'false' if insecure else 'true'}"
 
 
-def _run(command: list[str], what: str) -> None:
-    """Run a command and show every HEARTBEAT seconds how far it is."""
+def run_and_show(
+    command: list[str],
+    what: str,
+    tell: Callable[[str], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command and tell every HEARTBEAT seconds how far it is.
+
+    environment: in what it differs from this process's.
+    """
+    tell = tell or _tell
     tail: deque[str] = deque([""], maxlen=SHOWN_LINES)
     began, ended, step = time.monotonic(), threading.Event(), ""
 
@@ -161,9 +178,10 @@ def _run(command: list[str], what: str) -> None:
             new = tail[-1] != before and not tail[-1].startswith(("STEP ", "Copying blob"))
             before = tail[-1]
             how_far = before.strip()[:SHOWN_COLUMNS] if new else f"{_written(process.pid) / 1e9:.1f} GB written"
-            _tell(f"{what}{step}, {time.monotonic() - began:.0f} s, {how_far}")
+            tell(f"{what}{step}, {time.monotonic() - began:.0f} s, {how_far}")
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    whole = {**os.environ, **(environment or {})}
+    with subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         threading.Thread(target=beat, daemon=True).start()
         try:
             assert process.stdout is not None

@@ -12,7 +12,9 @@ import hashlib
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pulumi
@@ -87,6 +89,30 @@ class ContainerImage(pulumi.ComponentResource):
         self.register_outputs({"reference": self.reference})
 
 
+def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str]) -> None:
+    """Build and push the trainer's image as a stack on a cluster that is there would, which then finds it.
+
+    Raises:
+        RuntimeError: with the last lines of the build's output.
+    """
+    from infra import buildah
+
+    build_args = {"BASE_IMAGE": base_image}
+    version = content_hash(TRAINER, build_args)
+    target = _target(TRAINER, registry, version)
+    if buildah.registry_digest(target, insecure=True) is None:
+        context = str(ROOT / stage(TRAINER, version))
+        run = partial(
+            buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment
+        )
+        buildah.build(target, context, TRAINER.dockerfile, build_args, insecure=True, run=run)
+        buildah.push(target, compression("existing"), insecure=True, run=run)
+
+
+def _target(recipe: Recipe, registry: str, version: str) -> str:
+    return f"{registry}/{recipe.repository}:{version}"
+
+
 def compression(kind: str) -> str:
     """How the layers of an image are compressed for a kind of cluster (infra/image.yaml): zstd or gzip."""
     return load(Path(__file__).with_suffix(".yaml"))[kind]["compression"]
@@ -159,7 +185,7 @@ def _buildah(
     assert registry is not None
     image = BuildahImage(
         recipe.name,
-        target=pulumi.Output.concat(registry.address, f"/{recipe.repository}:{version}"),
+        target=pulumi.Output.from_input(registry.address).apply(lambda address: _target(recipe, address, version)),
         context=stage(recipe, version),
         dockerfile=recipe.dockerfile,
         build_args=build_args,

@@ -1,5 +1,6 @@
 """Brings the toolchain and the node to health, from whatever state they are in, doing as much at once as it can."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -82,26 +84,57 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
             shell.install(facts.packages_missing)
+    with phases.phase("network namespace, certificates"):
+        prepare()
+    leftovers.remove_unused(phases)
+    if processes.ensure(images.registry()):
+        with phases.phase("registry"):
+            processes.wait(images.registry())
+    unbuilt = not toolchain.is_built(toolchain.BY_NAME["kubernetes"])
     with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
-        # longest and has a lane for itself; the base image waits for the network more than it computes.
+        # longest and has a lane for itself; the images wait for the network and the disk more than they compute.
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
         base = pool.submit(make_base, phases)
+        trainer = pool.submit(make_trainer, phases, base) if unbuilt and builds_trainer() else None
         others.result()
         kubernetes.result()
         start_node(phases, base)
         pulumi.result()
+        if trainer is not None:
+            trainer.result()
     if enforce or policies_wanted():
         enforce_policies(phases)
     phases.say(environment.choose_plugin(download))
 
 
-def make_base(phases: Phases) -> None:
+def make_base(phases: Phases) -> str:
+    """The base image in the registry."""
     if not images.base_tar_is_current():
         with phases.phase("install Debian into the base image"):
             images.make_base_tar()
+    with phases.phase("base image"):
+        return images.base()
+
+
+def builds_trainer() -> bool:
+    """Whether the local stack takes the image that is built here: one that says nothing of images does."""
+    try:
+        said = yaml.safe_load((paths.ROOT / "Pulumi.local.yaml").read_text("utf-8"))["config"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return False  # the program itself says what is wrong
+    return "trainyard:image" not in said
+
+
+def make_trainer(phases: Phases, base: "Future[str]") -> None:
+    """Build the trainer's image beside the compilers; `pulumi up` finds it, or tells better why it cannot be built."""
+    base_image = base.result()
+    from infra.image import build_ahead  # imports Pulumi, which a node that is healthy need not wait for
+
+    with contextlib.suppress(RuntimeError, OSError), phases.phase("trainer image") as progress:
+        build_ahead(base_image, network.REGISTRY, progress, images.buildah_environment())
 
 
 def _after(first: "Future[None]", then: Callable[[], None]) -> None:
@@ -109,18 +142,13 @@ def _after(first: "Future[None]", then: Callable[[], None]) -> None:
     then()
 
 
-def start_node(phases: Phases, base_tar: "Future[None]") -> None:
-    """`base_tar` ends when the base image's content is there: only the last step needs it."""
-    with phases.phase("network namespace, certificates"):
-        prepare()
-    leftovers.remove_unused(phases)
-    serving = processes.ensure(images.registry()), processes.ensure(controlplane.etcd())
-    if any(serving):
-        with phases.phase("registry, etcd"):
-            processes.wait(images.registry())
+def start_node(phases: Phases, base: "Future[str]") -> None:
+    """`base` ends when the base image is in the registry: only the last step needs it."""
+    if processes.ensure(controlplane.etcd()):
+        with phases.phase("etcd"):
             processes.wait(controlplane.etcd())
     with ThreadPoolExecutor(max_workers=2) as pool:
-        pushed = pool.submit(push_images, phases, base_tar)
+        pushed = pool.submit(push_etcd, phases)
         with phases.phase("control plane"):
             api_started = start([controlplane.apiserver()])
             start([controlplane.controller_manager(), controlplane.scheduler()])
@@ -131,16 +159,12 @@ def start_node(phases: Phases, base_tar: "Future[None]") -> None:
             start([node.containerd(pause)])
             start([node.kubelet(), node.coredns(), node.kube_proxy()])
             await_ready()
-        base, etcd = pushed.result()
-    kubeconfig.write_user(base, etcd)
+    kubeconfig.write_user(base.result(), pushed.result())
 
 
-def push_images(phases: Phases, base_tar: "Future[None]") -> tuple[str, str]:
+def push_etcd(phases: Phases) -> str:
     with phases.phase("etcd image"):
-        etcd = images.etcd()
-    base_tar.result()
-    with phases.phase("base image"):
-        return images.base(), etcd
+        return images.etcd()
 
 
 def start(daemons: list[Daemon]) -> bool:

@@ -35,7 +35,7 @@ def test_a_build_says_regularly_at_which_step_it_is_and_nothing_twice(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(buildah, "HEARTBEAT", 0.05)
     monkeypatch.setattr(buildah, "_tell", tell)
-    buildah._run(["sh", "-c", BUILD], "image: step")
+    buildah.run_and_show(["sh", "-c", BUILD], "image: step")
     assert re.fullmatch(r"image: step 1 of 3, 0 s, 0\.0 GB written", told[0])
     (torch,) = (number for number, line in enumerate(told) if "Downloaded torch" in line)
     assert re.fullmatch(r"image: step 2 of 3, \d s, Downloaded torch", told[torch])
@@ -47,7 +47,7 @@ def test_a_checksum_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buildah, "HEARTBEAT", 0.1)
     monkeypatch.setattr(buildah, "_tell", told.append)
     monkeypatch.setattr(buildah, "_written", lambda pid: 1_240_000_000)
-    buildah._run(["sh", "-c", "echo Copying blob sha256:2ff95baddb3c; sleep 0.25"], "image: push")
+    buildah.run_and_show(["sh", "-c", "echo Copying blob sha256:2ff95baddb3c; sleep 0.25"], "image: push")
     assert set(told) == {"image: push, 0 s, 1.2 GB written"}
 
 
