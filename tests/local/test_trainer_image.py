@@ -1,0 +1,82 @@
+"""The trainer's image that `trainyard local up` builds while Kubernetes compiles is the one that the stack asks for."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import buildah, image
+from infra.image import TRAINER, content_hash
+from local import network, paths, up
+from local.phases import Phases
+
+BASE = f"{network.REGISTRY}/base@sha256:{'1' * 64}"
+
+
+@pytest.fixture
+def phases(tmp_path: Path) -> Phases:
+    return Phases(tmp_path / "timings.json")
+
+
+def built_base() -> Future[str]:
+    done: Future[str] = Future()
+    done.set_result(BASE)
+    return done
+
+
+def test_it_is_pushed_where_the_stack_looks_for_it(
+    phases: Phases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a resource of the stack it then needs no build: its address in the registry answers."""
+    commands: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(command: list[str], what: str, tell: Any, environment: dict[str, str]) -> None:
+        commands.append((command, environment))
+        tell(f"{what} 1 of 1")
+        if "--digestfile" in command:
+            Path(command[command.index("--digestfile") + 1]).write_text("sha256:abc")
+
+    monkeypatch.setattr(buildah, "run_and_show", run)
+    monkeypatch.setattr(buildah, "registry_digest", lambda *_, **__: None)
+    monkeypatch.setattr(image, "stage", lambda *_: str(tmp_path))
+    monkeypatch.setattr(up.images, "buildah_environment", lambda: {"CONTAINERS_STORAGE_CONF": "ours"})
+    up.make_trainer(phases, built_base())
+    (build, environment), (push, _) = commands
+    target = f"{network.REGISTRY}/trainyard/trainer:{content_hash(TRAINER, {'BASE_IMAGE': BASE})}"
+    assert build[build.index("--tag") + 1] == target
+    assert build[build.index("--build-arg") + 1] == f"BASE_IMAGE={BASE}"
+    assert push[-1] == f"docker://{target}"
+    assert "zstd" in push
+    assert environment == {"CONTAINERS_STORAGE_CONF": "ours"}
+
+
+def test_a_build_that_fails_is_shown_and_left_to_the_stack(
+    phases: Phases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("buildah build failed with exit code 1:\nno space left")
+
+    monkeypatch.setattr(up.images, "buildah_environment", dict)
+    monkeypatch.setattr(image, "build_ahead", fail)
+    up.make_trainer(Phases(phases.timings), built_base())
+    assert "✗ trainer image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "builds"),
+    [
+        ("config:\n  trainyard:cluster: {context: trainyard-local}\n", True),
+        ("config:\n  trainyard:image: {builder: prebuilt, ref: r@sha256:1}\n", False),
+        ("config: [", False),
+        ("", False),
+    ],
+)
+def test_a_stack_that_says_something_of_images_decides_alone(
+    text: str, builds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Pulumi.local.yaml").write_text(text)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert up.builds_trainer() is builds
