@@ -27,6 +27,7 @@ WAYS = {
     "Trainer, eager": {"program": "Trainer", "compiled": False},
     "Trainer, compiled": {"program": "Trainer", "compiled": True},
     "Trainer, base in fp32": {"program": "Trainer", "compiled": False, "base": "float32"},
+    "Trainer, base in fp32, compiled": {"program": "Trainer", "compiled": True, "base": "float32"},
 }
 SHAPE: dict[str, Any] = {
     "vocab_size": 151_936,

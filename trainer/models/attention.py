@@ -6,6 +6,7 @@ need are left out; the probabilities are kept for the way back, which costs memo
 pair of positions, head and layer) and saves a third of the work.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -13,6 +14,14 @@ import torch
 
 ROWS = 256
 """Rows of scores in a block: small enough to skip 3/8 of the square at length 1024, large enough for fast products."""
+GROUPED_ROWS = 128
+"""The same in grouped_attention, over the heads of a group; at least half of them of each head."""
+
+
+@functools.cache
+def tiles() -> bool:
+    """Whether the CPU has AMX, for which torch's own attention is written."""
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def mask(length: int) -> torch.Tensor:
@@ -70,3 +79,70 @@ class _Blocks(torch.autograd.Function):
             key_gradient[:, :last] += torch.bmm(score_gradient.transpose(1, 2), query[:, first:last])
             value_gradient[:, :last] += torch.bmm(weight.transpose(1, 2), outer[0][:, first:last])
         return torch.cat(query_gradients, 1), key_gradient.to(key.dtype), value_gradient.to(value.dtype), None, None
+
+
+@torch.library.custom_op("trainyard::grouped_attention", mutates_args=())
+def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+    """causal_attention where several heads of queries share one of keys and values, without the compiler.
+
+    query [groups, heads of a group, length, head width]; key and value [groups, length, head width], contiguous. The
+    heads of a group are rows of one product. The probabilities are computed again on the way back: that takes a sixth
+    of the time, and to keep them the memory of length x length for each head and layer. An operator of its own, as
+    inductor makes slower code of softmax and its gradient than torch has.
+    """
+    scaled, turned, output = query * scale, _turned(key), torch.empty_like(query)
+    with torch.autocast(query.device.type, enabled=False):
+        for rows, last in _row_blocks(query):
+            weight = _weights(scaled[:, :, rows], turned[:, :, :last])
+            output[:, :, rows] = torch.bmm(weight, value[:, :last]).view_as(output[:, :, rows])
+    return output
+
+
+@torch.library.custom_op("trainyard::grouped_attention_backward", mutates_args=())
+def _grouped_backward(
+    outer: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    scaled, turned, turned_value = query * scale, _turned(key), _turned(value)
+    query_gradient = torch.empty_like(query)
+    key_gradient, value_gradient = (torch.zeros(key.shape, dtype=torch.float32, device=key.device) for _ in range(2))
+    with torch.autocast(query.device.type, enabled=False):
+        for rows, last in _row_blocks(query):
+            weight = _weights(scaled[:, :, rows], turned[:, :, :last])
+            outside = outer[:, :, rows].flatten(1, 2)
+            gradient = torch.bmm(outside, turned_value[:, :, :last])
+            gradient = torch.ops.aten._softmax_backward_data(gradient, weight, 2, weight.dtype)
+            part = torch.bmm(gradient, key[:, :last]).mul_(scale)
+            query_gradient[:, :, rows] = part.view_as(query_gradient[:, :, rows])
+            key_gradient[:, :last] += torch.bmm(gradient.transpose(1, 2), scaled[:, :, rows].flatten(1, 2))
+            value_gradient[:, :last] += torch.bmm(weight.transpose(1, 2), outside)
+    return query_gradient, key_gradient.to(key.dtype), value_gradient.to(value.dtype)
+
+
+def _row_blocks(query: torch.Tensor) -> list[tuple[slice, int]]:
+    """The positions of each block, and how many it sees."""
+    _, heads, length, _ = query.shape
+    size = max(GROUPED_ROWS // 2, GROUPED_ROWS // heads)
+    return [(slice(first, first + size), min(first + size, length)) for first in range(0, length, size)]
+
+
+def _weights(query: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    """[groups, heads x rows, positions seen]. torch's softmax keeps the type, and adds up in fp32."""
+    scores = torch.bmm(query.flatten(1, 2), turned)
+    rows = query.shape[2]
+    square = scores.view(*query.shape[:3], -1)[..., -rows:]  # of the others each row sees all
+    square += mask(rows).to(scores)
+    return scores.softmax(2)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.scale = inputs[3]
+
+
+def _gradients(ctx: Any, outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return *_grouped_backward(outer, *ctx.saved_tensors, ctx.scale), None
+
+
+grouped_attention.register_fake(lambda query, key, value, scale: torch.empty_like(query))
+grouped_attention.register_autograd(_gradients, setup_context=_keep)
+_grouped_backward.register_fake(lambda outer, *three: tuple(torch.empty_like(part) for part in three[:3]))

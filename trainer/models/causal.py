@@ -1,7 +1,7 @@
 """Any causal language model of transformers as the training loop sees it: its own layers, our head and loss.
 
-The model makes the hidden states; head.py multiplies them by the head in chunks, so that all logits are never there at
-once. GPT-2 has a faster way of its own (gpt2.py).
+The model makes the hidden states, with our attention where that is faster (attention.py); head.py multiplies them by
+the head in chunks, so that all logits are never there at once. GPT-2 has a faster way of its own (gpt2.py).
 """
 
 import os
@@ -11,9 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from trainer import log
+from trainer.models import attention
 from trainer.models.copies import Copies
 from trainer.models.gpt2 import CHUNK, preferred_attention
 from trainer.models.head import Kernels, token_loss
@@ -108,3 +111,28 @@ class CausalModel(nn.Module):
         if not plain and os.environ.get("RANK", "0") == "0":
             log.event("logits", made_by="model", reason="'more than a product with the head: slower, and more memory'")
         return plain
+
+
+def _attend(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention by SDPA, with our kernel where that is faster: all earlier positions, bf16, a CPU
+    without AMX. query, key, value [batch, heads, length, head width]; the result [batch, length, heads, head width]."""
+    device, causal = query.device.type, options.get("is_causal")
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    fits = device == "cpu" and dtype == torch.bfloat16 and not attention.tiles() and mask is None
+    fits &= bool(getattr(module, "is_causal", True) if causal is None else causal)
+    fits &= query.shape[2:] == key.shape[2:] == value.shape[2:] and query.shape[2] > 1
+    special = any(options.get(name) is not None for name in ("softcap", "position_bias", "cache"))
+    if not fits or special or options.get("dropout"):
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+    batch, heads, length, width = query.shape
+    groups = batch * key.shape[1]
+    query, key, value = (part.to(dtype) for part in (query, key, value))
+    query = query.reshape(groups, -1, length, width).contiguous()
+    key, value = (part.reshape(groups, length, width).contiguous() for part in (key, value))
+    found = attention.grouped_attention(query, key, value, options.get("scaling") or width**-0.5)
+    return found.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
+
+
+ALL_ATTENTION_FUNCTIONS.register("sdpa", _attend)

@@ -8,7 +8,6 @@ begin while the backward pass still runs.
 """
 
 import contextlib
-import functools
 import math
 from typing import Any
 
@@ -146,7 +145,7 @@ class LanguageModel(nn.Module):
     def _mask(self, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
         """For our attention; None where torch's is the better one."""
         length = hidden.shape[1]
-        if hidden.is_cuda or _tiles() or (dtype == torch.float32 and not self._compiled):
+        if hidden.is_cuda or attention.tiles() or (dtype == torch.float32 and not self._compiled):
             return None
         if length not in self._masks:
             self._masks = {length: attention.mask(length)}
@@ -233,12 +232,6 @@ def preferred_attention(device: torch.device) -> contextlib.AbstractContextManag
         ],
         set_priority=True,
     )
-
-
-@functools.cache
-def _tiles() -> bool:
-    """Whether the CPU has AMX, for which torch's own attention is written."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 class _Bias(torch.autograd.Function):

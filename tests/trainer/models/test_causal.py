@@ -20,7 +20,7 @@ from tests.trainer.conftest import Workers, losses
 from trainer.checkpoint.format import checkpoint_folder, load_weights
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.models import causal, networks, sources
+from trainer.models import attention, causal, networks, sources
 from trainer.models.causal import IGNORED, CausalModel
 from trainer.models.generation import continued
 from trainer.tasks import pretrain
@@ -102,6 +102,25 @@ def test_loss_and_every_gradient_are_those_of_transformers(
     assert ("event=logits made_by=model" in capsys.readouterr().out) == (family in OWN_LOGITS)
     with torch.no_grad():
         same(module(inputs, targets), theirs[0])
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt_neox"])
+def test_in_bf16_attention_is_ours_and_stays_close_to_fp32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mistral's window of 8 hides positions, which is left to torch."""
+    monkeypatch.setattr(attention, "tiles", lambda: False)
+    net = network(family)
+    inputs, targets = batch()
+    loss, expected = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    seen: list[tuple[int, ...]] = []
+    plain = attention.grouped_attention
+    monkeypatch.setattr(attention, "grouped_attention", lambda *given: seen.append(given[0].shape) or plain(*given))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, found = gradients(net, lambda: CausalModel(net)(inputs, targets))
+    heads = {"llama": [(6, 2, 24, 8)] * 2, "mistral": [], "gpt_neox": [(12, 1, 24, 8)] * 2}
+    assert seen == heads[family]
+    assert float(rounded) == pytest.approx(float(loss), rel=2e-3)
+    for name, gradient in expected.items():
+        assert (found[name].float() - gradient).norm() <= 0.06 * gradient.norm() + 1e-3, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -226,10 +226,27 @@ def test_attention_in_blocks_equals_the_plain_one(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("heads", "length"), [(3, 56), (1, 32), (2, 5)])
+def test_attention_of_grouped_heads_equals_the_plain_one(
+    heads: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "GROUPED_ROWS", 16)
+    torch.manual_seed(0)
+    query = torch.randn(2, heads, length, 8, requires_grad=True)
+    key, value = (torch.randn(2, length, 8, requires_grad=True) for _ in range(2))
+    outer = torch.randn(query.shape)
+    each, other = (part[:, None].expand(query.shape) for part in (key, value))
+    expected = F.scaled_dot_product_attention(query, each, other, is_causal=True, scale=0.3)
+    theirs = torch.autograd.grad(expected, [query, key, value], outer)
+    found = attention.grouped_attention(query, key, value, 0.3)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(found, [query, key, value], outer), theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(gpt2, "_tiles", lambda: False)
+    monkeypatch.setattr(attention, "tiles", lambda: False)
     net = network(sharp=2.0)
     inputs, targets = windows()
     reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
@@ -246,7 +263,7 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monk
     """A hundred steps on a text that can be learned, through all of the fast path: the curves differ about as much as
     those of two fp32 trainings, of which one begins with weights rounded to bf16."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(gpt2, "_tiles", lambda: False)
+    monkeypatch.setattr(attention, "tiles", lambda: False)
 
     def curve(dtype: torch.dtype, compile: bool = False, rounded: bool = False) -> torch.Tensor:
         net = networks.build(preset, VOCABULARY, 0, seed=1)

@@ -16,7 +16,7 @@ from trainer.config.memory import kept_by_layer, of_document, of_preset
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import gpt2, memory, networks
+from trainer.models import attention, memory, networks
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
@@ -52,7 +52,7 @@ def kept(module: torch.nn.Module, length: int) -> int:
 
 
 def test_the_estimate_counts_what_autograd_keeps_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt2, "_tiles", lambda: True)  # torch's attention, as on an accelerator
+    monkeypatch.setattr(attention, "tiles", lambda: True)  # torch's attention, as on an accelerator
     module = LanguageModel(networks.build("micro", 512, 0, seed=1))
     shape = of_preset("micro", 512)
     counted = (kept(module, 128) - kept(module, 64)) / 128
