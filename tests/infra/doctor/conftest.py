@@ -214,8 +214,9 @@ Found = Callable[..., list[Finding]]
 
 
 @pytest.fixture
-def found(cloud: Cloud) -> Found:
-    """The findings of some levels, without those about this machine's programs."""
+def found(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
+    """The findings of some levels, without those about this machine's programs, of which none is there."""
+    monkeypatch.setenv("PATH", str(tmp_path))
 
     def look(*levels: Level, stack: StackConfig | None = None) -> list[Finding]:
         def login(region: str) -> Amazon:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import Launcher, Workers, losses, reached, termination, wait_until
+from tests.trainer.conftest import EtcdServer, Launcher, Workers, losses, reached, termination, wait_until
 from trainer import launch
 from trainer.checkpoint.format import newest_checkpoint
+from trainer.elastic.etcd import Etcd, access
+from trainer.elastic.rendezvous_etcd import PREFIX
 
 Start = Callable[..., Launcher]
 Settings = Callable[..., list[str]]
@@ -26,12 +28,12 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
 ) -> None:
     """kill -9 of one node of two; the other makes a new round with its replacement; a late joiner finds DONE."""
     straight, run = tmp_path / "straight", tmp_path / "run"
-    changes = {"steps": 400, "micro_batch": 8, "metrics__every": 10}
-    arguments = settings(run, checkpoint__every_steps=50, **changes)
+    changes = {"steps": 240, "micro_batch": 8, "metrics__every": 5}
+    arguments = settings(run, checkpoint__every_steps=20, **changes)
     two = ["--nnodes", "2:2"]
     survivor = start_launcher(arguments, two)
     victim = start_launcher(arguments, two)
-    wait_until(lambda: reached(run, 60), 120, "step 60")
+    wait_until(lambda: reached(run, 30), 120, "step 30")
     victim.kill()
     assert not (run / "DONE").exists(), "the kill came too late to test anything"
     killed_at = time.monotonic()
@@ -42,15 +44,15 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
     assert replacement.wait(60) == 0
     assert seconds < 45, f"{seconds:.0f} s from the loss to the second round"
     for node in (survivor, replacement):
-        assert node.output.splitlines()[-1].startswith("event=done step=400 validation_loss=")
-        assert str(run / "checkpoints" / "step-00000400") in node.output
+        assert node.output.splitlines()[-1].startswith("event=done step=240 validation_loss=")
+        assert str(run / "checkpoints" / "step-00000240") in node.output
     outputs = survivor.output + replacement.output
     assert "event=resume step=" in outputs
 
     reference = start_workers(1, settings(straight, **changes))
     assert reference.wait(120) == [0]
     assert list(losses(run)) == list(losses(straight))
-    # fp32 sums in another order drift apart over 400 steps; a lost or repeated step would show as a jump.
+    # fp32 sums in another order drift apart over 240 steps; a lost or repeated step would show as a jump.
     assert list(losses(run).values()) == pytest.approx(list(losses(straight).values()), abs=2e-2)
     assert list(losses(run).values())[:6] == pytest.approx(list(losses(straight).values())[:6], abs=1e-4)
 
@@ -58,9 +60,9 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
     late = start_launcher(arguments, two)
     assert late.wait(20) == 0
     assert time.monotonic() - began < 10
-    assert late.output.startswith("event=done step=400 ")
+    assert late.output.startswith("event=done step=240 ")
     words = termination(tmp_path, 3)
-    assert words["step"] == 400
+    assert words["step"] == 240
     assert words == {**json.loads((run / "DONE").read_text()), "sample": words["sample"]}
 
 
@@ -91,10 +93,11 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
 
 
 def test_sigterm_while_it_waits_for_others_ends_at_once(
-    start_launcher: Start, settings: Settings, tmp_path: Path
+    start_launcher: Start, shared_etcd: EtcdServer, settings: Settings, tmp_path: Path
 ) -> None:
     alone = start_launcher(settings(tmp_path), ["--nnodes", "2:2"])
-    time.sleep(6)
+    etcd = Etcd(access(shared_etcd.endpoint, {}, {}))
+    wait_until(lambda: etcd.count(f"{PREFIX}{tmp_path.name}/beats/") > 0, 60, "it has joined a round")
     alone.terminate()
     began = time.monotonic()
     assert alone.wait(15) == 143

@@ -147,15 +147,6 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
 def test_one_machine_alone_needs_no_store(
     start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    """As a person types it: real programs, which import none of the large libraries that this run has no use for."""
-    launcher = start_launcher(
-        settings(tmp_path / "run", steps=4),
-        ["--standalone", "--nproc-per-node", "2"],
-        real=True,
-        environment={"PYTHONPROFILEIMPORTTIME": "1"},
-    )
+    launcher = start_launcher(settings(tmp_path / "run", steps=4), ["--standalone", "--nproc-per-node", "2"])
     assert launcher.wait(120) == 0, launcher.output
     assert "event=round round=1 world_size=2" in launcher.output
-    imported = {line.rpartition("|")[2].strip() for line in launcher.output.splitlines() if "import time:" in line}
-    assert "torch" in imported
-    assert not imported & {"deepspeed", "lm_eval", "peft", "wandb", "pandas"}, "seconds of processor time each"

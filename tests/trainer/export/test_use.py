@@ -6,7 +6,6 @@ import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoTokenizer
 
+from tests.trainer.processes import start_round
 from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.data.batches import open_dataset
@@ -38,9 +38,13 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
         optimizer.warmup_steps=2 evaluation.batches=5 evaluation.sample_tokens=8 checkpoint.every_steps=10
         metrics.tensorboard=false
     """
-    command = [sys.executable, "-m", "trainer.train", *settings.split()]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    train(settings, folder.with_suffix(".log"))
     return folder
+
+
+def train(settings: str, log: Path) -> None:
+    workers = start_round(1, settings.split(), log)
+    assert workers.wait(120) == [0], workers.output
 
 
 def newest(run: Path) -> Path:
@@ -226,8 +230,7 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
         question_answering.document_stride=8 question_answering.question_tokens=16 micro_batch=5
         tokens_per_step=640 precision=fp32 metrics.tensorboard=false
     """
-    command = [sys.executable, "-m", "trainer.train", *settings.split()]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    train(settings, tmp_path / "log")
     done = json.loads((run / "DONE").read_text())
     found = evaluated(["--run", run], capsys)
     assert (found["loss"], found["f1"]) == (done["validation_loss"], done["f1"])

@@ -248,7 +248,7 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention, "ROWS", 32)
     monkeypatch.setattr(attention, "tiles", lambda: False)
     net = network(sharp=2.0)
-    inputs, targets = windows()
+    inputs, targets = windows(8)  # as many as of the curve below, so that both take the same kernels
     reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
     ours = LanguageModel(net)
     ours.compile()
@@ -258,15 +258,14 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     assert_same(rounded, theirs, 0.06)
 
 
-@pytest.mark.parametrize(("preset", "compile"), [("tiny", False), ("micro", True)])
-def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred steps on a text that can be learned, through all of the fast path: the curves differ about as much as
-    those of two fp32 trainings, of which one begins with weights rounded to bf16."""
+def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred steps on a text that can be learned, through all of the fast path, compiled and not: the curves differ
+    about as much as those of two fp32 trainings, of which one begins with weights rounded to bf16."""
     monkeypatch.setattr(attention, "ROWS", 32)
     monkeypatch.setattr(attention, "tiles", lambda: False)
 
     def curve(dtype: torch.dtype, compile: bool = False, rounded: bool = False) -> torch.Tensor:
-        net = networks.build(preset, VOCABULARY, 0, seed=1)
+        net = networks.build("tiny", VOCABULARY, 0, seed=1)
         with torch.no_grad():
             for value in net.parameters() if rounded else ():
                 value.copy_(value.bfloat16())
@@ -278,7 +277,7 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monk
             start = torch.randint(0, 7, (8, 1), generator=torch.Generator().manual_seed(step))
             ids = (start + torch.arange(49)) ** 2 % 41
             with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-                loss = ours(ids[:, :-1], ids[:, 1:]) / (8 * 48)
+                loss = ours(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()) / (8 * 48)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             adam.step()
@@ -286,12 +285,14 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(preset: str, compile: bool, monk
             values.append(loss.item())
         return torch.tensor(values)
 
-    exact, found = curve(torch.float32), curve(torch.bfloat16, compile)
-    noise, difference = (curve(torch.float32, rounded=True) - exact).abs(), (found - exact).abs()
+    exact = curve(torch.float32)
+    noise = (curve(torch.float32, rounded=True) - exact).abs()
     assert exact[0] > 5.6
     assert exact[-10:].mean() < 1.0
-    assert difference.max() < 3 * noise.max(), f"{difference.max():.4f} against {noise.max():.4f}"
-    assert difference.mean() < 3 * noise.mean(), f"{difference.mean():.4f} against {noise.mean():.4f}"
+    for compile in (False, True):
+        difference = (curve(torch.bfloat16, compile) - exact).abs()
+        assert difference.max() < 3 * noise.max(), f"{compile=}: {difference.max():.4f} against {noise.max():.4f}"
+        assert difference.mean() < 3 * noise.mean(), f"{compile=}: {difference.mean():.4f} against {noise.mean():.4f}"
 
 
 def test_attention_statistics_are_the_extremes_of_the_scores_before_the_mask() -> None:
