@@ -204,7 +204,8 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     values["training"]["microBatch"] = 2
     stack = record("local", values)
     spec = pod(stack, "Job", "training")
-    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    shared = {"memory": "2048Mi", "nvidia.com/gpu": "4"}
+    assert spec["containers"][0]["resources"] == {"requests": {"cpu": "8000m"} | shared, "limits": shared}
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
     environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
     assert environment["OMP_NUM_THREADS"] == "2"

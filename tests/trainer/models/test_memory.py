@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import kept_by_layer, of_document, of_preset
+from trainer.config.memory import held, kept_by_layer, of_document, of_preset, passed, saved
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -77,6 +77,49 @@ def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, 
         assert shape is not None
         assert shape.parameters == pytest.approx(sum(value.numel() for value in net.parameters()), rel=0.02)
     assert (found[1] - found[0]) / 2 == pytest.approx(kept_by_layer(shape, chosen, "bf16"), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision", "bytes_a_parameter"),
+    [
+        ([], "fp32", 4 + 4 + 8),
+        ([], "bf16", 4 + 4 + 8 + 2),
+        (["optimizer.name=muon"], "fp32", 4 + 4 + 4),
+        (["communication.sync=diloco"], "fp32", 4 + 4 + 8 + 8),
+        (["engine.name=deepspeed"], "bf16", 2 + 4 + 12 / 4),
+        (["engine.name=deepspeed"], "fp16", 4 + 2 + 4 + 12 / 4),
+        (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", 2 + (4 + 12) / 4),
+    ],
+)
+def test_each_of_four_workers_holds_weights_gradients_and_moments(
+    changes: list[str], precision: str, bytes_a_parameter: float
+) -> None:
+    """As ZeRO's paper counts them (arXiv 1910.02054, section 3.1)."""
+    xl = of_preset("xl")
+    assert held(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
+
+
+def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
+    xl = of_preset("xl")
+
+    def with_(*changes: str) -> config.Config:
+        return config.load([*NEEDED, *changes])
+
+    plain, divided, adapted = with_(), with_("engine.name=fsdp"), with_("adapter.kind=lora", "model.name=gpt2-xl")
+    assert held(xl, divided, "bf16", 1) == held(xl, plain, "bf16", 1), "alone it gathers nothing"
+    assert held(xl, divided, "bf16", 8) < held(xl, plain, "bf16", 8) / 3
+    assert 2 * xl.parameters < held(xl, adapted, "bf16", 1) < 2.5 * xl.parameters
+    assert saved(xl, adapted) < saved(xl, plain) / 10
+    assert passed(xl, adapted, "bf16", 1) < passed(xl, plain, "bf16", 1) / 10, "a frozen head has no gradient"
+    twice = with_("model.checkpointing=true")
+    others, inputs = (xl.layers - 1) * kept_by_layer(xl, plain, "bf16"), xl.layers * 4 * xl.width
+    assert passed(xl, plain, "bf16", 1024) - passed(xl, twice, "bf16", 1024) == 1024 * (others - inputs)
+    more = [
+        passed(xl, plain, "fp32", tokens, accelerator) - xl.layers * tokens * kept_by_layer(xl, plain, "fp32")
+        for tokens in (4096, 16_384)
+        for accelerator in (False, True)
+    ]
+    assert more[2] - more[0] < more[3] - more[1], "a processor takes fewer rows of logits at a time"
 
 
 @pytest.mark.parametrize(
