@@ -293,6 +293,23 @@ def test_a_full_disk_is_one_line_and_what_is_finished_stays(
     assert len(same) >= len(finished) - 1 > 0
 
 
+def test_a_power_cut_finds_every_shard_of_a_finished_dataset(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, safe = os.fsync, set[int]()
+
+    def pushes(descriptor: int) -> None:
+        real(descriptor)
+        safe.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", pushes)
+    out = tmp_path / "out"
+    assert run("--input", text, "--output", out, "--tokenizer", tokenizer, "--workers", "1") == 0
+    files = [*out.glob("*.bin"), out / "index.json", out]
+    assert len(files) >= 4
+    assert not [path.name for path in files if path.stat().st_ino not in safe]
+
+
 def test_a_large_vocabulary_takes_four_bytes_a_token(text: Path, tmp_path: Path, tokenizer: Path) -> None:
     from tokenizers import AddedToken
 

@@ -113,6 +113,9 @@ def test_the_store_has_what_torchs_agents_use(store: EtcdStore) -> None:
     assert store.num_keys() == 5
     assert wrapped.delete_key("address")
     assert not wrapped.delete_key("address")
+    many = [str(number) for number in range(150)]  # more than etcd takes in one transaction
+    store.multi_set(many, list(many))
+    assert store.multi_get(many) == [value.encode() for value in many]
 
 
 def test_waiting_ends_when_the_key_comes_and_when_time_is_up(store: EtcdStore) -> None:
