@@ -66,6 +66,17 @@ def test_another_recipe_or_a_lost_shard_is_prepared_again(
     open_dataset(str(tmp_path / "out"), verify=True)
 
 
+def test_who_reads_the_former_shards_goes_on_reading_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
+    arguments = ("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer)
+    assert run(*arguments) == 0
+    former = open_dataset(str(tmp_path / "out")).train
+    before = former.read(0, 5_000).copy()
+    text.write_text(text.read_text("utf-8").swapcase(), encoding="utf-8")
+    assert run(*arguments) == 0
+    assert (open_dataset(str(tmp_path / "out")).train.read(0, 5_000) != before).any()
+    assert (former.read(0, 5_000) == before).all(), "mapped by a training that still runs"
+
+
 @pytest.mark.parametrize("change", [("--tokenizer", "gpt2"), ("--conversations",)])
 def test_what_a_training_may_still_read_is_not_replaced(
     tmp_path: Path, tokenizer: Path, change: tuple[str, ...], capsys: pytest.CaptureFixture[str]
