@@ -66,17 +66,6 @@ def test_another_recipe_or_a_lost_shard_is_prepared_again(
     open_dataset(str(tmp_path / "out"), verify=True)
 
 
-def test_who_reads_the_former_shards_goes_on_reading_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
-    arguments = ("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer)
-    assert run(*arguments) == 0
-    former = open_dataset(str(tmp_path / "out")).train
-    before = former.read(0, 5_000).copy()
-    text.write_text(text.read_text("utf-8").swapcase(), encoding="utf-8")
-    assert run(*arguments) == 0
-    assert (open_dataset(str(tmp_path / "out")).train.read(0, 5_000) != before).any()
-    assert (former.read(0, 5_000) == before).all(), "mapped by a training that still runs"
-
-
 @pytest.mark.parametrize("change", [("--tokenizer", "gpt2"), ("--conversations",)])
 def test_what_a_training_may_still_read_is_not_replaced(
     tmp_path: Path, tokenizer: Path, change: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -302,23 +291,6 @@ def test_a_full_disk_is_one_line_and_what_is_finished_stays(
     assert prepare.main(arguments) == 0
     same = [name for name, time in finished.items() if (tmp_path / "out" / name).stat().st_mtime_ns == time]
     assert len(same) >= len(finished) - 1 > 0
-
-
-def test_a_power_cut_finds_every_shard_of_a_finished_dataset(
-    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, safe = os.fsync, set[int]()
-
-    def pushes(descriptor: int) -> None:
-        real(descriptor)
-        safe.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", pushes)
-    out = tmp_path / "out"
-    assert run("--input", text, "--output", out, "--tokenizer", tokenizer, "--workers", "1") == 0
-    files = [*out.glob("*.bin"), out / "index.json", out]
-    assert len(files) >= 4
-    assert not [path.name for path in files if path.stat().st_ino not in safe]
 
 
 def test_a_large_vocabulary_takes_four_bytes_a_token(text: Path, tmp_path: Path, tokenizer: Path) -> None:

@@ -1,0 +1,59 @@
+"""Shards of text: on the disk when they are said to be, never changed under a reader, some of any text held out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainer import prepare
+from trainer.data import shards
+from trainer.data.batches import open_dataset
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(prepare.SAMPLE.read_text("utf-8")[:40_000], encoding="utf-8")
+    return path
+
+
+def run(*arguments: str | Path) -> int:
+    return prepare.main([str(argument) for argument in arguments])
+
+
+def test_a_power_cut_finds_every_shard_of_a_finished_dataset(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, safe = os.fsync, set[int]()
+
+    def pushes(descriptor: int) -> None:
+        real(descriptor)
+        safe.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", pushes)
+    out = tmp_path / "out"
+    assert run("--input", text, "--output", out, "--tokenizer", tokenizer, "--workers", "1") == 0
+    files = [*out.glob("*.bin"), out / "index.json", out]
+    assert len(files) >= 4
+    assert not [path.name for path in files if path.stat().st_ino not in safe]
+
+
+def test_who_reads_the_former_shards_goes_on_reading_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
+    arguments = ("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer)
+    assert run(*arguments) == 0
+    former = open_dataset(str(tmp_path / "out")).train
+    before = former.read(0, 5_000).copy()
+    text.write_text(text.read_text("utf-8").swapcase(), encoding="utf-8")
+    assert run(*arguments) == 0
+    assert (open_dataset(str(tmp_path / "out")).train.read(0, 5_000) != before).any()
+    assert (former.read(0, 5_000) == before).all(), "mapped by a training that still runs"
+
+
+@pytest.mark.parametrize("group", [-1, 0])
+def test_little_text_has_something_held_out_whatever_the_seed(group: int) -> None:
+    """Ten passages of a file, or ten files, where one in twenty is held out."""
+    for seed in range(50):
+        recipe = shards.Recipe("file", "text", 0.05, seed, 1000, by_document=group < 0)
+        assert any(shards.held_out(recipe, group, number) for number in range(10))
