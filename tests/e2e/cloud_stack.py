@@ -39,6 +39,12 @@ def of_cloud(things: set[str]) -> set[str]:
     return {thing for thing in things if thing.startswith(("aws:", "gcp:", "docker-build:"))}
 
 
+def assert_lines(lines: list[str], starts: tuple[str, ...]) -> None:
+    """As many lines as there are starts, in their order."""
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=False)] == list(starts)
+    assert len(lines) == len(starts)
+
+
 @dataclass
 class CloudStack:
     """One stack with a cloud, a state and a configuration of its own."""
@@ -83,8 +89,8 @@ class CloudStack:
         assert "Traceback" not in self.text
         return done.stdout
 
-    def up(self, fails: bool = False) -> str:
-        self.pulumi("up", "--yes", "--skip-preview", fails=fails)
+    def up(self, *options: str, fails: bool = False) -> str:
+        self.pulumi("up", "--yes", "--skip-preview", *options, fails=fails)
         return self.text
 
     def destroy(self, fails: bool = False) -> str:
@@ -100,6 +106,22 @@ class CloudStack:
             if step["op"] not in ("same", "read"):
                 planned.setdefault(step["op"], set()).add(f"{parts[2].split('$')[-1]} {parts[3]}")
         return planned
+
+    def refused(self, **changes: dict[str, Any]) -> list[str]:
+        """What preview and up say to changes that a living stack cannot have; they touch nothing."""
+        values, journal = dict(self.values), self.cloud.journal()
+        self.configure(**changes)
+        self.pulumi("preview", fails=True)
+        lines = self._refusals()
+        self.up(fails=True)
+        assert self._refusals() == lines
+        assert self.cloud.journal() == journal
+        self.values = values
+        self.configure()
+        return lines
+
+    def _refusals(self) -> list[str]:
+        return [line.strip() for line in self.text.splitlines() if "on a stack that lives with" in line]
 
     def existing(self) -> set[str]:
         """What exists and is not an enabled API, which stays for good."""

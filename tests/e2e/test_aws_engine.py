@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e import cloud_stack
-from tests.e2e.cloud_stack import JOB, CloudStack, of_cloud, replaced
+from tests.e2e.cloud_stack import JOB, CloudStack, assert_lines, of_cloud, replaced
 from tests.standin.aws.account import Account, aws
 
 pytestmark = pytest.mark.engine
@@ -113,6 +113,7 @@ def test_zones_come_and_go_on_a_living_stack(created: OnAws, stack: CloudStack) 
     stack.up()
     journal = [(operation, thing) for operation, thing in stack.cloud.journal()[before:] if thing.startswith("aws:")]
     assert journal == [("create", "aws:eks/nodeGroup:NodeGroup workers-use2-az2")]
+    assert stack.preview() == {}
     stack.configure(eks={"zones": ["use2-az1", "use2-az2", "use2-az3"]})
     stack.up()
 
@@ -131,15 +132,24 @@ def test_another_training_replaces_the_job_alone(stack: CloudStack) -> None:
     assert replaced(plan) == JOB
 
 
-def test_more_nodes_are_an_update(stack: CloudStack) -> None:
-    """Of the autoscaler alone: a group that changes would end its nodes."""
-    stack.configure(nodes={"max": 6})
-    assert stack.preview() == {"update": {"kubernetes:apps/v1:Deployment cluster-autoscaler"}}
+def test_more_nodes_and_who_may_reach_the_api_are_updates(stack: CloudStack) -> None:
+    """More nodes of the autoscaler alone: a group that changes would end its nodes."""
+    stack.configure(nodes={"max": 6}, eks={"apiAllowedCidrs": ["1.2.3.0/24"]})
+    assert stack.preview() == {
+        "update": {"kubernetes:apps/v1:Deployment cluster-autoscaler", "aws:eks/cluster:Cluster cluster"}
+    }
 
 
-def test_who_may_reach_the_api_changes_in_place(stack: CloudStack) -> None:
-    stack.configure(eks={"apiAllowedCidrs": ["1.2.3.0/24"]})
-    assert stack.preview() == {"update": {"aws:eks/cluster:Cluster cluster"}}
+def test_each_change_that_cannot_be_made_is_refused_in_a_line(stack: CloudStack) -> None:
+    change = {"vpcCidr": "10.1.0.0/16", "secretsEncryption": False, "publicNodes": True, "version": "1.35"}
+    expected = (
+        "eks.publicNodes: true on a stack that lives with false; running nodes have no public",
+        "eks.secretsEncryption: false on a stack that lives with true; EKS takes no",
+        "eks.version: 1.35 on a stack that lives with 1.36; EKS takes no cluster back",
+        "eks.vpcCidr: 10.1.0.0/16 on a stack that lives with 10.0.0.0/16; EKS keeps a cluster in the network that it "
+        "was made in; go back to 10.0.0.0/16, or `pulumi destroy` with it and then `pulumi up`",
+    )
+    assert_lines(stack.refused(eks=change), expected)
 
 
 def test_a_larger_disk_rolls_the_node_groups_in_place(stack: CloudStack) -> None:
