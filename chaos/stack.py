@@ -46,9 +46,12 @@ class Stack:
         )
 
     def select(self) -> None:
-        """Make the stack; one that a killed run left behind is destroyed first."""
+        """Make the stack; one that a killed run left behind is freed of its lock and destroyed first."""
+        self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
         self.remove()
         self.run(["pulumi", "stack", "select", "--create", self.name])
+        # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
+        (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
 
     def remove(self) -> None:
         self.pulumi("destroy", "--yes")

@@ -5,9 +5,12 @@ The node is brought up once and left up: the next run of the tests, and the pers
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -33,9 +36,26 @@ def bring_up(context: str = CONTEXT) -> Path:
 
 
 @pytest.fixture(scope="session")
-def node() -> Path:
+def claim() -> Iterator[TextIO]:
+    """On the node, shared with other processes of the tests for as long as this one runs."""
+    paths.STATE.mkdir(exist_ok=True)
+    with (paths.STATE / "tests.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield file
+
+
+@pytest.fixture(scope="session")
+def node(claim: TextIO) -> Path:
     """The kubeconfig of the local node, which runs."""
     return bring_up()
+
+
+@pytest.fixture(scope="module")
+def node_alone(claim: TextIO, node: Path) -> Iterator[None]:
+    """For a file that breaks the node: no other process of the tests uses it."""
+    fcntl.flock(claim, fcntl.LOCK_EX)
+    yield
+    fcntl.flock(claim, fcntl.LOCK_SH)
 
 
 @pytest.fixture(scope="session")

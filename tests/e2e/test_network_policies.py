@@ -18,7 +18,7 @@ from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.objects import labels
 from workloads.rendezvous import METRICS_PORT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("node"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 NAMESPACE = "trainyard-policies"
 EPHEMERAL = 40123

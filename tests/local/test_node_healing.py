@@ -14,7 +14,7 @@ import pytest
 from local import cgroups, images, network, paths, processes, teardown, up
 from tests.fixtures_cluster import bring_up, local
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("node")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("node_alone")]
 
 
 def pids() -> dict[str, int]:
@@ -45,11 +45,18 @@ def assert_healthy() -> None:
 
 
 def test_a_second_up_changes_nothing_and_is_quick() -> None:
-    before = pids()
-    began = time.monotonic()
+    before, began, used = pids(), time.monotonic(), processor_seconds()
     bring_up()
-    assert time.monotonic() - began < 2
+    assert processor_seconds() - used < 2
+    # On a machine that does other things as well.
+    assert time.monotonic() - began < 10
     assert pids() == before
+
+
+def processor_seconds() -> float:
+    """Of all commands that were waited for."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 @pytest.mark.parametrize("name", teardown.ORDER)
