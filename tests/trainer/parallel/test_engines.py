@@ -117,6 +117,19 @@ def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -
                 assert found[0]["norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
+@pytest.mark.parametrize(("clip", "left"), [(1e-3, 1e-3), (0.0, None)])
+def test_a_gradient_is_shortened_to_what_is_allowed_or_left_alone(clip: float, left: float | None) -> None:
+    """AdamW hides it: its first updates have the same size whatever the gradient's."""
+    from trainer.parallel.ddp import DdpEngine
+
+    engine = DdpEngine(toy.work(), toy.configuration(optimizer__clip=clip), toy.place(), torch.float32)
+    engine.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(0, 0))), 1.0, last=True)
+    before = float(engine._clip_gradients())
+    after = torch.stack([value.grad.norm() for value in engine._parameters() if value.grad is not None]).norm()
+    assert before > 1e-3
+    assert float(after) == pytest.approx(left or before, rel=1e-3)
+
+
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])
 def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, tmp_path: Path) -> None:
     plain = toy.drive(2, sent_and_weights, "none", folder=tmp_path)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.schema import Optimizer
-from trainer.parallel.optimizer import is_hidden_matrix, learning_rate
+from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:
@@ -63,6 +63,19 @@ def test_every_rate_is_that_of_deepspeeds_own_scheduler(kind: str) -> None:
     for update in range(100):
         assert learning_rate(update, 1000, settings) == sgd.param_groups[0]["lr"]
         theirs.step()
+
+
+def test_decay_shrinks_matrices_and_no_vectors() -> None:
+    settings = Optimizer(learning_rate=0.1, weight_decay=0.5, beta1=0.8, beta2=0.9, epsilon=1e-3)
+    net = torch.nn.Linear(3, 2)
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    (adam,) = build(net, settings)
+    for value in net.parameters():
+        value.grad = torch.zeros_like(value)
+    adam.step()
+    assert torch.allclose(net.weight, before["weight"] * (1 - 0.1 * 0.5))
+    assert torch.equal(net.bias, before["bias"])
+    assert all((group["betas"], group["eps"]) == ((0.8, 0.9), 1e-3) for group in adam.param_groups)
 
 
 @pytest.mark.parametrize(("family", "widths"), [("opt", {"ffn_dim": 16}), ("biogpt", {"intermediate_size": 16})])
