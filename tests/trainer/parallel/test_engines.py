@@ -97,6 +97,18 @@ def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tm
     assert torch.equal(first[3]["weights"], second[3]["weights"])
 
 
+def test_a_loss_scale_that_was_found_is_resumed() -> None:
+    """Else the first steps of every attempt would overflow, and be skipped."""
+    from trainer.parallel.ddp import DdpEngine
+
+    former, resumed = (DdpEngine(toy.work(), toy.configuration(), toy.place(), torch.float16) for _ in range(2))
+    former.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(2, 1))), 1.0, last=True)
+    assert float(former.step(0.01, 1).skipped) == 1
+    state = former.state()
+    resumed.load(state.optimizer, state.small)
+    assert resumed.loss_scale == former.loss_scale == 32768
+
+
 def fp32_steps(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
     from trainer.train.loop import build_engine
 
@@ -135,6 +147,7 @@ def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, t
     plain = toy.drive(2, sent_and_weights, "none", folder=tmp_path)
     small = toy.drive(2, sent_and_weights, compression, folder=tmp_path)
     assert small[0]["bytes"] * 2 == plain[0]["bytes"] > 0
+    assert plain[0]["left"] == 0, "bytes are counted once"
     assert torch.equal(small[0]["weights"], small[1]["weights"])
     assert not torch.equal(small[0]["weights"], plain[0]["weights"]), "nothing was compressed"
     # On average: where a gradient is nearly 0, rounding decides its sign, and Adam takes a whole step of 0.01.
@@ -147,7 +160,8 @@ def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
     config = toy.configuration(communication__compression=compression)
     built = build_engine(toy.work(), config, world, torch.float32)
     weights = toy.steps(built, world, 0, 2)[-1]["weights"]
-    return {"bytes": built.take_communication()[1], "weights": weights}
+    sent, left = (built.take_communication()[1] for _ in range(2))
+    return {"bytes": sent, "left": left, "weights": weights}
 
 
 def test_diloco_learns_sends_less_and_resumes_exactly(
