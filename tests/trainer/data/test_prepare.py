@@ -1,4 +1,4 @@
-"""Preparation is done once, is complete or absent, and tells bad input in one line."""
+"""Preparation is done once, complete or absent, and tells bad input in one line; see also test_trained_tokenizer.py."""
 
 from __future__ import annotations
 
@@ -333,50 +333,3 @@ def test_progress_is_told_in_log_lines(
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("event=preparing ")]
     assert lines
     assert all("eta_seconds=" in line and "pieces=" in line for line in lines[1:])
-
-
-def test_a_tokenizer_is_trained_on_the_text_that_is_learned(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--input", text, "--tokenizer", "train:512", "--output")
-    assert run(*arguments, tmp_path / "a") == 0
-    index = json.loads((tmp_path / "a" / "index.json").read_text())
-    assert index["vocabulary"] == 512
-    tokens = sum(split["tokens"] for split in index["splits"].values())
-    assert index["text_bytes"] / tokens > 2, "words of more than a byte or two"
-
-    # The same passages are held out of the same length of text: what they say makes no word.
-    held_out = text_of(tmp_path / "a", "validation").split("<|endoftext|>")
-    other = text.read_text("utf-8")
-    for passage in filter(None, held_out):
-        other = other.replace(passage, passage[0] + "q" * (len(passage) - 2) + passage[-1])
-    text.write_text(other, encoding="utf-8")
-    assert run(*arguments, tmp_path / "b") == 0
-    assert "qqqq" in text_of(tmp_path / "b", "validation")
-    assert (tmp_path / "a" / "tokenizer.json").read_text() == (tmp_path / "b" / "tokenizer.json").read_text()
-
-    capsys.readouterr()
-    monkeypatch.setattr(prepare, "train", lambda *_: pytest.fail("it was trained already"))
-    assert run(*arguments, tmp_path / "b") == 0
-    assert "state=found" in capsys.readouterr().out
-
-
-def test_words_trained_on_other_text_do_not_replace_those_of_a_dataset(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--input", text, "--tokenizer", "train:300", "--output", tmp_path / "out")
-    assert run(*arguments) == 0
-    before = (tmp_path / "out" / "index.json").read_bytes()
-    text.write_text(text.read_text("utf-8")[::-1], encoding="utf-8")
-    assert run(*arguments) == 2
-    assert "in the tokens of train:300, which would be lost" in capsys.readouterr().err
-    assert (tmp_path / "out" / "index.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("words", ["", "256", "many", "1e3", "-5"])
-def test_a_size_of_vocabulary_that_cannot_be_is_one_line(
-    words: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--input", text, "--output", tmp_path / "out", "--tokenizer", f"train:{words}") == 2
-    assert f"--tokenizer train:{words}: give train:WORDS with 257 to" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
