@@ -1,4 +1,4 @@
-"""Data in, model out, on the real node: upload, train, fetch, look. One stack through its life, in order.
+"""Data in, model out, on the real node: upload, train, fetch, look. One stack (conftest.py), in order.
 
 Chromium looks at the pages where the machine has one.
 """
@@ -27,6 +27,7 @@ from chaos.stack import Stack
 from cli.volume_server import PIECE
 from local import paths
 from review.recording import record
+from tests.e2e.conftest import succeed
 from tests.workloads import schema
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -36,26 +37,9 @@ PYTHON = str(ROOT / ".venv/bin/python")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="module")
-def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Up with a training of seconds on the sample, so that its volume is there."""
-    made = Stack("data", tmp_path_factory.mktemp("data"), node_environment)
-    made.write(
-        workers={"count": 1, "min": 1},
-        dataset={"name": f"{NAME}-sample"},
-        job={"name": f"{NAME}-sample"},
-        training={
-            "model": {"preset": "tiny"},
-            "steps": 4,
-            "tokensPerStep": 1024,
-            "optimizer": {"warmupSteps": 1},
-            "evaluation": {"every": 4, "batches": 2},
-        },
-    )
-    made.select()
-    made.up()
-    yield made
-    made.remove()
+@pytest.fixture(scope="module", autouse=True)
+def clean_volume() -> Iterator[None]:
+    yield
     for folder in paths.STORAGE.glob(f"**/{NAME}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -73,10 +57,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tool(stack: Stack, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return stack.run([PYTHON, "-m", "cli", command, "--stack", stack.name, *arguments], timeout=300)
-
-
 def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack, corpus: Path) -> None:
     target = paths.STORAGE / NAME
     command = [PYTHON, "-m", "cli", "upload", "--stack", stack.name, str(corpus)]
@@ -89,9 +69,8 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert not (target / "large.bin").exists()
-    again = tool(stack, "upload", str(corpus))
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert f"dataset.input[0]' {NAME}" in again.stdout
+    again = succeed(stack, "upload", str(corpus))
+    assert f"dataset.input[0]' {NAME}" in again
     for path in corpus.iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".*"))
@@ -107,8 +86,7 @@ def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
     # The whole folder: what is no text is left out.
     stack.write(dataset={"name": NAME, "input": [NAME]}, job={"name": NAME})
     stack.up()
-    followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
-    assert followed.returncode == 0, followed.stdout + followed.stderr
+    succeed(stack, "follow")
     index = json.loads((paths.STORAGE / "datasets" / NAME / "index.json").read_text())
     assert index["documents"] == 40
 
@@ -116,9 +94,8 @@ def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
 def test_the_run_comes_to_this_machine_with_model_metrics_and_report(stack: Stack, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for _ in range(2):
-        fetched = tool(stack, "fetch", "--to", str(folder))
-        assert fetched.returncode == 0, fetched.stdout + fetched.stderr
-    assert str(folder / "report" / "index.html") in fetched.stdout
+        fetched = succeed(stack, "fetch", "--to", str(folder))
+    assert str(folder / "report" / "index.html") in fetched
     volume = paths.STORAGE / "runs" / NAME
     assert (folder / "metrics.jsonl").read_bytes() == (volume / "metrics.jsonl").read_bytes()
 
@@ -148,7 +125,7 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
             assert time.monotonic() < end
             time.sleep(1)
         tags = _json(f"http://localhost:{port}/data/plugin/scalars/tags")
-        assert "loss" in next(found for run, found in tags.items() if NAME in run and "sample" not in run)
+        assert "loss" in next(found for run, found in tags.items() if NAME in run)
         assert "TensorBoard" in seen(f"http://localhost:{port}/")
     finally:
         board.send_signal(signal.SIGINT)
@@ -157,24 +134,20 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
     assert (board.returncode, said) == (0, "")
 
 
-def test_a_report_of_two_runs_is_made_in_the_cluster(stack: Stack) -> None:
-    runs = [f"/data/runs/{NAME}-sample", f"/data/runs/{NAME}"]
+def test_a_report_of_two_runs_is_made_in_the_cluster(stack: Stack, small_run: str) -> None:
+    runs = [f"/data/runs/{small_run}", f"/data/runs/{NAME}"]
     command = ["python", "-m", "trainer.report", *runs, "--output", "/tmp/report"]
     done = stack.kubectl("exec", "deployment/tensorboard", "--", *command)
     assert "wrote /tmp/report/index.html" in done.stdout, done.stderr
 
 
 def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path) -> None:
-    fetched = tool(stack, "fetch", "--all", "--to", str(tmp_path / "run"))
-    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    succeed(stack, "fetch", "--all", "--to", str(tmp_path / "run"))
     (tmp_path / "run" / "DONE").unlink()
-    sent = tool(stack, "upload", str(tmp_path / "run"), "--to", f"runs/{NAME}-moved")
-    assert sent.returncode == 0, sent.stdout + sent.stderr
+    succeed(stack, "upload", str(tmp_path / "run"), "--to", f"runs/{NAME}-moved")
     stack.write(job={"name": f"{NAME}-moved"}, training={"steps": 6})
     stack.up()
-    followed = stack.run([PYTHON, "-m", "cli", "follow", "--stack", stack.name])
-    assert followed.returncode == 0, followed.stdout + followed.stderr
-    assert "event=resume" in followed.stdout
+    assert "event=resume" in succeed(stack, "follow")
     moved = [json.loads(line) for line in (paths.STORAGE / "runs" / f"{NAME}-moved" / "metrics.jsonl").open()]
     assert max(line["step"] for line in moved) == 6
 

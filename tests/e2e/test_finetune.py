@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,9 @@ import pytest
 from chaos.nodes import ROOT
 from chaos.pods import Pods
 from chaos.stack import Stack
+from infra.stackfiles import stack_file_values
 from local import paths
+from tests.e2e.conftest import succeed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -78,36 +79,20 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Up with a training of seconds on the sample, so that its volume is there."""
-    made = Stack("finetune", tmp_path_factory.mktemp("finetune"), node_environment)
-    made.write(
-        workers={"count": 1, "min": 1},
-        tensorboard={"enabled": False},
-        dataset={"name": f"{NAME}-sample"},
-        job={"name": f"{NAME}-sample"},
-        training={"model": {"preset": "tiny"}, "steps": 20, "evaluation": {"every": 20, "batches": 2}},
-    )
-    made.select()
-    made.up()
-    # As in the stack's own file.
-    del made.values["dataset"], made.values["job"]
-    yield made
-    made.remove()
+def stack(stack: Stack) -> Iterator[Stack]:
+    """With the training and the names of the stack's own file."""
+    stack.values = {**stack.values, "training": stack_file_values("local")["training"]}
+    del stack.values["dataset"], stack.values["job"]
+    yield stack
     for folder in paths.STORAGE.glob(f"**/{NAME}*"):
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink(missing_ok=True)
-
-
-def tool(stack: Stack, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return stack.run([PYTHON, "-m", "cli", command, "--stack", stack.name, *arguments], timeout=600)
 
 
 def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     stack: Stack, model: Path, chats: Path
 ) -> None:
     for source, more in ((model, ("--to", f"models/{NAME}")), (chats, ())):
-        sent = tool(stack, "upload", str(source), *more)
-        assert sent.returncode == 0, sent.stdout + sent.stderr
+        succeed(stack, "upload", str(source), *more)
     four: dict[str, Any] = {
         "task": "finetune",
         "model": {"name": f"/data/models/{NAME}"},
@@ -122,7 +107,7 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         "checkpoint": {"everySteps": 10},
         "metrics": {"every": 1},
     }
-    stack.write(workers={"count": 2, "cpu": 0.5, "memoryGib": 2}, dataset={"input": [chats.name]})
+    stack.write(workers={"count": 2, "cpu": 0.4, "memoryGib": 2}, dataset={"input": [chats.name]})
     stack.write(training=four | short)
     stack.up()
     with Pods(stack) as pods:
@@ -132,8 +117,7 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         pods.delete(killed, grace=0)
         pods.end(killed)
         assert pods.journal.step < STEPS - 20, "it was killed on the way"
-        followed = tool(stack, "follow")
-        assert followed.returncode == 0, followed.stdout + followed.stderr
+        succeed(stack, "follow")
         assert pods.done()["step"] == STEPS
         assert pods.training()["round"] != before, "those who were left made a round of their own"
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
@@ -141,11 +125,10 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
 
 
 def test_the_adapter_comes_to_this_machine_and_answers_with_peft(stack: Stack, model: Path, tmp_path: Path) -> None:
-    fetched = tool(stack, "fetch", "--to", str(tmp_path / "run"))
-    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    fetched = succeed(stack, "fetch", "--to", str(tmp_path / "run"))
     adapter = tmp_path / "run" / "model"
-    assert str(adapter) in fetched.stdout
-    assert "peft" in fetched.stdout
+    assert str(adapter) in fetched
+    assert "peft" in fetched
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
         path.name for path in adapter.iterdir()
     }
