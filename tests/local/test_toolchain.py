@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,6 +175,28 @@ def test_without_a_new_enough_go_the_package_s_one_is_used(
     go.write_text("#!/bin/sh\necho go version go1.26.1 linux/amd64\n")
     go.chmod(0o755)
     assert toolchain.find_go() == str(go)
+
+
+# Makes a virtual environment that is not there yet, and puts a Go into it a moment later.
+FAKE_UV = """#!/bin/sh -e
+case "$*" in
+  *venv*) for home; do :; done; mkdir -p "${home%/*}"; mkdir "$home" "$home/bin"; echo venv >> "$0.notes" ;;
+  *) while [ "$1" != --python ]; do shift; done; go="${2%python}go"; sleep 0.3
+    printf '#!/bin/sh\necho go version go1.26.1 linux/amd64\n' > "$go"; chmod 755 "$go" ;;
+esac
+"""
+
+
+def test_two_builds_at_once_install_one_go(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uv = tmp_path / "python"
+    uv.write_text(FAKE_UV)
+    uv.chmod(0o755)
+    monkeypatch.setattr(toolchain, "sys", SimpleNamespace(executable=str(uv)))
+    monkeypatch.setattr(toolchain, "go_on_path", lambda: None)
+    with ThreadPoolExecutor() as pool:
+        found = [made.result() for made in [pool.submit(toolchain.find_go) for _ in range(2)]]
+    assert found == [str(toolchain.cached_go())] * 2
+    assert (tmp_path / "python.notes").read_text() == "venv\n"
 
 
 def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
