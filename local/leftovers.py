@@ -34,15 +34,17 @@ def has_packages() -> bool:
     """Whether the registry has an image of today's packages, so that a build makes small layers only."""
     if not images.base_tar_is_current():
         return False
-    for tag in tags().get(f"{PROJECT}/trainer", ()):
-        context = paths.STATE / "contexts" / f"trainer-{tag.name}"
-        if all(_same(context / name, paths.ROOT / name) for name in PACKAGES):
-            return True
-    return False
+    return any(_has_packages_of_today(tag) for tag in tags().get(f"{PROJECT}/trainer", ()))
 
 
-def _same(one: Path, other: Path) -> bool:
-    return one.exists() and one.read_bytes() == other.read_bytes()
+def _has_packages_of_today(tag: Path) -> bool:
+    built = [paths.STATE / "contexts" / f"trainer-{tag.name}" / name for name in PACKAGES]
+    today = [paths.ROOT / name for name in PACKAGES]
+    if all(file.exists() for file in built):
+        return all(one.read_bytes() == other.read_bytes() for one, other in zip(built, today, strict=True))
+    # What an image was built from goes after a day (infra/image.py). What nobody touched since the push is the same.
+    pushed = (tag / "current/link").stat().st_mtime
+    return all(file.stat().st_mtime < pushed for file in today)
 
 
 def unused() -> list[tuple[str, Path]]:
@@ -62,16 +64,17 @@ def remove_unused(phases: Phases) -> None:
     if not found or processes.find(_builds):
         return
     with phases.phase(f"remove {len(found)} old image{'s' * (len(found) > 1)}"):
-        processes.stop("registry")
-        for _, tag in found:
-            shutil.rmtree(tag)
-        config = str(images.registry().files[0])
-        run(["docker-registry", "garbage-collect", "--delete-untagged", config], "remove old images of the registry")
+        # The builder's first: while the registry has a tag, a removal that was interrupted is taken up again.
         built = set(images.buildah("images", "--format", "{{.Name}}:{{.Tag}}", what="list images").split())
         old = {f"{network.REGISTRY}/{name}:{tag.name}" for name, tag in found} & built
         if old:
             images.buildah("rmi", "--force", *sorted(old), what="remove old images")
         images.buildah("rmi", "--prune", what="remove old layers")
+        processes.stop("registry")
+        for _, tag in found:
+            shutil.rmtree(tag)
+        config = str(images.registry().files[0])
+        run(["docker-registry", "garbage-collect", "--delete-untagged", config], "remove old images of the registry")
 
 
 def _builds(entry: Path) -> bool:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from local import commands, images, leftovers, paths, teardown
+from local import commands, images, leftovers, network, paths, processes, teardown
+from local.phases import Phases
+from local.shell import LocalError
 
 
 @pytest.fixture
@@ -40,7 +45,13 @@ def push(root: Path, name: str, tag: str, age: int, packages: str = "torch==2") 
     return folder
 
 
-def stack(root: Path, name: str, *resources: dict[str, str]) -> None:
+def stack_with(context: str | None) -> list[dict[str, Any]]:
+    """Resources of a stack on the cluster of a context, or on one that it made."""
+    provider = {"type": "pulumi:providers:kubernetes", "inputs": {"context": context} if context else {}}
+    return [{"type": "pulumi:pulumi:Stack"}, provider, {"type": "kubernetes:core/v1:Namespace", "inputs": {}}]
+
+
+def stack(root: Path, name: str, *resources: dict[str, Any]) -> None:
     path = root / ".local/state/.pulumi/stacks/trainyard" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"checkpoint": {"latest": {"resources": list(resources)} if resources else None}}))
@@ -73,11 +84,49 @@ def test_a_new_image_takes_its_full_room_where_none_has_today_s_packages(
     assert not leftovers.has_packages()
 
 
+def test_a_new_image_is_small_also_a_day_later_unless_its_packages_were_touched(root: Path) -> None:
+    push(root, "trainer", "aaa", 100)
+    shutil.rmtree(root / ".local/contexts")
+    assert not leftovers.has_packages()
+    for name in leftovers.PACKAGES:
+        os.utime(root / name, (1e9 - 200, 1e9 - 200))
+    assert leftovers.has_packages()
+
+
+def test_a_removal_that_fails_leaves_no_image_in_the_builder_that_nobody_knows_of(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(root, "trainer", "old", 100)
+    push(root, "trainer", "new", 0)
+    built = {f"{network.REGISTRY}/trainyard/trainer:{tag}" for tag in ("old", "new")}
+
+    def buildah(command: str, *arguments: str, what: str) -> str:
+        if command == "rmi":
+            built.difference_update(arguments)
+        return "\n".join(built)
+
+    def fail(*_: object) -> None:
+        raise LocalError("cannot remove old images of the registry")
+
+    monkeypatch.setattr(images, "buildah", buildah)
+    monkeypatch.setattr(leftovers, "run", fail)
+    monkeypatch.setattr(images, "registry", lambda: SimpleNamespace(files=[root]))
+    monkeypatch.setattr(processes, "stop", lambda name: True)
+    with pytest.raises(LocalError):
+        leftovers.remove_unused(Phases(root / "timings.json"))
+    assert {name.rpartition(":")[2] for name in built} == {"new"}
+
+
 def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stack(root, "local", {"urn": "a"})
+    # Of proofs and of tests too: what they made goes with the node.
+    for name in ("local", "prove-local"):
+        stack(root, name, *stack_with("trainyard-local"))
     stack(root, "gcp-smoke")
     assert teardown.living_stacks() == []
-    stack(root, "gcp-c3", {"urn": "a"})
+    stack(root, "local", *stack_with("kind-kind"))
+    assert teardown.living_stacks() == ["local"]
+    stack(root, "local")
+    stack(root, "gcp-c3", *stack_with(None))
     assert teardown.living_stacks() == ["gcp-c3"]
     assert commands.down(everything=True) == 2
     (line,) = capsys.readouterr().err.splitlines()
