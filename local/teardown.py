@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from local import cgroups, network, node, paths, processes, toolchain
+from local.kubeconfig import CONTEXT
 from local.shell import LocalError
 
 # Those that would start pods anew come first, those that others write to come last.
@@ -138,11 +139,14 @@ def remove_cgroups() -> list[Path]:
 
 
 def living_stacks() -> list[str]:
-    """Stacks that do not live on the node, with resources, and with their state in .local alone."""
+    """Stacks with resources elsewhere than on the node, and with their state in .local alone."""
     found = []
     for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"):
         latest = json.loads(path.read_text())["checkpoint"]["latest"] or {}
-        if path.stem != "local" and latest.get("resources"):
+        resources = latest.get("resources") or []
+        # infra/existing.py gives the provider its context; a cluster that a stack makes has none before.
+        on_node = any((each.get("inputs") or {}).get("context") == CONTEXT for each in resources)
+        if not on_node and any(not each["type"].startswith("pulumi:") for each in resources):
             found.append(path.stem)
     return sorted(found)
 
