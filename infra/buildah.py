@@ -172,13 +172,17 @@ def run_and_show(
     began, ended, step = time.monotonic(), threading.Event(), ""
 
     def beat() -> None:
-        before = ""
+        before = told = ""
         while not ended.wait(HEARTBEAT):
-            # What says nothing new, or names a checksum, is told in bytes.
-            new = tail[-1] != before and not tail[-1].startswith(("STEP ", "Copying blob"))
-            before = tail[-1]
-            how_far = before.strip()[:SHOWN_COLUMNS] if new else f"{_written(process.pid) / 1e9:.1f} GB written"
-            tell(f"{what}{step}, {time.monotonic() - began:.0f} s, {how_far}")
+            latest = tail[-1]
+            # What says nothing new, or names a checksum, is told in bytes, unless they say nothing new either: those of
+            # a RUN step are counted when it has ended.
+            if latest == before or latest.startswith(("STEP ", "Copying blob")):
+                how_far = f", {_written(process.pid) / 1e9:.1f} GB copied"
+            else:
+                how_far = f", {latest.strip()[:SHOWN_COLUMNS]}"
+            tell(f"{what}{step}, {time.monotonic() - began:.0f} s{how_far if how_far != told else ''}")
+            before, told = latest, how_far
 
     whole = {**os.environ, **(environment or {})}
     with subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -196,7 +200,7 @@ def run_and_show(
 
 
 def _written(pid: int) -> int:
-    """Bytes that a process wrote, to files and to a registry; 0 where nobody counts them."""
+    """Bytes that a process wrote, to files, pipes and a registry: some several times; 0 where nobody counts them."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
     return 0

@@ -58,7 +58,7 @@ class Phases:
         began = time.time()
         self._enter(name)
         try:
-            yield lambda text: self._running.update({name: text})
+            yield lambda text: self._note(name, text)
         except BaseException as error:
             self._leave(name)
             # Said at once: another phase that runs beside this one may take minutes to end.
@@ -80,6 +80,11 @@ class Phases:
                 self._idle.clear()
                 self._teller = threading.Thread(target=self._tell, daemon=True)
                 self._teller.start()
+
+    def _note(self, name: str, text: str) -> None:
+        with self._lock:
+            if name in self._running:  # else whoever counts has not heard yet that it is over
+                self._running[name] = text
 
     def _leave(self, name: str) -> None:
         with self._entry:

@@ -88,6 +88,20 @@ def test_a_log_is_not_told_what_ends_before_the_interval(monkeypatch: pytest.Mon
     assert "…" not in shown(monkeypatch, tmp_path / "t.json", terminal=False, interval=15.0)
 
 
+def test_what_is_told_too_late_is_not_shown_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(phases, "TICK", 0.02)
+    monkeypatch.setattr(phases, "PROGRESS_INTERVAL", 0.02)
+    text = io.StringIO()
+    command = Phases(tmp_path / "t.json", console=Console(file=text))
+    with command.phase("build one") as progress:
+        pass
+    progress("9/9 packages")
+    with command.phase("build two"):
+        threading.Event().wait(0.2)
+    assert "build two" in text.getvalue()
+    assert "build one" not in text.getvalue()
+
+
 def test_a_terminal_has_a_line_that_moves_and_is_gone_afterwards(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
