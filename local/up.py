@@ -122,10 +122,9 @@ def make_base(phases: Phases) -> str:
 def builds_trainer() -> bool:
     """Whether the local stack takes the image that is built here: one that says nothing of images does."""
     try:
-        said = yaml.safe_load((paths.ROOT / "Pulumi.local.yaml").read_text("utf-8"))["config"]
+        return "trainyard:image" not in yaml.safe_load((paths.ROOT / "Pulumi.local.yaml").read_text("utf-8"))["config"]
     except (OSError, yaml.YAMLError, TypeError, KeyError):
         return False  # the program itself says what is wrong
-    return "trainyard:image" not in said
 
 
 def make_trainer(phases: Phases, base: "Future[str]") -> None:
