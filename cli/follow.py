@@ -6,7 +6,6 @@ loss, a sample of what the model writes, where the model is and what to try next
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -22,19 +21,7 @@ from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from workloads.layout import DATA
 
-#: (what a person wants next, its command: {NAME} is an output of the stack); where an output is missing, nothing.
-OWN_TEXT = "upload my-text/ --stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
-LOCAL_NEXT = (
-    ("More text from it", "{sampleCommand}"),
-    ("Your own text", f".venv/bin/trainyard {OWN_TEXT} && make up"),
-    ("A cloud: what it needs, before anything is paid", ".venv/bin/trainyard doctor gcp-c3"),
-)
-NEXT = (
-    ("More text from it", "{sampleCommand}"),
-    ("The model, its metrics and a report on this machine", "{fetchCommand}"),
-    ("Your own text", f".venv/bin/trainyard {OWN_TEXT} && pulumi up --stack {{stack}}"),
-)
-#: What a shell needs before it runs the advised commands for the local stack.
+#: What a shell needs before it runs the advised commands for a stack with its state in .local/.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
 #: Seconds between two looks at the Job and its pods; log lines arrive as they are written.
 POLL_SECONDS = 1.0
@@ -156,7 +143,7 @@ def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def report(console: Console, target: Target, outcome: Outcome, stack: str, local: bool) -> None:
-    """The end of the training, for a person. `local`: the stack's commands need the local node's environment."""
+    """The end of the training, for a person. `local`: the state is in .local/, and commands need its environment."""
 
     def write(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -164,6 +151,8 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
     write("")
     if not outcome.succeeded:
         write(f"The training failed: {outcome.message}", "bold red")
+        if local:
+            write(f"  once in a shell, for the commands below: {ENTER}")
         write(f"  logs: {target.commands.get('logsCommand', '')}")
         write(f"  again, once that is mended: {target.commands.get('retryCommand', '')}")
         return
@@ -181,10 +170,23 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
     write("\nNext:", "bold")
     if local:
         write(f"  Once in a shell, for the commands below\n    {ENTER}")
-    values = {**target.commands, "stack": stack}
-    for title, command in LOCAL_NEXT if local else NEXT:
-        with contextlib.suppress(KeyError):
-            write(f"  {title}\n    {command.format_map(values)}")
+    for title, command in next_steps(target, stack):
+        write(f"  {title}\n    {command}")
+
+
+def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
+    """(what a person wants next, its command)."""
+    own = f"--stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
+    again = "make up" if stack == "local" else f"pulumi up --stack {stack}"
+    fetch = "" if target.data_folder else target.commands.get("fetchCommand", "")
+    steps = [
+        ("More text from it", target.commands.get("sampleCommand", "")),
+        ("The model, its metrics and a report on this machine", fetch),
+        ("Your own text", f".venv/bin/trainyard upload my-text/ {own} && {again}"),
+    ]
+    if stack == "local":
+        steps.append(("A cloud: what it needs, before anything is paid", ".venv/bin/trainyard doctor gcp-c3"))
+    return [(title, command) for title, command in steps if command]
 
 
 def checkpoint_path(done: dict[str, Any], target: Target) -> str:

@@ -238,6 +238,16 @@ def test_the_end_on_a_cloud_brings_the_model_here_and_needs_no_local_environment
     assert "local env" not in shown
 
 
+def test_a_model_that_this_machine_does_not_see_is_fetched_and_make_up_is_for_the_stack_local_alone() -> None:
+    """On kind, and for a cloud's stack with its state in .local/."""
+    on_kind = ended(True, "local", None)
+    assert in_order(on_kind, "local env", "kubectl exec x", "fetch x", "upload", "make up", "doctor")
+    cloud = ended(True, "gcp-c3", None)
+    assert in_order(cloud, "local env", "kubectl exec x", "fetch x", "upload", "pulumi up --stack gcp-c3")
+    assert "make up" not in cloud
+    assert "doctor" not in cloud
+
+
 def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
     commands = {"logsCommand": "kubectl logs", "retryCommand": "pulumi up --stack s --replace '**Job::training'"}
@@ -246,8 +256,8 @@ def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
         Target("c", "n", "job", None, commands),
         Outcome(succeeded=False, message="loss is nan at step 3"),
         "s",
-        False,
+        True,
     )
     shown = console.export_text()
-    assert "The training failed: loss is nan at step 3" in shown
+    assert in_order(shown, "The training failed: loss is nan at step 3", "local env", "kubectl logs", "pulumi up")
     assert "pulumi up --stack s --replace '**Job::training'" in shown
