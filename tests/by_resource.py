@@ -2,6 +2,8 @@
 
 A process plays a file to its end, since a file's tests follow one stack; and one of them plays all files that need the
 node for themselves. (xdist 3.8's own groups are lost with pytest 9.2, which took away the `_nodeid` that they write.)
+Time limits are of tests alone (timeout_func_only): a fixture may wait for the node's first build, or for another
+process to leave the node.
 """
 
 from __future__ import annotations
