@@ -6,7 +6,6 @@ need are left out; the probabilities are kept for the way back, which costs memo
 pair of positions, head and layer) and saves a third of the work.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -16,12 +15,9 @@ ROWS = 256
 """Rows of scores in a block: small enough to skip 3/8 of the square at length 1024, large enough for fast products."""
 GROUPED_ROWS = 128
 """The same in grouped_attention, over the heads of a group; at least half of them of each head."""
-
-
-@functools.cache
-def tiles() -> bool:
-    """Whether the CPU has AMX, for which torch's own attention is written."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+TILES = bool(torch.cpu.get_capabilities().get("amx_bf16"))
+"""Whether the CPU has AMX, for which torch's own attention is written. To ask in a compiled layer would break its
+graph."""
 
 
 def mask(length: int) -> torch.Tensor:

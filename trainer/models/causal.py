@@ -114,18 +114,23 @@ class CausalModel(nn.Module):
 
 
 def _attend(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # some models give it by this name
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention by SDPA, with our kernel where that is faster: all earlier positions, bf16, a CPU
     without AMX. query, key, value [batch, heads, length, head width]; the result [batch, length, heads, head width]."""
     device, causal = query.device.type, options.get("is_causal")
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    fits = device == "cpu" and dtype == torch.bfloat16 and not attention.tiles() and mask is None
+    fits = device == "cpu" and dtype == torch.bfloat16 and not attention.TILES and attention_mask is None
     fits &= bool(getattr(module, "is_causal", True) if causal is None else causal)
     fits &= query.shape[2:] == key.shape[2:] == value.shape[2:] and query.shape[2] > 1
     special = any(options.get(name) is not None for name in ("softcap", "position_bias", "cache"))
     if not fits or special or options.get("dropout"):
-        return sdpa_attention_forward(module, query, key, value, mask, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     batch, heads, length, width = query.shape
     groups = batch * key.shape[1]
     query, key, value = (part.to(dtype) for part in (query, key, value))

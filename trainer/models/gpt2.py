@@ -145,7 +145,7 @@ class LanguageModel(nn.Module):
     def _mask(self, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
         """For our attention; None where torch's is the better one."""
         length = hidden.shape[1]
-        if hidden.is_cuda or attention.tiles() or (dtype == torch.float32 and not self._compiled):
+        if hidden.is_cuda or attention.TILES or (dtype == torch.float32 and not self._compiled):
             return None
         if length not in self._masks:
             self._masks = {length: attention.mask(length)}

@@ -46,6 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": GROUPED | {"sliding_window": 8},
     "gemma": GROUPED,
     "gemma2": GROUPED | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "doge": GROUPED | {"keep_window_size": 64},
     "gpt_neox": SMALL,
     "phi": SMALL,
     "gpt2": {
@@ -107,7 +108,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt_neox"])
 def test_in_bf16_attention_is_ours_and_stays_close_to_fp32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mistral's window of 8 hides positions, which is left to torch."""
-    monkeypatch.setattr(attention, "tiles", lambda: False)
+    monkeypatch.setattr(attention, "TILES", False)
     net = network(family)
     inputs, targets = batch()
     loss, expected = gradients(net, lambda: networks.token_loss(net, inputs, targets))
@@ -121,6 +122,17 @@ def test_in_bf16_attention_is_ours_and_stays_close_to_fp32(family: str, monkeypa
     assert float(rounded) == pytest.approx(float(loss), rel=2e-3)
     for name, gradient in expected.items():
         assert (found[name].float() - gradient).norm() <= 0.06 * gradient.norm() + 1e-3, name
+
+
+def test_a_compiled_layer_is_one_graph_with_our_attention_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "TILES", False)
+    net = network("llama")
+    inputs, targets = batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = gradients(net, lambda: CausalModel(net)(inputs, targets))
+        for layer in net.model.layers:
+            layer.compile(backend="aot_eager", fullgraph=True)
+        same(gradients(net, lambda: CausalModel(net)(inputs, targets)), expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

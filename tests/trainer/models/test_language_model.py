@@ -246,7 +246,7 @@ def test_attention_of_grouped_heads_equals_the_plain_one(
 def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(attention, "tiles", lambda: False)
+    monkeypatch.setattr(attention, "TILES", False)
     net = network(sharp=2.0)
     inputs, targets = windows(8)  # as many as of the curve below, so that both take the same kernels
     reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
@@ -262,7 +262,7 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch)
     """A hundred steps on a text that can be learned, through all of the fast path, compiled and not: the curves differ
     about as much as those of two fp32 trainings, of which one begins with weights rounded to bf16."""
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(attention, "tiles", lambda: False)
+    monkeypatch.setattr(attention, "TILES", False)
 
     def curve(dtype: torch.dtype, compile: bool = False, rounded: bool = False) -> torch.Tensor:
         net = networks.build("tiny", VOCABULARY, 0, seed=1)

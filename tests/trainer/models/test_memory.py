@@ -52,7 +52,7 @@ def kept(module: torch.nn.Module, length: int) -> int:
 
 
 def test_the_estimate_counts_what_autograd_keeps_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "tiles", lambda: True)  # torch's attention, as on an accelerator
+    monkeypatch.setattr(attention, "TILES", True)  # torch's attention, as on an accelerator
     module = LanguageModel(networks.build("micro", 512, 0, seed=1))
     shape = of_preset("micro", 512)
     counted = (kept(module, 128) - kept(module, 64)) / 128
