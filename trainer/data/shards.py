@@ -133,7 +133,7 @@ Placed = tuple[Unit, str, bool]
 
 
 def placed(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int = 0) -> Iterator[Placed]:
-    """Units with their split, without the first `skip`. End of text follows where the text goes on in the other one."""
+    """Units after the first `skip`, with their split. End of text follows where it does not go on in the same split."""
     previous: Unit | None = None
     number = -1
     for unit in units(piece, recipe.documents, records, advance):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainer.data.test_prepare import run, text, text_of
 from trainer import prepare
+from trainer.data.tokenizer import train
 
 __all__ = ["text"]  # a fixture
 
@@ -49,6 +50,16 @@ def test_words_trained_on_other_text_do_not_replace_those_of_a_dataset(
     assert run(*arguments) == 2
     assert "in the tokens of train:300, which would be lost" in capsys.readouterr().err
     assert (tmp_path / "out" / "index.json").read_bytes() == before
+
+
+def test_no_more_text_is_trained_on_than_fits_into_memory(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(prepare, "TRAINED_ON", 20_000)
+    monkeypatch.setattr(prepare, "train", lambda _, texts: sizes.extend(map(len, texts)) or train(300, ["a b"]))
+    assert run("--input", text, "--tokenizer", "train:300", "--output", tmp_path / "out") == 0
+    assert sum(sizes[:-1]) < 20_000 <= sum(sizes)
 
 
 @pytest.mark.parametrize("words", ["", "256", "many", "1e3", "-5"])
