@@ -48,7 +48,7 @@ class Board:
                 TextColumn("[bold]{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[numbers]}"),
+                TextColumn("{task.fields[numbers]}", markup=False),
                 TimeElapsedColumn(),
                 console=self.console,
             )

@@ -122,6 +122,13 @@ def test_a_line_of_a_log_is_not_wrapped() -> None:
     assert len(text.getvalue().splitlines()) == 1
 
 
+def test_a_terminal_shows_brackets_of_what_kubernetes_says() -> None:
+    text = io.StringIO()
+    with Board(Console(file=text, force_terminal=True, width=120)) as board:
+        board.look("ErrImagePull: not in [/etc/certs.d]")
+    assert "not in [/etc/certs.d]" in text.getvalue()
+
+
 def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None:
     console, text = plain()
     with Bar(console) as bar:
