@@ -115,7 +115,7 @@ def link_flags(tool: Tool) -> str:
 
 
 def key(tool: Tool) -> str:
-    """Twelve hex digits over everything that decides what the tool's binaries are: pins, flags and sources of ours."""
+    """Twelve hex digits over what decides what the tool's programs do: pins, link flags and sources of ours."""
     digest = hashlib.sha256(link_flags(tool).encode())
     for folder in sorted({tool.name, *(script.gomod for script in tool.scripts)}):
         for file in sorted((GOMOD / folder).glob("*.*")):
