@@ -239,8 +239,10 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
 
     `go build -v` names each package on standard error as it is compiled: `on_package` gets their number so far.
     """
+    # With less weight than the images that are built beside it: they end later, and wait for network and disk at times.
+    command = ["nice", *arguments]
     with subprocess.Popen(
-        arguments, cwd=folder, env=go_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=folder, env=go_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout
         assert process.stderr
