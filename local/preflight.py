@@ -38,8 +38,8 @@ OTHER_TOOL_DISK = 1.0
 IMAGE_DISK = 19.0
 # Another image of the same packages, and checkpoints.
 LATER_DISK = 5.0
-# Minutes of the same run on 2 cores: Kubernetes, the other tools beside it, the image with the first training, alone and
-# beside the compilers.
+# Minutes of the same run on 2 cores: Kubernetes, the other tools beside it, the image with the first training, alone
+# and beside the compilers.
 KUBERNETES_MINUTES = 8
 TOOL_MINUTES = 2
 IMAGE_MINUTES, IMAGE_BESIDE_MINUTES = 7, 4
