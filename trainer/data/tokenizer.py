@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     return found
 
 
-def train(words: int, texts: Iterable[str]) -> Tokenizer:
+def train(words: int, texts: Iterator[str]) -> Tokenizer:
     """GPT-2's kind of tokenizer with at most so many words, those that make these texts short."""
     built = ByteLevelBPETokenizer()
     built.train_from_iterator(texts, vocab_size=words, special_tokens=[END_OF_TEXT], show_progress=False)
