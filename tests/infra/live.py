@@ -46,17 +46,24 @@ BEFORE: dict[str, Values] = {
     # The one model that either task takes, in windows that hold a question.
     "training.task": {
         "workers": {"memoryGib": 8},
-        "training": {"model": {"preset": "", "name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 3072},
+        "dataset": {"tokenizer": ""},
+        "training": {"model": {"preset": "", "name": "gpt2"}, "sequenceLength": 384, "tokensPerStep": 6144},
     },
-    "training.model.name": {"workers": {"memoryGib": 8}, "training": {"model": {"preset": ""}}},
+    "training.distillation.teacher": {"dataset": {"tokenizer": ""}},
+    "training.model.name": {
+        "workers": {"memoryGib": 8},
+        "dataset": {"tokenizer": ""},
+        "training": {"model": {"preset": ""}},
+    },
     "training.engine.zeroStage": {"training": {"engine": {"name": "deepspeed"}}},
     "training.questionAnswering.": {
+        "dataset": {"tokenizer": ""},
         "training": {
             "task": "question_answering",
             "model": {"preset": ""},
             "sequenceLength": 384,
-            "tokensPerStep": 3072,
-        }
+            "tokensPerStep": 6144,
+        },
     },
     "workers.spares": {"workers": {"count": 1}},
     "eks.region": {"eks": {"zones": []}},

@@ -51,8 +51,13 @@ def kept(module: torch.nn.Module, length: int) -> int:
     return sum(size for place, size in found.items() if place not in weights | copies)
 
 
-def test_the_estimate_counts_what_autograd_keeps_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "TILES", True)  # torch's attention, as on an accelerator
+@pytest.fixture(autouse=True)
+def attention_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator: ours keeps less."""
+    monkeypatch.setattr(attention, "TILES", True)
+
+
+def test_the_estimate_counts_what_autograd_keeps_of_each_token() -> None:
     module = LanguageModel(networks.build("micro", 512, 0, seed=1))
     shape = of_preset("micro", 512)
     counted = (kept(module, 128) - kept(module, 64)) / 128
