@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.trainer import toy
+from tests.trainer.conftest import wait_until
 from tests.trainer.processes import free_port
 from trainer.train.metrics import Reporter, StepFigures
 
@@ -180,9 +181,9 @@ def test_wandb_records_offline_and_a_resumed_run_stays_the_same_run(
     files = sorted((run / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
     assert len(files) == 2, "both attempts belong to one run"
     for file, loss in zip(files, (b"10.125", b"20.125"), strict=True):
-        content = file.read_bytes()  # its log of records is not compressed
-        assert b"loss" in content
-        assert loss in content
+        # Its log of records is not compressed; wandb's own process writes it out after the run's end was told.
+        wait_until(lambda file=file: b"loss" in file.read_bytes(), 30, f"{file.parent.name} is written")
+        assert loss in file.read_bytes()
     assert "metrics_failed" not in capsys.readouterr().out
 
 
