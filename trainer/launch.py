@@ -36,6 +36,7 @@ MESSAGE_BYTES = 4096
 """Kubernetes keeps this much of a container's termination message."""
 SAMPLE_CHARACTERS = 1500
 REACH_SECONDS = 120
+HEARD_AGAIN_SECONDS = 0.05
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
 """Workers keep freed memory: glibc otherwise maps and clears the large activations anew at each step."""
 
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
     """The launcher's exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _terminate)
+    sys.unraisablehook = _hear_again
     run: Path | None = None
     try:
         options, rest = parse(arguments)
@@ -189,6 +191,21 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stop(EXIT_TERMINATED, f"asked to end by {signal.Signals(number).name}")
+
+
+def _hear_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Raise anew, a moment later, what a signal raised inside of a callback, whose exceptions Python only reports."""
+    reason = unraisable.exc_value
+    if not isinstance(reason, Stop):
+        sys.__unraisablehook__(unraisable)
+        return
+    code, message = reason.code, reason.message
+
+    def end(*_: object) -> None:
+        raise Stop(code, message)
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, HEARD_AGAIN_SECONDS)
 
 
 class _Parser(argparse.ArgumentParser):

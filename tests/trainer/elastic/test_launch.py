@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import EtcdServer, Launcher, Workers, losses, reached, termination, wait_until
+from tests.trainer.processes import ROOT
 from trainer import launch
 from trainer.checkpoint.format import newest_checkpoint
 from trainer.elastic.etcd import Etcd, access
@@ -110,6 +113,31 @@ def test_sigterm_in_its_first_moments_is_heard(start_launcher: Start, settings: 
     wait_until(lambda: (tmp_path / "checkpoints").exists(), 20, "the launcher began")
     node.terminate()
     assert node.wait(15) == 143
+
+
+def test_sigterm_inside_of_a_callback_is_heard_a_moment_later() -> None:
+    """Python reports what is raised in a finalizer or around a fork, and goes on."""
+    script = """
+import signal, sys, time
+from trainer import launch
+
+class Callback:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def began(arguments):
+    del arguments
+    Callback()
+    time.sleep(30)
+
+launch.parse = began
+sys.exit(launch.main([]))
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr == "asked to end by SIGTERM\n"
+    assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize(
