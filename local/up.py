@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from infra.stackfiles import stack_file_values
 from local import (
     api,
     certs,
@@ -122,8 +123,8 @@ def make_base(phases: Phases) -> str:
 def builds_trainer() -> bool:
     """Whether the local stack takes the image that is built here: one that says nothing of images does."""
     try:
-        return "trainyard:image" not in yaml.safe_load((paths.ROOT / "Pulumi.local.yaml").read_text("utf-8"))["config"]
-    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return "image" not in stack_file_values("local")
+    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError):
         return False  # the program itself says what is wrong
 
 

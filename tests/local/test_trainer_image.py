@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra import buildah, image
+from infra import buildah, image, stackfiles
 from infra.image import TRAINER, content_hash
-from local import network, paths, up
+from local import network, up
 from local.phases import Phases
 
 BASE = f"{network.REGISTRY}/base@sha256:{'1' * 64}"
@@ -79,5 +79,5 @@ def test_a_stack_that_says_something_of_images_decides_alone(
     text: str, builds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "Pulumi.local.yaml").write_text(text)
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
     assert up.builds_trainer() is builds
