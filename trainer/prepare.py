@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from trainer.config.memory import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, Piece, TextField, plan
+from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, TextField, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, placed, token_type
 from trainer.data.sources import SAMPLE, Source, find
@@ -143,7 +143,7 @@ def prepare(
     )
     identity = _identity(recipe, sources, tokenizer_spec)
     if words:
-        tokenizer, folder = _trained(words, plan(sources), recipe, identity, output), None
+        tokenizer, folder = _trained(words, sources, recipe, identity, output), None
     else:
         tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
     end = end_of_text(tokenizer, folder)
@@ -214,7 +214,7 @@ def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
     return digest.hexdigest()
 
 
-def _trained(words: int, pieces: list[Piece], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
+def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
     """A tokenizer for the text that is not held out; the one that lies in `output` where it was made of the same."""
     begun = read_json(output / PROGRESS / "recipe.json") or {}
     there = (read_json(output / INDEX) or {}).get("recipe", begun)
@@ -222,15 +222,15 @@ def _trained(words: int, pieces: list[Piece], recipe: Recipe, made_of: dict[str,
         found = load_tokenizer(str(output / FILE))
         if _digest(found, None) == there["tokenizer_sha256"]:
             return found
-    built = train(words, _learned(pieces, recipe))
+    built = train(words, _learned(sources, recipe))
     event("tokenizer", trained_words=built.get_vocab_size())
     return built
 
 
-def _learned(pieces: list[Piece], recipe: Recipe) -> Iterator[str]:
+def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:
     """Text that is not held out, as much as a tokenizer is trained on."""
     size = 0
-    for piece in pieces:
+    for piece in plan(sources):
         for unit, split, _ in placed(piece, recipe, TextField(recipe.text_field), lambda _: None):
             if split == SPLITS[0]:
                 yield unit.text
