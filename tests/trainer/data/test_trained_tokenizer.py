@@ -57,7 +57,7 @@ def test_no_more_text_is_trained_on_than_fits_into_memory(
 ) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(prepare, "TRAINED_ON", 20_000)
-    monkeypatch.setattr(prepare, "train", lambda _, texts: sizes.extend(map(len, texts)) or train(300, ["a b"]))
+    monkeypatch.setattr(prepare, "train", lambda _, texts: sizes.extend(map(len, texts)) or train(300, iter(["a b"])))
     assert run("--input", text, "--tokenizer", "train:300", "--output", tmp_path / "out") == 0
     assert sum(sizes[:-1]) < 20_000 <= sum(sizes)
 
