@@ -243,6 +243,23 @@ def test_attention_of_grouped_heads_equals_the_plain_one(
     torch.testing.assert_close(torch.autograd.grad(found, [query, key, value], outer), theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_grouped_attention_in_bf16_bears_keys_with_a_large_common_part() -> None:
+    """As those of Qwen with its biases: rounded to bf16, scores of hundreds would have no parts of their own."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 7, 200, 64), torch.randn(2, 200, 64), torch.randn(2, 200, 64)
+    query[..., 5] += 10
+    key[..., 5] += 200
+    three, outer = [part.bfloat16().requires_grad_() for part in (query, key, value)], torch.randn(query.shape)
+    exact = [part.detach().float().requires_grad_() for part in three]
+    each, other = (part[:, None].expand(query.shape) for part in exact[1:])
+    expected = F.scaled_dot_product_attention(exact[0], each, other, is_causal=True, scale=0.125)
+    found = attention.grouped_attention(*three, 0.125)
+    theirs = torch.autograd.grad(expected, exact, outer)
+    ours = torch.autograd.grad(found, three, outer.bfloat16())
+    for one, reference in zip((found, *ours), (expected, *theirs), strict=True):
+        assert (one - reference).norm() / reference.norm() < 0.02
+
+
 def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
     monkeypatch.setattr(attention, "ROWS", 32)
