@@ -45,7 +45,7 @@ class _Blocks(torch.autograd.Function):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        outputs, weights = [], []
+        outputs, weights, key = [], [], _centred(key)
         length, turned = query.shape[1], _turned(key)
         for first in range(0, length, ROWS):
             last = min(first + ROWS, length)
@@ -117,7 +117,7 @@ def _grouped_backward(
 def _centred(key: torch.Tensor) -> torch.Tensor:
     """Without what all keys of a group have in common: it adds the same to all scores of a row, which changes no
     probability and no gradient. With Qwen's biases it is most of a score, whose own part bf16 would round away."""
-    return (key - key.mean(1, keepdim=True, dtype=torch.float32)).to(key.dtype)
+    return key - key.mean(1, keepdim=True)
 
 
 def _row_blocks(query: torch.Tensor) -> list[tuple[slice, int]]:

@@ -243,17 +243,22 @@ def test_attention_of_grouped_heads_equals_the_plain_one(
     torch.testing.assert_close(torch.autograd.grad(found, [query, key, value], outer), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_grouped_attention_in_bf16_bears_keys_with_a_large_common_part() -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_attention_in_bf16_bears_keys_with_a_large_common_part(shared: bool) -> None:
     """As those of Qwen with its biases: rounded to bf16, scores of hundreds would have no parts of their own."""
     torch.manual_seed(0)
-    query, key, value = torch.randn(2, 7, 200, 64), torch.randn(2, 200, 64), torch.randn(2, 200, 64)
+    shape = (2, 7, 200, 64) if shared else (14, 200, 64)
+    query, key, value = torch.randn(shape), torch.randn(shape[0], 200, 64), torch.randn(shape[0], 200, 64)
     query[..., 5] += 10
     key[..., 5] += 200
-    three, outer = [part.bfloat16().requires_grad_() for part in (query, key, value)], torch.randn(query.shape)
-    exact = [part.detach().float().requires_grad_() for part in three]
-    each, other = (part[:, None].expand(query.shape) for part in exact[1:])
+    three = query, key, value = [part.bfloat16().requires_grad_() for part in (query, key, value)]
+    exact, outer = [part.detach().float().requires_grad_() for part in three], torch.randn(shape)
+    each, other = (part[:, None].expand(shape) if shared else part for part in exact[1:])
     expected = F.scaled_dot_product_attention(exact[0], each, other, is_causal=True, scale=0.125)
-    found = attention.grouped_attention(*three, 0.125)
+    if shared:
+        found = attention.grouped_attention(query, key, value, 0.125)
+    else:
+        found = attention.causal_attention(query, key, value, attention.mask(200), 0.125)
     theirs = torch.autograd.grad(expected, exact, outer)
     ours = torch.autograd.grad(found, three, outer.bfloat16())
     for one, reference in zip((found, *ours), (expected, *theirs), strict=True):
