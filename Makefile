@@ -43,7 +43,7 @@ clean: down  ## down, and remove .local/ with the trained models, images and sta
 
 test: .venv/dev.stamp  ## all fast tests
 	@$(TRAINYARD) local toolchain etcd actionlint
-	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 1)) --dist worksteal
+	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
 
 e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
 	@$(TRAINYARD) local toolchain pulumi pulumi-language-python

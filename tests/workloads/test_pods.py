@@ -143,7 +143,7 @@ def test_whoever_looks_for_pods_finds_them_and_services_a_port_that_is_open(
     for item in stack.all("kubernetes:"):
         for labels in labels_wanted(item.inputs):
             assert any(labels.items() <= each["metadata"]["labels"].items() for each in pods), f"{item.urn}: {labels}"
-    services = {item.name: item for item in stack.all("kubernetes:core/v1:Service")}
+    services = {item.name: item for item in stack.all("kubernetes:core/v1:Service") if item.kind == "Service"}
     for service in services.values():
         for port in service.inputs["spec"].get("ports", []):
             for each in found(service):
