@@ -1,4 +1,4 @@
-"""A plugin of pytest for `make e2e`: what two processes may play at the same time.
+"""A plugin of pytest for `make e2e`: what several processes may play at the same time.
 
 A process plays a file to its end, since a file's tests follow one stack; and one of them plays all files that need the
 node for themselves. (xdist 3.8's own groups are lost with pytest 9.2, which took away the `_nodeid` that they write.)
@@ -19,6 +19,8 @@ NODE = {
     *("test_node_healing", "test_network_policies", "test_local_stack", "test_elastic_pods"),
     *("test_data_in_model_out", "test_evaluate", "test_finetune"),
 }
+#: Takes minutes, nearly all of them on its own.
+LONGEST = "test_prove"
 
 
 class ByResource(LoadFileScheduling):
@@ -32,5 +34,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByResource:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who breaks the node goes first, while nobody else is on it."""
-    items.sort(key=lambda item: "node_alone" not in getattr(item, "fixturenames", ()))
+    """Who breaks the node goes first, beside files that need none; the longest of the others begins before them."""
+    alone, on_node = ({item.path for item in items if name in _fixtures(item)} for name in ("node_alone", "claim"))
+    items.sort(key=lambda item: (item.path not in alone, item.path in on_node, item.path.stem != LONGEST))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
