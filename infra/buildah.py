@@ -17,7 +17,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,32 @@ def _ensure(props: dict[str, Any]) -> str:
     if digest is None:
         if not shutil.which("buildah"):
             raise RuntimeError("buildah is not installed; install it, or set image.builder to buildkit or prebuilt")
-        build(target, props["context"], props["dockerfile"], props["buildArgs"], insecure)
-        digest = push(target, props["compression"], insecure)
+        with _alone(props["context"]):
+            digest = registry_digest(target, insecure)
+            if digest is None:
+                build(target, props["context"], props["dockerfile"], props["buildArgs"], insecure)
+                digest = push(target, props["compression"], insecure)
     return f"{target.rsplit(':', 1)[0]}@{digest}"
+
+
+@contextlib.contextmanager
+def _alone(context: str) -> Iterator[None]:
+    """While nobody else builds from this folder: stacks that come up at once would each install the same gigabytes."""
+    import fcntl  # where there is buildah
+
+    folder = os.open(context, os.O_RDONLY)
+    try:
+        for seconds in count():
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if seconds % HEARTBEAT == 0:
+                    _tell(f"image: another pulumi up builds it, {seconds} s")
+                time.sleep(1)
+        yield
+    finally:
+        os.close(folder)
 
 
 def build(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,33 @@ def test_what_a_process_wrote_is_counted() -> None:
         file.write(b"x" * 5000)
     assert 5000 <= buildah._written(os.getpid()) - before < 100_000
     assert buildah._written(0) == 0
+
+
+def test_stacks_that_come_up_at_once_build_an_image_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built, pushed, told, begun = list[str](), list[str](), list[str](), threading.Event()
+
+    def build(target: str, *_: object) -> None:
+        built.append(target)
+        begun.set()
+        end = time.monotonic() + 10
+        while not told and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def push(*_: object) -> str:
+        pushed.append("sha256:0")
+        return pushed[0]
+
+    monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
+    monkeypatch.setattr(buildah, "registry_digest", lambda *_: pushed[0] if pushed else None)
+    monkeypatch.setattr(buildah, "build", build)
+    monkeypatch.setattr(buildah, "push", push)
+    monkeypatch.setattr(buildah, "_tell", told.append)
+    image = {"target": "registry/trainer:1", "insecure": True, "context": str(tmp_path), "dockerfile": "Dockerfile"}
+    image |= {"buildArgs": {}, "compression": "zstd"}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(buildah._ensure, image)
+        begun.wait(10)
+        second = pool.submit(buildah._ensure, image)
+        assert first.result(20) == second.result(20) == "registry/trainer@sha256:0"
+    assert built == ["registry/trainer:1"]
+    assert told == ["image: another pulumi up builds it, 0 s"]

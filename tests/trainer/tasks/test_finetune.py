@@ -104,12 +104,13 @@ def test_a_packed_row_has_the_losses_of_its_conversations_one_by_one(talks: Path
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
-def test_one_or_two_workers_and_any_micro_batch_compute_the_same_run(
+def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(
     start_workers: Start, arguments: Settings, tmp_path: Path
 ) -> None:
     started = {}
-    for name, world, size in (("one", 1, 2), ("two", 2, 1)):
-        given = arguments(tmp_path / name, steps=4, micro_batch=size, evaluation__batches=64)
+    for name, world, size, engine in (("one", 1, 2, "ddp"), ("two", 2, 1, "ddp"), ("divided", 2, 1, "fsdp")):
+        changes = {"micro_batch": size, "engine__name": engine}
+        given = arguments(tmp_path / name, steps=4, evaluation__batches=64, **changes)
         started[name] = world, start_workers(world, given)
     found = {}
     for name, (world, workers) in started.items():
@@ -119,6 +120,7 @@ def test_one_or_two_workers_and_any_micro_batch_compute_the_same_run(
             line[key] for line in lines for key in ("loss", "gradient_norm", "validation_loss") if key in line
         ]
     assert found["two"] == pytest.approx(found["one"], rel=1e-4)
+    assert found["divided"] == pytest.approx(found["one"], rel=1e-4)
     # The loss of a step is the mean over its own answer tokens.
     work = finetune.build(schema.load(arguments(tmp_path / "fresh")))
     parts = [work.batches.get(0, number) for number in range(work.batches.per_step)]
