@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from local import paths
-from local.shell import run
+from local.shell import LocalError, run
 
 NAMESPACE = "trainyard"
 HOST_ADDRESS = "198.18.0.1"
@@ -68,8 +68,7 @@ def ensure() -> bool:
         OWNER_FILE.write_text(f"{paths.ROOT}\n")
         ip("netns", "add", NAMESPACE)
     if fresh or not has_device():
-        if has_device():
-            ip("link", "del", HOST_DEVICE)
+        _remove_device()
         ip("link", "add", HOST_DEVICE, "type", "veth", "peer", "name", NODE_DEVICE, "netns", NAMESPACE)
     # Every line below may be said again: a run that was killed half way is completed by the next.
     ip("addr", "replace", f"{HOST_ADDRESS}/{PREFIX}", "dev", HOST_DEVICE)
@@ -84,6 +83,16 @@ def ensure() -> bool:
     return fresh
 
 
+def _remove_device() -> None:
+    """The kernel does so itself a moment after it lost the namespace, and may be faster."""
+    if has_device():
+        try:
+            ip("link", "del", HOST_DEVICE)
+        except LocalError:
+            if has_device():
+                raise
+
+
 def set_kernel(parameter: str, what: str) -> None:
     """Set one of the namespace's kernel parameters to 1. `what` says in the error what for."""
     run(["nsenter", f"--net={NETNS_FILE}", "--", "sysctl", "-qw", f"{parameter}=1"], what)
@@ -91,8 +100,7 @@ def set_kernel(parameter: str, what: str) -> None:
 
 def remove() -> None:
     """Deletes the namespace; the veth pair goes with it."""
-    if has_device():
-        ip("link", "del", HOST_DEVICE)
+    _remove_device()
     if exists():
         subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
     NETNS_FILE.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ The node is brought up once and left up: the next run of the tests, and the pers
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,8 +47,16 @@ def claim() -> Iterator[TextIO]:
 
 @pytest.fixture(scope="session")
 def node(claim: TextIO) -> Path:
-    """The kubeconfig of the local node, which runs."""
-    return bring_up()
+    """The kubeconfig of the local node, which runs.
+
+    Of several processes the first brings it up: one that did so beside the first build of the image would be asked for
+    the disk that the build just takes.
+    """
+    run, last = os.environ.get("PYTEST_XDIST_TESTRUNUID"), paths.STATE / "tests.run"
+    if run is None or not last.exists() or last.read_text() != run:
+        bring_up()
+        last.write_text(run or "")
+    return paths.KUBECONFIG
 
 
 @pytest.fixture(scope="module")
