@@ -24,8 +24,8 @@ PERIOD = 20
 ABSENCE = 60
 """Seconds without etcd."""
 STACK: dict[str, Any] = {
-    # Three of them fit on a node with two processors beside other tests'; no limit, so each takes what is free.
-    "workers": {"count": 1, "min": 1, "cpu": 0.2, "memoryGib": 2},
+    # Three of them fit on a node with two processors; no limit, so each takes what is free.
+    "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
     "tensorboard": {"enabled": False},
     "training": {
         "model": {"preset": "tiny"},

@@ -30,7 +30,7 @@ def small_stack(
     """Up on the real node, its training on the sample ended: there are a volume, a dataset, a model and TensorBoard."""
     made = Stack("small", tmp_path_factory.mktemp("small"), node_environment)
     made.write(
-        workers={"count": 1, "min": 1, "cpu": 0.2},
+        workers={"count": 1, "min": 1},
         dataset={"name": small_run},
         job={"name": small_run},
         training={

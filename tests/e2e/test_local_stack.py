@@ -38,8 +38,8 @@ PYTHON = str(ROOT / ".venv/bin/python")
 def stack(claim: TextIO, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     bring_up(stack_file_values("local")["cluster"]["context"])
     made = Stack("e2e", tmp_path_factory.mktemp("e2e"), environment.variables())
-    # Room for others' trainings beside it on a node with two processors.
-    made.write(workers={"cpu": 0.3}, job={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
+    # Room for another training beside it on a node with two processors (test_prove.py).
+    made.write(workers={"cpu": 0.4}, job={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
     made.select()
     yield made
     # A hosted runner goes anyway, and has the logs of what failed to show.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def container_pid(pod: str) -> int:
 @pytest.fixture
 def kubectl_run(node_environment: dict[str, str], base_image: str):
     """A running pod's name."""
-    name = "survivor"
+    name = f"survivor-{uuid.uuid4().hex[:8]}"  # one of a run that was interrupted may be left
     command = ["kubectl", "run", name, f"--image={base_image}", "--restart=Never", "--command", "--", "sleep", "600"]
     subprocess.run(command, check=True, env=node_environment, capture_output=True)
     waiting = ["kubectl", "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"]
