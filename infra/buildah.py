@@ -97,17 +97,33 @@ class BuildahProvider(ResourceProvider):
 def _ensure(props: dict[str, Any]) -> str:
     # Pulumi prints the traceback of whatever a dynamic provider raises; with this, the message alone.
     sys.tracebacklimit = 0
-    target, insecure = props["target"], bool(props["insecure"])
-    digest = registry_digest(target, insecure)
-    if digest is None:
-        if not shutil.which("buildah"):
-            raise RuntimeError("buildah is not installed; install it, or set image.builder to buildkit or prebuilt")
-        with _alone(props["context"]):
-            digest = registry_digest(target, insecure)
-            if digest is None:
-                build(target, props["context"], props["dockerfile"], props["buildArgs"], insecure)
-                digest = push(target, props["compression"], insecure)
-    return f"{target.rsplit(':', 1)[0]}@{digest}"
+    given = (props[key] for key in ("target", "context", "dockerfile", "buildArgs", "insecure", "compression"))
+    return f"{props['target'].rsplit(':', 1)[0]}@{publish(*given)}"
+
+
+def publish(
+    target: str,
+    context: str,
+    dockerfile: str,
+    build_args: dict[str, str],
+    insecure: bool,
+    compression: str,
+    run: Run | None = None,
+) -> str:
+    """Build and push an image that its registry does not have; return the digest there.
+
+    Raises:
+        RuntimeError: with the last lines of the output, or without buildah.
+    """
+    if digest := registry_digest(target, insecure):
+        return digest
+    if not shutil.which("buildah"):
+        raise RuntimeError("buildah is not installed; install it, or set image.builder to buildkit or prebuilt")
+    with _alone(context):
+        if digest := registry_digest(target, insecure):
+            return digest
+        build(target, context, dockerfile, build_args, insecure, run)
+        return push(target, compression, insecure, run)
 
 
 @contextlib.contextmanager

@@ -99,14 +99,9 @@ def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], env
 
     build_args = {"BASE_IMAGE": base_image}
     version = content_hash(TRAINER, build_args)
-    target = _target(TRAINER, registry, version)
-    if buildah.registry_digest(target, insecure=True) is None:
-        context = str(ROOT / stage(TRAINER, version))
-        run = partial(
-            buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment
-        )
-        buildah.build(target, context, TRAINER.dockerfile, build_args, insecure=True, run=run)
-        buildah.push(target, compression("existing"), insecure=True, run=run)
+    target, context = _target(TRAINER, registry, version), str(ROOT / stage(TRAINER, version))
+    run = partial(buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment)
+    buildah.publish(target, context, TRAINER.dockerfile, build_args, True, compression("existing"), run)
 
 
 def _target(recipe: Recipe, registry: str, version: str) -> str:

@@ -6,7 +6,6 @@ The node is brought up once and left up: the next run of the tests, and the pers
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,16 +45,16 @@ def claim() -> Iterator[TextIO]:
 
 
 @pytest.fixture(scope="session")
-def node(claim: TextIO) -> Path:
+def node(claim: TextIO, testrun_uid: str) -> Path:
     """The kubeconfig of the local node, which runs.
 
     Of several processes the first brings it up: one that did so beside the first build of the image would be asked for
     the disk that the build just takes.
     """
-    run, last = os.environ.get("PYTEST_XDIST_TESTRUNUID"), paths.STATE / "tests.run"
-    if run is None or not last.exists() or last.read_text() != run:
+    last = paths.STATE / "tests.run"
+    if not last.exists() or last.read_text() != testrun_uid:
         bring_up()
-        last.write_text(run or "")
+        last.write_text(testrun_uid)
     return paths.KUBECONFIG
 
 

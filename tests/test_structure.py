@@ -32,7 +32,7 @@ def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> N
     assert set(imported) == {"pulumi", "infra", "workloads"}
 
 
-@pytest.mark.parametrize("stack", ["local", "gcp-a100", "aws-g4dn"])
+@pytest.mark.parametrize("stack", stacks())
 def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
     """Each costs half a second and more at every preview."""
     cloud = {"gcp": {"pulumi_gcp", "pulumi_docker_build"}, "aws": {"pulumi_aws", "pulumi_docker_build"}}

@@ -26,11 +26,6 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
     return values
 
 
-def is_large(stack: str) -> bool:
-    """A smoke stack is a large one with other numbers: its variants would try the same once more."""
-    return not stack.endswith("-smoke")
-
-
 def variants(
     stack: str,
     kind: str,

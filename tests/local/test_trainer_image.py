@@ -41,6 +41,7 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
 
     monkeypatch.setattr(buildah, "run_and_show", run)
     monkeypatch.setattr(buildah, "registry_digest", lambda *_, **__: None)
+    monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
     monkeypatch.setattr(image, "stage", lambda *_: str(tmp_path))
     monkeypatch.setattr(up.images, "buildah_environment", lambda: {"CONTAINERS_STORAGE_CONF": "ours"})
     up.make_trainer(phases, built_base())
