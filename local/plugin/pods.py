@@ -100,12 +100,15 @@ def explain(client: Client, pod: dict[str, Any]) -> str:
 def _container_problem(client: Client, pod: dict[str, Any], container: dict[str, Any]) -> str:
     name, state = str(container.get("name")), container.get("state") or {}
     waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
+    before = (container.get("lastState") or {}).get("terminated") or {}
     reason = str(waiting.get("reason") or "")
-    if reason == "CrashLoopBackOff" or terminated.get("exitCode"):
-        ended = terminated or (container.get("lastState") or {}).get("terminated") or {}
+    # One that runs again and is not ready: how it ended before says more than what the readiness probe says of it now.
+    again = not container.get("ready") and before.get("exitCode")
+    if reason == "CrashLoopBackOff" or terminated.get("exitCode") or (again and not reason):
+        ended = terminated or before
         restarts = container.get("restartCount") or 0
-        again = f", restarted {restarts} times" if restarts else ""
-        how = f"{ended.get('reason') or 'Error'} (exit code {ended.get('exitCode')}{again})"
+        restarted = f", restarted {restarts} times" if restarts else ""
+        how = f"{ended.get('reason') or 'Error'} (exit code {ended.get('exitCode')}{restarted})"
         return f"container {name} ended with {how}{_last_words(client, pod, name, ended, previous=not terminated)}"
     if reason not in _NORMAL_WAITS:
         return f"container {name}: {reason}: {_one_line(waiting.get('message'))}"

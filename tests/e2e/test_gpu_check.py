@@ -47,7 +47,7 @@ def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
     def call(*arguments: str, document: Any = None) -> str:
         command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
         text = json.dumps(document) if document else None
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=280)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -92,7 +92,7 @@ def test_the_result_is_written_where_the_stack_reads_it(kubectl: Kubectl, stack:
     kubectl(
         "apply", "-f", "-", document={"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "check"}, "spec": spec}
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while (phase := kubectl("get", "pod", "check", "--output", "jsonpath={.status.phase}")) in ("Pending", "Running"):
         assert time.monotonic() < deadline, kubectl("describe", "pod", "check")
         time.sleep(0.5)

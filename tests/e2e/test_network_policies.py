@@ -67,7 +67,7 @@ class Pods:
         names = {**{role: role for role in ROLES}, "peer": "trainer"}
         pods = [self._pod(name, role, image) for name, role in names.items()]
         self.kubectl("apply", "-f", "-", document={"apiVersion": "v1", "kind": "List", "items": pods})
-        self.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
+        self.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=200s")
         for pod in json.loads(self.kubectl("get", "pods", "--output=json"))["items"]:
             self.addresses[pod["metadata"]["name"]] = pod["status"]["podIP"]
 
@@ -86,7 +86,7 @@ class Pods:
     def reach(self, name: str, targets: dict[str, bool]) -> dict[str, bool]:
         """Which targets (pod:port or address:port) a pod reaches; asks again for a while when it is not as wanted."""
         hosts = [f"{self.addresses.get(host, host)}:{port}" for host, port in (each.split(":") for each in targets)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while True:
             said = self.kubectl("exec", name, "--", "python3", "-c", CONNECT, *hosts)
             found = dict(zip(targets, json.loads(said), strict=True))

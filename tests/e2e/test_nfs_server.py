@@ -86,7 +86,7 @@ def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
     def call(*arguments: str, document: Any = None, check: bool = True) -> str:
         command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
         text = json.dumps(document) if document else None
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=280)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout + done.stderr
 
@@ -132,14 +132,14 @@ def start(kubectl: Kubectl, image: str, text: str) -> None:
 
 def test_what_a_client_writes_is_on_the_disk_as_the_trainers(kubectl: Kubectl, image: str) -> None:
     start(kubectl, image, configuration(("10.0.0.0/20",)))
-    kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=90s")
+    kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=200s")
     assert kubectl("exec", "server", "--", "python3", "-c", CLIENT).strip() == "stored 1000 1000"
 
 
 def test_a_server_without_an_export_is_never_ready(kubectl: Kubectl, image: str) -> None:
     """ganesha goes on listening when it cannot serve what it should."""
     start(kubectl, image, configuration(("10.0.0.0/20",)).replace("/disk/data", "/disk/absent"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while "Startup probe failed" not in (events := kubectl("get", "events", "--output", "wide")):
         assert time.monotonic() < deadline, events
         time.sleep(1)

@@ -64,7 +64,7 @@ def target(node: Path, base_image: str) -> Iterator[Target]:
 
 
 def test_the_screen_shows_progress_pods_and_why_one_was_restarted(target: Target, node: Path) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 200
     while True:
         found = read(target, str(node))
         if found.figures.get("step") == 50 and found.incidents:

@@ -132,10 +132,10 @@ def kubectl_run(node_environment: dict[str, str], base_image: str):
     name = f"survivor-{uuid.uuid4().hex[:8]}"  # one of a run that was interrupted may be left
     command = ["kubectl", "run", name, f"--image={base_image}", "--restart=Never", "--command", "--", "sleep", "600"]
     subprocess.run(command, check=True, env=node_environment, capture_output=True)
-    waiting = ["kubectl", "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"]
+    waiting = ["kubectl", "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=200s"]
     subprocess.run(waiting, check=True, env=node_environment, capture_output=True)
     yield name
-    delete = ["kubectl", "delete", "pod", name, "--now", "--timeout=60s"]
+    delete = ["kubectl", "delete", "pod", name, "--now", "--timeout=200s"]
     subprocess.run(delete, check=True, env=node_environment, capture_output=True)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from local import node
+
 pytestmark = pytest.mark.cluster
 
 Kubectl = Callable[..., str]
@@ -40,7 +42,7 @@ def serve():
         asked.release()
 threading.Thread(target=serve, daemon=True).start()
 for other in range(count):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while True:
         try:
             with socket.create_connection((f"talk-{other}.talk", 7000), timeout=2) as connection:
@@ -50,7 +52,7 @@ for other in range(count):
             assert time.monotonic() < deadline, f"no answer of talk-{other}.talk"
             time.sleep(0.2)
 for _ in range(count):
-    assert asked.acquire(timeout=60)
+    assert asked.acquire(timeout=200)
 print("reached", count, "pods by name, was reached by", count)
 """
 
@@ -63,14 +65,14 @@ def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
     def call(*arguments: str, document: Any = None, check: bool = True) -> str:
         command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
         text = json.dumps(document) if document else None
-        result = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=120)
+        result = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=280)
         assert result.returncode == 0 or not check, result.stderr
         return result.stdout + result.stderr
 
     call("create", "namespace", namespace)
     call("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     yield call
-    call("delete", "namespace", namespace, "--timeout=100s")
+    call("delete", "namespace", namespace, "--timeout=200s")
 
 
 def pod_spec(image: str, command: list[str], **more: Any) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def test_the_pods_of_an_indexed_job_reach_each_other_by_name(kubectl: Kubectl, b
         },
     }
     kubectl("apply", "-f", "-", document={"apiVersion": "v1", "kind": "List", "items": [service, job]})
-    kubectl("wait", "--for=condition=Complete", "job/talk", "--timeout=100s")
+    kubectl("wait", "--for=condition=Complete", "job/talk", "--timeout=200s")
     lines = kubectl("logs", "--selector=app=talk", "--tail=1").splitlines()
     assert lines == ["reached 3 pods by name, was reached by 3"] * 3
 
@@ -123,7 +125,7 @@ def server(kubectl: Kubectl, base_image: str) -> str:
     spec = pod_spec(base_image, ["python3", "-c", code], readinessProbe={"tcpSocket": {"port": 8000}})
     kubectl("apply", "-f", "-", document=pod("server", spec, app="web"))
     kubectl("expose", "pod", "server", "--name=web", "--port=80", "--target-port=8000")
-    kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=60s")
+    kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=200s")
     return "server"
 
 
@@ -137,7 +139,7 @@ def test_logs_and_exec(kubectl: Kubectl, server: str) -> None:
 
 def test_a_service_has_a_stable_address_and_a_name(kubectl: Kubectl, server: str) -> None:
     code = "import urllib.request as u; print(u.urlopen('http://web', timeout=10).status)"
-    deadline = time.monotonic() + 30  # kube-proxy learns of a ready pod a second or two later
+    deadline = time.monotonic() + 200  # kube-proxy learns of a ready pod a second or two later
     while kubectl("exec", server, "--", "python3", "-c", code, check=False).strip() != "200":
         assert time.monotonic() < deadline
         time.sleep(0.5)
@@ -162,15 +164,24 @@ def test_an_image_is_pulled_from_the_registry_by_digest(kubectl: Kubectl, base_i
     assert re.fullmatch(r"198\.18\.0\.2:5000/base@sha256:[0-9a-f]{64}", base_image)
     spec = pod_spec(base_image, ["python3", "--version"], imagePullPolicy="Always")
     kubectl("apply", "-f", "-", document=pod("pulled", spec))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/pulled", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/pulled", "--timeout=200s")
     digest = base_image.partition("@")[2]
     assert digest in kubectl("get", "pod", "pulled", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+
+
+def test_an_image_is_there_before_a_pod_asks_for_it(kubectl: Kubectl, base_image: str) -> None:
+    node.pull(base_image)
+    spec = pod_spec(base_image, ["python3", "--version"], imagePullPolicy="Never")
+    kubectl("apply", "-f", "-", document=pod("there", spec))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/there", "--timeout=200s")
+    with pytest.raises(OSError, match="not found"):
+        node.pull(f"{base_image.partition('@')[0]}@sha256:{'0' * 64}")
 
 
 def test_a_digest_that_the_registry_has_not_is_an_error_at_once(kubectl: Kubectl, base_image: str) -> None:
     missing = base_image.partition("@")[0] + "@sha256:" + "0" * 64
     kubectl("apply", "-f", "-", document=pod("missing", pod_spec(missing, ["true"])))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     path = "jsonpath={.status.containerStatuses[0].state.waiting.reason}"
     while kubectl("get", "pod", "missing", "-o", path) not in ("ErrImagePull", "ImagePullBackOff"):
         assert time.monotonic() < deadline
@@ -182,6 +193,6 @@ def test_a_pod_may_not_use_more_memory_than_its_limit(kubectl: Kubectl, base_ima
     code = "print(len(bytearray(300_000_000)))"
     spec = pod_spec(base_image, ["python3", "-c", code], resources={"limits": {"memory": "64Mi", "cpu": "500m"}})
     kubectl("apply", "-f", "-", document=pod("greedy", spec))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/greedy", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/greedy", "--timeout=200s")
     path = "jsonpath={.status.containerStatuses[0].state.terminated.reason}"
     assert kubectl("get", "pod", "greedy", "-o", path) == "OOMKilled"

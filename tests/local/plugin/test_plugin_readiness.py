@@ -100,6 +100,10 @@ LAST = {"exitCode": 42, "reason": "Error", "message": "bad config\nuse x\n"}
             {"containerStatuses": [container(waiting={"reason": "CrashLoopBackOff"}, last=LAST)]},
             "container main ended with Error (exit code 42, restarted 2 times): bad config | use x",
         ),
+        (
+            {"containerStatuses": [container(running={"startedAt": "now"}, last=LAST)]},
+            "container main ended with Error (exit code 42, restarted 2 times): bad config | use x",
+        ),
     ],
 )
 def test_why_a_pod_is_not_ready(status: dict[str, Any], expected: str) -> None:
