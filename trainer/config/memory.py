@@ -31,7 +31,7 @@ accelerator yet.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,21 @@ PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom",
 """model_type of those without a gate in the MLP (transformers 5.23)."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(m|b)(?![a-z0-9])")
 """Of a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
+
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where a container finds its own, of cgroups 2 and 1."""
+
+
+def limit(files: Sequence[str] = LIMITS) -> int | None:
+    """Bytes of memory that this container may take; None where nothing limits it."""
+    for file in files:
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < 1 << 60 else None  # cgroups 1 write a huge number
+    return None
 
 
 @dataclass(frozen=True)

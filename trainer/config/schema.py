@@ -106,7 +106,7 @@ class Config(Settings):
     """Tokens in one training window."""
     micro_batch: Size = 0
     """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
-    tokens; 8 on a CPU and in other tasks than language_model."""
+    tokens; at most 8 on a CPU, and 8 in question answering and distillation."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
     compile: Switch = "auto"

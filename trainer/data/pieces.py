@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from trainer.config import memory
 from trainer.data.conversations import DOCUMENTS, Chat
 from trainer.data.documents import Piece, TextField
 from trainer.data.encoding import encoder
@@ -36,7 +37,8 @@ class Settings:
     output: Path
     recipe: Recipe
     vocabulary: int
-    end_of_text: int
+    between: list[int]
+    """What stands between two documents: the end of one and, where the tokenizer has it, the beginning of the next."""
 
 
 class Stopped(Exception):
@@ -62,11 +64,8 @@ class _Counters:
 def available_cpus() -> int:
     """How many processes the CPUs that this one may use, and its memory limit, allow."""
     cpus = len(os.sched_getaffinity(0))
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    return cpus if limit == "max" else max(1, min(cpus, int(limit) // WORKER_BYTES))
+    limit = memory.limit()
+    return cpus if limit is None else max(1, min(cpus, limit // WORKER_BYTES))
 
 
 def run(pieces: list[Piece], settings: Settings, workers: int, total: int | None) -> list[list[Part]]:
@@ -157,8 +156,8 @@ def _coder(settings: Settings) -> Coder:
         return Coder(chat, chat.encode, b"", np.dtype(np.uint32).itemsize)
     dtype = token_type(settings.vocabulary)
     encode = encoder(Tokenizer.from_file(str(settings.output / FILE)), dtype)
-    separator = np.array([settings.end_of_text], dtype=dtype).tobytes()
-    return Coder(TextField(settings.recipe.text_field), encode, separator, len(separator))
+    separator = np.array(settings.between, dtype=dtype).tobytes()
+    return Coder(TextField(settings.recipe.text_field), encode, separator, np.dtype(dtype).itemsize)
 
 
 class _Progress:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import held, kept_by_layer, of_document, of_preset, passed, saved
+from trainer.config.memory import held, kept_by_layer, limit, of_document, of_preset, passed, saved
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -161,6 +161,27 @@ def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     assert memory.micro_batch(config.load(NEEDED), shape("small")) == 8
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
         config.load([*NEEDED, "micro_batch=many"])
+
+
+@pytest.mark.parametrize(("limit", "windows"), [(None, 8), (32 * GIB, 8), (8 * GIB, 4), (4 * GIB, 1)])
+def test_a_cpu_takes_what_its_container_may_hold(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None, windows: int
+) -> None:
+    monkeypatch.setattr(memory.memory, "limit", lambda: limit)
+    assert memory.micro_batch(config.load(NEEDED), shape("small")) == windows
+
+
+def test_a_container_finds_its_limit_in_cgroups_of_both_kinds(tmp_path: Path) -> None:
+    new, old = tmp_path / "memory.max", tmp_path / "limit_in_bytes"
+    assert limit([str(new), str(old)]) is None
+    old.write_text("9223372036854771712\n")
+    assert limit([str(new), str(old)]) is None
+    old.write_text("4294967296\n")
+    assert limit([str(new), str(old)]) == 4 * GIB
+    new.write_text("max\n")
+    assert limit([str(new), str(old)]) is None
+    new.write_text("2147483648\n")
+    assert limit([str(new), str(old)]) == 2 * GIB
 
 
 def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
