@@ -6,6 +6,7 @@ where it stopped, the bytes are the same for any number of processes, and a seco
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -28,6 +29,7 @@ from trainer.data.sources import SAMPLE, Source, find
 from trainer.data.tokenizer import (
     COMPANIONS,
     FILE,
+    beginning,
     copy_companions,
     end_of_text,
     find_folder,
@@ -149,25 +151,31 @@ def prepare(
     end = end_of_text(tokenizer, folder)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     identity |= {"tokenizer_sha256": _digest(tokenizer, folder), "vocabulary": vocabulary}
+    between = [end, *beginning(tokenizer)]
     beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
         beside = _conversation_files(sources, tokenizer_spec, tokenizer, chat_template)
         identity["chat_sha256"] = hashlib.sha256(json.dumps(beside).encode()).hexdigest()
     elif chat_template is not None:
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
+    elif len(between) > 1:
+        identity["between"] = between
+    # Not by its own save(), which knows one kind of exception for all that may go wrong.
+    words_of = tokenizer.to_str(pretty=True)
     if _complete(output, identity):
+        if not _holds(output / FILE, words_of):
+            write_atomic(output / FILE, words_of)
         event("prepared", state="found", directory=output)
         return
     _begin(output, identity)
-    # Not by its own save(), which knows one kind of exception for all that may go wrong.
-    write_atomic(output / FILE, tokenizer.to_str(pretty=True))
+    write_atomic(output / FILE, words_of)
     copy_companions(folder, output)
     for name, text in beside.items():
         write_atomic(output / name, text)
     pieces = plan(sources)
     parts = run(
         pieces,
-        Settings(output, recipe, vocabulary, end),
+        Settings(output, recipe, vocabulary, between),
         workers or available_cpus(),
         total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
     )
@@ -219,9 +227,10 @@ def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[st
     begun = read_json(output / PROGRESS / "recipe.json") or {}
     there = (read_json(output / INDEX) or {}).get("recipe", begun)
     if all(there.get(key) == value for key, value in made_of.items()) and (output / FILE).is_file():
-        found = load_tokenizer(str(output / FILE))
-        if _digest(found, None) == there["tokenizer_sha256"]:
-            return found
+        with contextlib.suppress(UserError):  # damaged: the same text gives the same words again
+            found = load_tokenizer(str(output / FILE))
+            if _digest(found, None) == there["tokenizer_sha256"]:
+                return found
     built = train(words, _learned(sources, recipe))
     event("tokenizer", trained_words=built.get_vocab_size())
     return built
@@ -250,6 +259,13 @@ def _identity(recipe: Recipe, sources: list[Source], spec: str) -> dict[str, Any
         "sources_sha256": hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
         "sources": listed[:LISTED],
     }
+
+
+def _holds(file: Path, text: str) -> bool:
+    try:
+        return file.read_text("utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _complete(output: Path, identity: dict[str, Any]) -> bool:

@@ -87,6 +87,13 @@ def end_of_text(tokenizer: Tokenizer, folder: Path | None = None) -> int:
     )
 
 
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """The ids that the tokenizer puts before each text, as Llama's, Mistral's and Gemma's do; most put none."""
+    whole, text = (tokenizer.encode("a", add_special_tokens=added).ids for added in (True, False))
+    # One that adds something behind the text too, as BERT's does, is for other models than those that go on with it.
+    return whole[: -len(text)] if text and whole[-len(text) :] == text else []
+
+
 def _numbers(found: Any) -> list[int]:
     return [number for number in (found if isinstance(found, list) else [found]) if isinstance(number, int)]
 

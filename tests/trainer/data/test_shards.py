@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer import prepare
-from trainer.data import shards
+from trainer.data import documents, shards
 from trainer.data.batches import open_dataset
 
 
@@ -57,3 +57,21 @@ def test_little_text_has_something_held_out_whatever_the_seed(group: int) -> Non
     for seed in range(50):
         recipe = shards.Recipe("file", "text", 0.05, seed, 1000, by_document=group < 0)
         assert any(shards.held_out(recipe, group, number) for number in range(10))
+
+
+def test_files_that_are_held_out_are_as_many_in_pieces_of_any_size(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each twenty, also where a piece has no twenty files."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:03d}.txt").write_text(f"Document {number} speaks of light. " * 20, encoding="utf-8")
+    assert run("--input", folder, "--output", tmp_path / "one", "--tokenizer", tokenizer) == 0
+    monkeypatch.setattr(documents, "PIECE_BYTES", 2000)
+    assert run("--input", folder, "--output", tmp_path / "many_pieces", "--tokenizer", tokenizer) == 0
+    assert len(list((tmp_path / "many_pieces").glob("train-*.bin"))) > 10
+    one, many = (open_dataset(str(tmp_path / name)) for name in ("one", "many_pieces"))
+    held_out = many.validation.read(0, len(many.validation))
+    assert (held_out == many.end_of_text).sum() == 3
+    assert held_out.tolist() == one.validation.read(0, len(one.validation)).tolist()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from trainer import prepare
@@ -122,6 +124,49 @@ def test_a_tokenizer_without_an_end_of_text_is_told() -> None:
 
     with pytest.raises(UserError, match=r"no end-of-text token; name it as eos_token in tokenizer_config\.json"):
         end_of_text(Tokenizer(WordLevel({"a": 0}, "a")))
+
+
+def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with_it(
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Llama, Mistral and Gemma have learned no text that does not begin so."""
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"text": f"Ray {number} of light."}) + "\n" for number in range(40)))
+
+    def prepared() -> list[list[int]]:
+        prepare.prepare([str(source)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+        train = open_dataset(str(tmp_path / "data")).train
+        ids = train.read(0, len(train)).tolist()
+        ends = [place + 1 for place, each in enumerate(ids) if each == 501]
+        return [ids[first:last] for first, last in pairwise(ends)]
+
+    assert all(document[0] not in (500, 501) for document in prepared())
+    built = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    template = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 500)])
+    built.post_processor = template  # pyright: ignore[reportAttributeAccessIssue]
+    shutil.rmtree(tmp_path / "data")
+    built.save(str(folder / "tokenizer.json"))
+    documents = prepared()
+    assert len(documents) > 20
+    assert all(document[0] == 500 and 500 not in document[1:] for document in documents)
+    capsys.readouterr()
+    prepared()
+    assert "state=found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spec", ["folder", "train:300"])
+@pytest.mark.parametrize("harm", ["lost", "damaged"])
+def test_a_tokenizer_that_is_lost_or_damaged_comes_back(
+    folder: Path, text: Path, tmp_path: Path, spec: str, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = str(folder) if spec == "folder" else spec
+    file = tmp_path / "data" / "tokenizer.json"
+    for _ in range(2):
+        prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
+        if "state=written" in capsys.readouterr().out:
+            before = file.read_bytes()
+            file.unlink() if harm == "lost" else file.write_bytes(before[:100])
+    assert file.read_bytes() == before
 
 
 def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: Path) -> None:
