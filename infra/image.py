@@ -89,8 +89,10 @@ class ContainerImage(pulumi.ComponentResource):
         self.register_outputs({"reference": self.reference})
 
 
-def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str]) -> None:
+def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str]) -> str:
     """Build and push the trainer's image as a stack on a cluster that is there would, which then finds it.
+
+    Returns the image by digest.
 
     Raises:
         RuntimeError: with the last lines of the build's output.
@@ -101,7 +103,8 @@ def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], env
     version = content_hash(TRAINER, build_args)
     target, context = _target(TRAINER, registry, version), str(ROOT / stage(TRAINER, version))
     run = partial(buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment)
-    buildah.publish(target, context, TRAINER.dockerfile, build_args, True, compression("existing"), run)
+    digest = buildah.publish(target, context, TRAINER.dockerfile, build_args, True, compression("existing"), run)
+    return f"{target.rpartition(':')[0]}@{digest}"
 
 
 def _target(recipe: Recipe, registry: str, version: str) -> str:

@@ -6,6 +6,7 @@ takes over, and what a stack of this checkout refers to.
 """
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from local import images, network, paths, processes
@@ -35,6 +36,24 @@ def has_packages() -> bool:
     if not images.base_tar_is_current():
         return False
     return any(_has_packages_of_today(tag) for tag in tags().get(f"{PROJECT}/trainer", ()))
+
+
+def begun() -> float:
+    """GB that builder and registry hold of the first image, which is not finished: it needs as much less."""
+    if tags().get(f"{PROJECT}/trainer"):
+        return 0.0
+    # Neither what is mounted there, nor an end where a build beside us removes a file.
+    command = [
+        "du",
+        "--summarize",
+        "--one-file-system",
+        "--block-size=1",
+        "--total",
+        paths.BUILDAH,
+        paths.REGISTRY_DATA,
+    ]
+    counted = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return int(counted[-1].split()[0]) / 1e9
 
 
 def _has_packages_of_today(tag: Path) -> bool:

@@ -17,6 +17,8 @@ CONTAINERD_STATE = paths.RUN / "containerd"
 CNI_CONFIGURATION = paths.CONFIGURATION / "cni"
 REGISTRY_HOSTS = paths.CONFIGURATION / "certs.d"
 
+PULL_SECONDS = 600.0
+
 CONTAINERD = """\
 version = 2
 root = "{root}"
@@ -161,6 +163,21 @@ def containerd_health() -> str | None:
         except grpc.RpcError as error:
             return str(error.details() if isinstance(error, grpc.Call) else error)
     return None
+
+
+def pull(reference: str) -> None:
+    """Fetch and unpack an image as the kubelet would, before a pod asks for it. Raises OSError."""
+    import grpc
+    from google.protobuf.wrappers_pb2 import BytesValue, StringValue
+
+    # A PullImageRequest has an ImageSpec as its first field, and that the image's name: these two look so on the wire
+    # (k8s.io/cri-api v0.34 pkg/apis/runtime/v1/api.proto).
+    request = BytesValue(value=StringValue(value=reference).SerializeToString()).SerializeToString()
+    with grpc.insecure_channel(f"unix://{CONTAINERD_SOCKET}") as channel:
+        try:
+            channel.unary_unary("/runtime.v1.ImageService/PullImage")(request, timeout=PULL_SECONDS)
+        except grpc.RpcError as error:
+            raise OSError(str(error.details() if isinstance(error, grpc.Call) else error)) from None
 
 
 def link_kubelet_root() -> None:

@@ -62,6 +62,7 @@ class Facts:
     disk_free: float  # GB, where .local lies
     cache_free: float | None  # GB, where the tools are built; None: on the same disk
     new_image: bool  # the trainer's packages are in no image yet
+    begun: float  # GB of it that an earlier build has written
     memory: float  # GB, total
     unbuilt: tuple[str, ...]  # tools to build
     go: bool  # found, or installable
@@ -95,6 +96,7 @@ def other_checkout() -> str | None:
 def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOLS) -> Facts:
     system = platform.system()
     linux = system == "Linux"
+    new_image = not leftovers.has_packages()
     unbuilt = tuple(name for name in tools if not toolchain.is_built(toolchain.BY_NAME[name]))
     return Facts(
         system=system,
@@ -104,7 +106,8 @@ def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOL
         overlay=not linux or "overlay" in Path("/proc/filesystems").read_text() or shutil.which("modprobe") is not None,
         disk_free=free(paths.ROOT),
         cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
-        new_image=not leftovers.has_packages(),
+        new_image=new_image,
+        begun=leftovers.begun() if new_image else 0.0,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9 if linux else 0.0,
         unbuilt=unbuilt,
         go=not unbuilt or go_available(),
@@ -146,7 +149,9 @@ def toolchain_problems(facts: Facts) -> list[str]:
 def disks(facts: Facts) -> list[tuple[Path, float, dict[str, float]]]:
     """(folder, GB free, what for -> GB needed) of each disk."""
     tools = {"to build the toolchain": sum(TOOL_DISK.get(name, OTHER_TOOL_DISK) for name in facts.unbuilt)}
-    image = {"for the trainer's image": IMAGE_DISK} if facts.new_image else {"for new layers and runs": LATER_DISK}
+    image = {"for new layers and runs": LATER_DISK}
+    if facts.new_image:
+        image = {"for the trainer's image": max(LATER_DISK, IMAGE_DISK - facts.begun)}
     if facts.cache_free is None:
         return [(paths.ROOT, facts.disk_free, (tools if facts.unbuilt else {}) | image)]
     return [(paths.ROOT, facts.disk_free, image), (paths.cache(), facts.cache_free, tools if facts.unbuilt else {})]

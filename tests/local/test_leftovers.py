@@ -22,6 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "STATE", state)
     monkeypatch.setattr(paths, "REGISTRY_DATA", state / "registry")
+    monkeypatch.setattr(paths, "BUILDAH", state / "buildah")
     monkeypatch.setattr(paths, "PULUMI_STATE", state / "state")
     monkeypatch.setattr(images, "base_tar_is_current", lambda: True)
     write_packages(tmp_path, "torch==2")
@@ -82,6 +83,16 @@ def test_a_new_image_takes_its_full_room_where_none_has_today_s_packages(
     assert leftovers.has_packages()
     monkeypatch.setattr(images, "base_tar_is_current", lambda: False)
     assert not leftovers.has_packages()
+
+
+def test_what_a_first_build_wrote_before_it_was_interrupted_is_no_more_needed(root: Path) -> None:
+    assert leftovers.begun() == 0
+    layer = paths.BUILDAH / "graph/overlay/1/diff"
+    layer.mkdir(parents=True)
+    (layer / "libtorch.so").write_bytes(bytes(2_000_000))
+    assert 0.002 <= leftovers.begun() < 0.003
+    push(root, "trainer", "aaa", 10)
+    assert leftovers.begun() == 0, "what is there may be of other packages"
 
 
 def test_a_new_image_is_small_also_a_day_later_unless_its_packages_were_touched(root: Path) -> None:

@@ -21,10 +21,10 @@ def phases(tmp_path: Path) -> Phases:
     return Phases(tmp_path / "timings.json")
 
 
-def built_base() -> Future[str]:
-    done: Future[str] = Future()
-    done.set_result(BASE)
-    return done
+def done(value: Any = None) -> Future[Any]:
+    ended: Future[Any] = Future()
+    ended.set_result(value)
+    return ended
 
 
 def test_it_is_pushed_where_the_stack_looks_for_it(
@@ -44,7 +44,9 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
     monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
     monkeypatch.setattr(image, "stage", lambda *_: str(tmp_path))
     monkeypatch.setattr(up.images, "buildah_environment", lambda: {"CONTAINERS_STORAGE_CONF": "ours"})
-    up.make_trainer(phases, built_base())
+    pulled: list[str] = []
+    monkeypatch.setattr(up.node, "pull", pulled.append)
+    up.make_trainer(phases, done(BASE), done())
     (build, environment), (push, _) = commands
     target = f"{network.REGISTRY}/trainyard/trainer:{content_hash(TRAINER, {'BASE_IMAGE': BASE})}"
     assert build[build.index("--tag") + 1] == target
@@ -52,6 +54,8 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
     assert push[-1] == f"docker://{target}"
     assert "zstd" in push
     assert environment == {"CONTAINERS_STORAGE_CONF": "ours"}
+    # The name by which the stack's pods ask for it.
+    assert pulled == [f"{network.REGISTRY}/trainyard/trainer@sha256:abc"]
 
 
 def test_a_build_that_fails_is_shown_and_left_to_the_stack(
@@ -62,7 +66,7 @@ def test_a_build_that_fails_is_shown_and_left_to_the_stack(
 
     monkeypatch.setattr(up.images, "buildah_environment", dict)
     monkeypatch.setattr(image, "build_ahead", fail)
-    up.make_trainer(Phases(phases.timings), built_base())
+    up.make_trainer(Phases(phases.timings), done(BASE), done())
     assert "✗ trainer image" in capsys.readouterr().err
 
 
