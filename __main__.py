@@ -6,7 +6,7 @@ from infra.clouds import cloud_of
 from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
 from infra.living import hold, remember
-from infra.parse import parse
+from infra.parse import parse, refuse_misplaced
 from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
 from workloads.gpu_check import check_nodes
@@ -21,6 +21,7 @@ from workloads.workspace import Namespace, Workspace
 
 stack = pulumi.get_stack()
 try:
+    refuse_misplaced(stack)
     config = parse(stack_values(), stack)
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)

@@ -16,7 +16,7 @@ from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
 from infra.doctor.finding import Finding, ok, problem
-from infra.parse import parse
+from infra.parse import parse, refuse_misplaced
 from infra.stackfiles import stack_file_values
 
 
@@ -27,6 +27,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     """
     config: StackConfig | None = None
     try:
+        if values is None:
+            refuse_misplaced(stack)
         config = parse(stack_file_values(stack) if values is None else values, stack)
         yield ok("configuration", f"Pulumi.{stack}.yaml" if values is None else "is valid")
     except ConfigError as error:
@@ -34,7 +36,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
     yield from prerequisites.pulumi()
-    yield from prerequisites.state(stack, prerequisites.stack_content(stack) if values is None else {})
+    content = prerequisites.stack_content(stack) if values is None else {}
+    yield from prerequisites.state(stack, content, billed=config is not None and config.cloud is not None)
     if config is None:
         return
     yield from cloud_of(config).doctor(config, stack)

@@ -98,9 +98,10 @@ def configuration(stack: str) -> StackConfig:
     """A stack's parsed file. Raises CommandError."""
     # Reads every section: half of the time that a command takes which asks a cluster.
     from infra.config import ConfigError
-    from infra.parse import parse
+    from infra.parse import parse, refuse_misplaced
 
     try:
+        refuse_misplaced(stack)
         return parse(stack_file_values(stack), stack)
     except ConfigError as error:
         raise CommandError(str(error), code=2) from None

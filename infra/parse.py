@@ -24,6 +24,7 @@ from infra.machine import for_pods
 from infra.names import unfit
 from infra.rules import RULES
 from infra.sections import ClusterConfig, NodesConfig
+from infra.stackfiles import beside_config
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked
 from trainer.config.section import Problems, Section, validated
@@ -69,6 +70,19 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         # One line each, whatever text was given.
         raise ConfigError(stack, sorted(" ".join(problem.split()) for problem in problems))
     return config
+
+
+def refuse_misplaced(stack: str) -> None:
+    """Pulumi passes over sections that are not indented, and would go on with the defaults.
+
+    Raises:
+        ConfigError: there are such.
+    """
+    if keys := beside_config(stack):
+        why = (
+            f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces, below"
+        )
+        raise ConfigError(stack, [f"{key}: {why} `config:`" for key in keys])
 
 
 def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:
@@ -143,6 +157,7 @@ def _name_dataset(config: StackConfig) -> StackConfig:
         return config
     form = "text" if training.task in ("language_model", "distillation") else training.task
     made_of = [text.input, text.tokenizer or training.model.name or "gpt2", text.validation_fraction, form]
+    made_of += [text.reading] if text.reading else []
     first = re.sub("[^a-z0-9]+", "-", Path(text.input[0]).name.partition(".")[0].lower()).strip("-")[:30]
     digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
     return replace(config, dataset=text.model_copy(update={"name": f"{first or 'text'}-{digest}"}))

@@ -166,6 +166,13 @@ def _conversations(config: StackConfig) -> Iterator[str]:
         )
 
 
+def _text(config: StackConfig) -> Iterator[str]:
+    task, given = config.training.task, config.dataset.reading
+    if given and task in ("finetune", "question_answering"):
+        key = {"--text-field": "textField", "--documents": "documents"}[given[0]]
+        yield f"dataset.{key}: {given[1]}, but training.task {task} reads no plain text; leave it out"
+
+
 def _tokenizer(config: StackConfig) -> Iterator[str]:
     tokenizer, training = config.dataset.tokenizer, config.training
     words, learned = memory.words_to_train(tokenizer), training.model.name or training.distillation.teacher
@@ -319,6 +326,7 @@ RULES: tuple[Rule, ...] = (
     _training,
     _models,
     _conversations,
+    _text,
     _tokenizer,
     _exporters,
     _memory,

@@ -189,6 +189,11 @@ class DatasetConfig(Section):
     tokenizer: str = ""
     """`gpt2`, a folder, a name on the Hugging Face hub, or `train:1024` for one of so many words that is trained on the
     text: for a small model that begins from scratch. Default: that of `training.model.name`, else gpt2."""
+    text_field: str = Field(default="text", min_length=1)
+    """Where a record of JSON lines, Parquet or a data set has its text."""
+    documents: Literal["file", "lines", "blank-lines", "end-of-text"] = "file"
+    """What one document is in a text file: all of it, each line, each block between blank lines, or what stands between
+    lines of <|endoftext|>."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: int = Field(default=60, ge=1)
@@ -197,6 +202,13 @@ class DatasetConfig(Section):
     """CPU cores of the dataset Job: the tokenizer uses all of them."""
     memory_gib: float = Field(default=2.0, gt=0)
     """Memory of the dataset Job, GiB."""
+
+    @property
+    def reading(self) -> tuple[str, ...]:
+        """How text is found in the inputs, as arguments of trainer.prepare; none where it is found as usual."""
+        usual = DatasetConfig.model_fields
+        field = ("--text-field", self.text_field) if self.text_field != usual["text_field"].default else ()
+        return (*field, *(("--documents", self.documents) if self.documents != usual["documents"].default else ()))
 
 
 class JobConfig(Section):

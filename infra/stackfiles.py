@@ -25,6 +25,13 @@ def stack_file_values(stack: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
 
 
+def beside_config(stack: str) -> list[str]:
+    """Keys of ours that stand at the margin of a stack's file, beside `config:`, where Pulumi reads none of them."""
+    file = ROOT / f"Pulumi.{stack}.yaml"
+    content = yaml.safe_load(file.read_text()) if file.exists() else {}
+    return [key for key in content or {} if str(key).startswith(f"{PROJECT}:")]
+
+
 def marks(stack: str) -> dict[str, str]:
     """Labels or tags; lower case, since Google's labels know no other."""
     return {"app": "trainyard", "stack": stack.lower()}

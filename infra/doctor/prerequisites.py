@@ -44,14 +44,21 @@ def pulumi() -> Iterator[Finding]:
         yield ok("pulumi", version)
 
 
-def state(stack: str, content: dict[str, Any]) -> Iterator[Finding]:
-    """Where Pulumi keeps the state, and whether it can read the stack's secrets."""
+def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator[Finding]:
+    """Where Pulumi keeps the state, and whether it can read the stack's secrets. `billed`: the stack is in a cloud."""
     backend = os.environ.get("PULUMI_BACKEND_URL") or _logged_in()
     if not backend:
         yield problem(
             "state",
             "Pulumi is not logged in to a backend",
             "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET",
+        )
+    elif billed and backend == (ROOT / ".local" / "state").as_uri():
+        yield problem(
+            "state",
+            "kept in .local/state, and secrets with an empty passphrase: this shell has the local stack's environment "
+            "(`trainyard local env`)",
+            "open another shell, and there: pulumi login",
         )
     else:
         yield ok("state", f"kept at {backend}")

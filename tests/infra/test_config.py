@@ -134,6 +134,14 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             {"training": {"task": "finetune", "model": {"name": "gpt2"}}},
             "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL",
         ),
+        (
+            {
+                "dataset": {"input": ["chats.jsonl"], "textField": "body"},
+                "training": {"task": "finetune", "model": {"name": "gpt2"}},
+            },
+            "dataset.textField: body, but training.task finetune reads no plain text; leave it out",
+        ),
+        ({"dataset": {"documents": "words"}}, "dataset.documents: 'words' is not known; allowed: 'file', 'lines'"),
         ({"dataset": {"tokenizer": "train:99"}}, "dataset.tokenizer: train:99; give train:WORDS with 257 to"),
         (
             {"dataset": {"tokenizer": "train:999"}, "training": {"model": {"name": "gpt2"}}},

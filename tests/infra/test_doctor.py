@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import main
+from cli.doctor import diagnose
+from infra.doctor import prerequisites
 from infra.gke.doctor import checks, google_client
 from infra.gke.doctor.google_client import NoAnswer, connect
+from local import paths
 from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
 
 
@@ -242,6 +245,20 @@ def test_the_passphrase_of_the_stacks_secrets(
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
     main(["doctor", "local"])
     assert f"{level} secrets: " in capsys.readouterr().out
+
+
+def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shell after `eval "$(trainyard local env)"`."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{paths.PULUMI_STATE}")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
+    for billed, level in ((True, "problem"), (False, "ok")):
+        first = next(prerequisites.state("gcp-a100", {}, billed))
+        assert (first.subject, first.level) == ("state", level)
+    finding = next(item for item in diagnose("gcp-a100") if item.subject == "state")
+    assert finding.level == "problem"
+    assert "an empty passphrase" in finding.text
 
 
 def test_an_unknown_stack(capsys: pytest.CaptureFixture[str]) -> None:

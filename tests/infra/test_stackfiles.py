@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from infra import stackfiles
+from infra.config import ConfigError
+from infra.parse import refuse_misplaced
 from infra.stackfiles import is_marked, marks
 
 
@@ -14,3 +19,18 @@ def test_a_stack_knows_what_it_marked_and_nothing_else(stack: str) -> None:
     assert not is_marked(marks(f"{stack}-2"), stack)
     assert not is_marked({"app": "trainyard"}, stack)
     assert not is_marked(None, stack)
+
+
+def test_a_section_that_is_not_indented_is_refused_since_pulumi_would_pass_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
+    file = tmp_path / "Pulumi.mine.yaml"
+    refuse_misplaced("mine")  # of a file that Pulumi has elsewhere
+    file.write_text("config:\n  trainyard:cluster: {context: x}\nencryptionsalt: v1:x\n")
+    refuse_misplaced("mine")
+    file.write_text(file.read_text() + "trainyard:dataset: {input: [a.txt]}\n")
+    with pytest.raises(ConfigError) as caught:
+        refuse_misplaced("mine")
+    (line,) = caught.value.problems
+    assert line.startswith("trainyard:dataset: stands beside `config:` in Pulumi.mine.yaml")

@@ -14,6 +14,7 @@ from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
 from trainer.config.section import Problems
+from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
 from workloads.training import new_folders, placed, run_name
 
@@ -97,6 +98,16 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
     assert arguments[1:5] == ["sample", "/data/books/a.txt", "/data/b", "gs://bucket/c"]
 
 
+def test_where_text_is_in_its_records_is_told_to_the_trainer_as_it_takes_it() -> None:
+    def told(**given: str) -> list[str]:
+        return prepare_arguments(TrainingConfig(), DatasetConfig(**given), "/x")[8:]  # pyright: ignore[reportArgumentType]
+
+    assert told() == []
+    for documents in DOCUMENTS:
+        more = ["--documents", documents] if documents != "file" else []
+        assert told(text_field="body", documents=documents) == ["--text-field", "body", *more]
+
+
 def test_fine_tuning_prepares_conversations() -> None:
     commands = [
         prepare_command(TrainingConfig(task=task), DatasetConfig(), "/x") for task in ("finetune", "language_model")
@@ -162,6 +173,8 @@ def test_no_two_data_sets_share_a_folder_unless_it_is_asked_for() -> None:
         {"dataset": text},
         {"dataset": text | {"validationFraction": 0.1}},
         {"dataset": text | {"tokenizer": "org/chat"}},
+        {"dataset": text | {"textField": "body"}},
+        {"dataset": text | {"documents": "lines"}},
         {"dataset": text, "training": {"task": "finetune", "model": {"name": "org/chat"}}},
     ]
     names = [folder(**changes) for changes in others]
