@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -121,6 +122,14 @@ class Run:
         if pid := self.pid():
             os.kill(pid, number)
 
+    def kill(self) -> None:
+        """With its plugins, which have process groups of their own: one that lives on goes on making what it began."""
+        if session := self.pid():
+            for folder in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError, ValueError):
+                    if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                        os.kill(int(folder.name), signal.SIGKILL)
+
     def interrupt(self) -> None:
         """Once: a second signal makes Pulumi leave what it has begun."""
         if not self.told.exists():
@@ -159,7 +168,7 @@ def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) ->
         # The second: Pulumi writes down what was pending.
         run.tell(signal.SIGINT)
         if not run.ended(last):
-            run.tell(signal.SIGKILL)
+            run.kill()
             run.ended(last)
             if LOCKED.search(run.text()):
                 print(f"error: Pulumi did not end and was killed; {stack} is unlocked", file=sys.stderr)
