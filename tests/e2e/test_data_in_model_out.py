@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from cli.volume_server import PIECE
 from local import paths
 from review.recording import record
 from tests.e2e.conftest import succeed
+from tests.ports import free_port
 from tests.workloads import schema
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -76,7 +76,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     assert not list(target.glob(".*"))
     assert (target / "large.bin").stat().st_uid == 1000
     # The pod of the killed command is left until its server has nobody to serve; that of the other is gone.
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while len(left := stack.kubectl("get", "pods", "-l", "trainyard/volume-access", "-o", "name").stdout.split()) > 1:
         assert time.monotonic() < end, left
         time.sleep(0.5)
@@ -108,11 +108,9 @@ def test_the_run_comes_to_this_machine_with_model_metrics_and_report(stack: Stac
 
 
 def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
-    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
+    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=200s")
     assert ready.returncode == 0, ready.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [PYTHON, "-m", "cli", "board", "--stack", stack.name, "--port", str(port), "--no-browser"]
     board = subprocess.Popen(
         command, env=stack.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -120,7 +118,7 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
     try:
         assert board.stdout
         assert f"http://localhost:{port}" in board.stdout.readline()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while NAME not in str(_json(f"http://localhost:{port}/data/runs")):
             assert time.monotonic() < end
             time.sleep(1)
@@ -163,7 +161,7 @@ def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.
     assert installed.returncode == 0, installed.stderr
     try:
         for item in definitions[1::2]:
-            stack.kubectl("wait", "--for=condition=Established", "--filename", item, "--timeout=60s")
+            stack.kubectl("wait", "--for=condition=Established", "--filename", item, "--timeout=200s")
         file = stack.folder / "trainjob.yaml"
         file.write_text(yaml.safe_dump_all(objects))
         apply = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", str(file))

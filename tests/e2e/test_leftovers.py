@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,20 +14,17 @@ import pytest
 from infra import buildah
 from local import images, leftovers, network, paths, processes
 from local.phases import Phases
-from tests.trainer.processes import free_port
+from tests.ports import free_port
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not (shutil.which("buildah") and shutil.which("docker-registry")),
-        reason="needs buildah and docker-registry, and root for buildah",
-    ),
-]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a registry of this checkout's kind on loopback; builder and state lie in `tmp_path`."""
+def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a registry of this checkout's kind on loopback; builder and state lie in `tmp_path`.
+
+    The node brings the programs along.
+    """
     for name, folder in (("REGISTRY_DATA", "registry"), ("BUILDAH", "buildah"), ("CONFIGURATION", "etc")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
     for name, folder in (("PULUMI_STATE", "state"), ("RUN", "run"), ("PROCESSES", "processes")):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import time
 import urllib.request
@@ -27,6 +26,7 @@ from chaos.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import environment
 from tests.fixtures_cluster import bring_up
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -90,7 +90,7 @@ def test_a_second_up_changes_nothing(stack: Stack) -> None:
 
 
 def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
-    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=100s")
+    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=200s")
     assert ready.returncode == 0, ready.stderr
     written = stack.run(shlex.split(stack.outputs()["sampleCommand"]), timeout=120)
     assert written.returncode == 0, written.stderr
@@ -100,15 +100,13 @@ def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
 
 
 def test_tensorboard_shows_the_run(stack: Stack) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = shlex.split(stack.outputs()["tensorboardCommand"])
     forward = subprocess.Popen(
         [*command[:-1], f"{port}:6006"], env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        runs = _get_json(f"http://127.0.0.1:{port}/data/runs", seconds=60)
+        runs = _get_json(f"http://127.0.0.1:{port}/data/runs", seconds=200)
     finally:
         forward.terminate()
         forward.wait(timeout=10)
@@ -144,7 +142,7 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
     stack.up()
     # The run is done: the new Job sees so, and ends at once instead of training again.
     job = stack.outputs()["jobName"]
-    ended = stack.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=90s")
+    ended = stack.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=200s")
     assert ended.returncode == 0, ended.stderr
     names = stack.kubectl("get", "jobs", "-o", "name").stdout.split()
     assert sorted(names) == sorted([f"job.batch/{job}", *[name for name in names if "/dataset-" in name]])
@@ -175,6 +173,6 @@ def test_destroy_leaves_no_object(stack: Stack) -> None:
     assert destroyed.returncode == 0, destroyed.stdout + destroyed.stderr
     assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
     # A provisioner deletes a volume after its claim.
-    until(lambda: stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout, 60, "no volume is left")
+    until(lambda: stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout, 200, "no volume is left")
     left = json.loads(stack.run(["pulumi", "stack", "export", "--stack", "e2e"]).stdout)["deployment"]
     assert not left.get("resources")

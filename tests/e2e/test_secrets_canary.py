@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from infra import buildah
 from tests.e2e import cloud_stack
 
-pytestmark = pytest.mark.engine
 CANARY = "hf_canaryCanaryCANARYcanary"
 FORMS = [CANARY.encode(), base64.b64encode(CANARY.encode())]
 
@@ -24,6 +21,7 @@ def leaking(folder: Path, but: tuple[str, ...] = ()) -> list[str]:
     return [str(path) for path in files if any(form in path.read_bytes() for form in FORMS)]
 
 
+@pytest.mark.engine
 def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
     """State with its history and backups, logs at a verbosity that nobody needs, the stack's file."""
     stack = cloud_stack.make("gcp-c3", tmp_path)
@@ -38,7 +36,8 @@ def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
     assert leaking(tmp_path) == [str(tmp_path / "cloud.json")]
 
 
-@pytest.mark.skipif(not shutil.which("buildah") or os.geteuid() != 0, reason="needs buildah, and root for its chroot")
+@pytest.mark.cluster
+@pytest.mark.usefixtures("node")  # which brings buildah along
 def test_an_image_has_nothing_of_the_builders_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configuration, history and layers of an image that is built by somebody who has the token in the environment."""
     monkeypatch.setenv("HF_TOKEN", CANARY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.ports import free_port
 from trainer.config import schema as config
 from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
@@ -93,12 +93,6 @@ def difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], m
     assert ours.keys() == theirs.keys()
     apart = torch.cat([(ours[name].float() - theirs[name].float()).abs().flatten() for name in theirs])
     return float(apart.mean() if mean else apart.max()) / 2e-3
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def in_processes(

@@ -20,14 +20,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from hypothesis import settings as hypothesis_settings
 
-from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, free_port, run_worker, start_round
+from tests.ports import free_port
+from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import prepare
 
 # Timings say nothing on cores that are shared with other tests.
 hypothesis_settings.register_profile("shared-cores", deadline=None)
 hypothesis_settings.load_profile("shared-cores")
 
-__all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "free_port", "run_worker"]
+__all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "run_worker"]
 
 Metrics = list[dict[str, Any]]
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.ports import free_port
 from tests.trainer import toy
-from tests.trainer.conftest import free_port
 from trainer import evaluate, report
 from trainer.checkpoint.format import Snapshot, write_checkpoint
 from trainer.config.schema import load, resolved

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.trainer.processes import context, free_port
+from tests.ports import free_port
+from tests.trainer.processes import context
 
 PER_STEP = 4
 """Micro-batches in a step, of 2 examples each."""

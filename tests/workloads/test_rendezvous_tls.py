@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from chaos.lab import find_etcd
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
+from tests.ports import free_port
 from trainer.elastic.etcd import Etcd, access
 from trainer.errors import UserError
 from workloads.certificates import issue
@@ -46,11 +46,7 @@ def certificates(tmp_path: Path) -> dict[str, Path]:
 def endpoint(stack: Recording, certificates: dict[str, Path], tmp_path: Path) -> Iterator[str]:
     """The declared container's command, with folders and ports of this machine."""
     container = stack.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]["containers"][0]
-    ports = {}
-    for port in ("2379", "2380", "2381"):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports[port] = str(probe.getsockname()[1])
+    ports = {port: str(free_port()) for port in ("2379", "2380", "2381")}
     arguments = []
     for argument in container["args"]:
         text = argument.replace("/etc/rendezvous", str(certificates["server"])).replace("/var/lib/etcd", str(tmp_path))

@@ -15,7 +15,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters, RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-from tests.trainer.conftest import EtcdServer, free_port, wait_until
+from tests.ports import free_port
+from tests.trainer.conftest import EtcdServer, wait_until
 from tests.trainer.elastic.meeting import meet
 from tests.trainer.toy import Bomb
 from trainer.elastic import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state

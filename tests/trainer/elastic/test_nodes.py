@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from trainer import gpu_check, launch
 from trainer.contract import EXIT_FATAL
 from trainer.elastic import processor
@@ -92,15 +92,9 @@ def test_openmp_threads_have_places_and_the_main_thread_is_free(tmp_path: Path) 
     assert not [place for place in places if place.isdigit()], "two workers would share the first core"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     """Both nodes on this machine: the same program, processes and exchange as in a cluster."""
-    master = f"127.0.0.1:{_free_port()}"
+    master = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "trainer.gpu_check", "--nodes", "2", "--megabytes", "1", "--master", master]
     command += ["--storage", str(tmp_path / "shared"), "--storage-megabytes", "2", "--network-gbit", "1e9"]
     nodes = [
@@ -140,7 +134,7 @@ def test_a_node_that_never_meets_the_first_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "WAIT_SECONDS", 0)
-    assert gpu_check.main(["--nodes", "2", "--node-rank", "1", "--master", f"127.0.0.1:{_free_port()}"]) == 75
+    assert gpu_check.main(["--nodes", "2", "--node-rank", "1", "--master", f"127.0.0.1:{free_port()}"]) == 75
     assert "the node of rank 0 at 127.0.0.1" in capsys.readouterr().err
 
 

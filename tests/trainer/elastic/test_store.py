@@ -16,9 +16,10 @@ import pytest
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
+from tests.ports import free_port
 from tests.trainer.conftest import losses, wait_until
 from tests.trainer.elastic.meeting import meet
-from tests.trainer.processes import ROOT, Launcher, context, free_port, run_store
+from tests.trainer.processes import ROOT, Launcher, context, run_store
 from trainer.elastic import network, rendezvous_c10d
 from trainer.elastic.rendezvous import Handler
 from trainer.elastic.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend

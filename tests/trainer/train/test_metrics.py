@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.trainer import toy
 from tests.trainer.conftest import wait_until
-from tests.trainer.processes import free_port
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
