@@ -174,6 +174,7 @@ def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespa
     adapted = adapters.is_folder(path / "model")
     named = sources.base_of(source) if adapted else path / "model"
     given |= {"model.name": named, "model.preset": "", "model.config": ""}
+    given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # what that file said is among the rest
     arguments = [f"{key}={value}" for key, value in given.items()]
     if schema.load(arguments).task == "distillation":
         arguments.append("task=language_model")

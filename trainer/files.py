@@ -22,12 +22,16 @@ def write_atomic(path: Path, text: str, durable: bool = True) -> None:
     durable=False leaves out the fsyncs, for files that are rewritten every few seconds.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     if durable:
         fsync(path.parent)
 

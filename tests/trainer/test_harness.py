@@ -113,8 +113,9 @@ def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
     from trainer import harness  # noqa: F401
 
     manager.__file__ = f"{folder}/none/manager.py"  # the harness's own 14,000 tasks take half a minute to list
-    context, port = multiprocessing.get_context("fork"), str(free_port())
-    both = [context.Process(target=work, args=(rank, port, lines["both"], folder)) for rank in (0, 1)]
+    # A port each time: on that of the former group, a worker could meet the store that rank 0 has not closed yet.
+    context, ports = multiprocessing.get_context("fork"), (str(free_port()), str(free_port()))
+    both = [context.Process(target=work, args=(rank, ports, lines["both"], folder)) for rank in (0, 1)]
     for worker in both:
         worker.start()
     for worker in both:
@@ -125,10 +126,12 @@ def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
     return found | {name: say(line) for name, line in lines.items()}
 
 
-def work(rank: int, port: str, line: list[str], folder: str) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    said = [say([*line, "--json"]), say([*line, "--limit", "1"])]
+def work(rank: int, ports: tuple[str, str], line: list[str], folder: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    said = []
+    for port, more in zip(ports, (["--json"], ["--limit", "1"]), strict=True):
+        os.environ["MASTER_PORT"] = port
+        said.append(say([*line, *more]))
     Path(folder, f"{rank}.json").write_text(json.dumps(said))
 
 

@@ -127,8 +127,9 @@ def clean(run: Path) -> None:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoint folders, oldest first."""
-    return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
+    """The checkpoint folders, oldest first; not what somebody has put beside them under a name like step-500-good."""
+    found = (run / "checkpoints").glob("step-*")
+    return sorted(path for path in found if path.name.removeprefix("step-").isdecimal() and path.is_dir())
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:

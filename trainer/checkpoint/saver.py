@@ -173,7 +173,7 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
     """
     older = [path for path in list_checkpoints(run) if path.name < written.name]
     good = [path for path in older if is_complete(path)]
-    kept = set(good[len(good) - (keep - 1) :] if keep > 1 else [])
+    kept = set(good[-(keep - 1) :] if keep > 1 else [])
     for path in older:
         forever = keep_every > 0 and _step(path) % keep_every == 0
         if path in kept or (forever and path in good):
@@ -188,5 +188,4 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
 
 
 def _step(path: Path) -> int:
-    digits = path.name.removeprefix("step-")
-    return int(digits) if digits.isdigit() else 0
+    return int(path.name.removeprefix("step-"))

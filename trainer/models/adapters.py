@@ -6,6 +6,7 @@ held in the type of the products; the adapter stays fp32. A checkpoint's model/ 
     adapter_config.json          what peft needs to put the adapter in; names the model it belongs to
     adapter_model.safetensors    a few megabytes
     base.json                    where that model was found, and a fingerprint of it
+    generation_config.json       how its texts end: what closes an answer
 """
 
 import functools
@@ -31,7 +32,8 @@ NAMED = "base_model_name_or_path"
 PREFIX = "base_model.model."
 """What peft's files put before the name of each tensor."""
 ALL = "all-linear"
-FILES = (CONFIG, WEIGHTS, BASE)
+GENERATION = "generation_config.json"
+FILES = (CONFIG, WEIGHTS, BASE, GENERATION)
 SAMPLES = 64
 """Values of each tensor that a fingerprint looks at."""
 
@@ -77,6 +79,7 @@ class Adapter:
         tensors = {_published_name(name): value.contiguous() for name, value in weights.items()}
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         write_json(folder / BASE, self._base)
+        self._net.generation_config.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         """Take up what `save` wrote. Raises UserError for an adapter of another model, or of another form."""
@@ -121,7 +124,7 @@ def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
     """A saved adapter in another type."""
     from safetensors.torch import load_file, save_file
 
-    for name in (CONFIG, BASE):
+    for name in (CONFIG, BASE, GENERATION):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, output / name)
     tensors = {name: value.to(dtype) for name, value in load_file(folder / WEIGHTS).items()}
@@ -132,6 +135,7 @@ def merged(net: Any, folder: Path) -> Any:
     """`net` with a saved adapter added to its weights. Raises UserError when they do not belong together."""
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     from safetensors.torch import load_file
+    from transformers.generation.configuration_utils import GenerationConfig
 
     base = read_json(folder / BASE)
     if base is not None and base["fingerprint"] != fingerprint(net):
@@ -142,7 +146,10 @@ def merged(net: Any, folder: Path) -> Any:
         left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
         if lost := [*left.unexpected_keys, *(name for name in left.missing_keys if "lora_" in name)]:
             raise ValueError(f"{len(lost)} tensors have no counterpart, such as {lost[0]}")
-        return wrapped.merge_and_unload()
+        whole = wrapped.merge_and_unload()
+        if (folder / GENERATION).is_file():
+            whole.generation_config = GenerationConfig.from_pretrained(folder)
+        return whole
     except Exception as error:  # the libraries below raise a dozen kinds
         raise UserError(
             f"{folder}: no adapter of {type(net).__name__} ({' '.join(str(error).split())[:200]})"
@@ -246,15 +253,33 @@ def _published(source: str) -> str:
     return (read_json(Path(source) / FETCHED) or {}).get("model") or source
 
 
+def text_parameters(net: Any) -> list[nn.Parameter]:
+    """All of them, but those of what a model has beside its decoder and its head, such as an eye for images."""
+    if _is_text_alone(net):
+        return list(net.parameters())
+    return [value for part in (net.get_decoder(), net.get_output_embeddings()) for value in part.parameters()]
+
+
+def _is_text_alone(net: Any) -> bool:
+    return net.config.get_text_config() is net.config
+
+
 def _targets(net: Any, wanted: str) -> list[str]:
-    """The last parts of the names of the layers that get an adapter: never the head, whose product is head.py's."""
+    """The last parts of the names of the layers that get an adapter: never the head, whose product is head.py's.
+
+    Whole names where a model has others of the same names beside its decoder.
+    """
     from transformers.pytorch_utils import Conv1D
 
-    head = net.get_output_embeddings()
-    layers = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | Conv1D) and part is not head]
+    head, inside = (
+        net.get_output_embeddings(),
+        set(net.modules() if _is_text_alone(net) else net.get_decoder().modules()),
+    )
+    kinds = nn.Linear | Conv1D
+    layers = [name for name, part in net.named_modules() if isinstance(part, kinds) and part in inside - {head}]
     there = sorted({name.rpartition(".")[2] for name in layers})
     if wanted == ALL:
-        return there
+        return there if _is_text_alone(net) else layers
     asked = [part.strip() for part in wanted.split(",") if part.strip()]
     unknown = [part for part in asked if not any(name == part or name.endswith(f".{part}") for name in layers)]
     if unknown or not asked:
@@ -262,4 +287,6 @@ def _targets(net: Any, wanted: str) -> list[str]:
             f"adapter.targets: {', '.join(unknown) or repr(wanted)} names no layer of this model; it has "
             f"{', '.join(there)}; give some of these, or {ALL}"
         )
+    if not _is_text_alone(net):
+        return [name for name in layers if any(name == part or name.endswith(f".{part}") for part in asked)]
     return asked

@@ -4,8 +4,10 @@ What is built here is the plain model with the names and shapes that every other
 in the copies that the matrix products read (copies.py) and nowhere else, so no checkpoint has padded rows.
 """
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
-from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
@@ -57,7 +59,6 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHe
         n_head=size.heads,
         bos_token_id=end_of_text,
         eos_token_id=end_of_text,
-        use_cache=False,
     )
     _drop_nothing(config)
     torch.manual_seed(seed)
@@ -117,6 +118,7 @@ def load(
         net.generation_config.validate(strict=True)
     except ValueError:  # a temperature without sampling (Llama 2), which is read but never saved again
         net.generation_config.do_sample = True
+    freeze_beside_text(net)
     return net
 
 
@@ -125,7 +127,28 @@ def shaped_as(folder: Path) -> "PreTrainedModel":
     net = _fresh(_config("run.directory", str(folder), str(folder)))
     if (folder / GENERATION_CONFIG_NAME).is_file():
         net.generation_config = GenerationConfig.from_pretrained(folder)
+    freeze_beside_text(net)
     return net
+
+
+def freeze_beside_text(net: Any) -> None:
+    """Leave what looks at images (Gemma 3 and 4) as it is: text gives it no gradient, for which workers would wait."""
+    read = set(adapters.text_parameters(net))
+    for value in net.parameters():
+        value.requires_grad_(value in read)
+
+
+def save(net: Any, weights: Mapping[str, torch.Tensor], folder: Path, **options: Any) -> None:
+    """Write transformers' folder with other weights than the network's own, and the type of these in config.json.
+
+    transformers 5 loads a model in the type that its config.json names, and would name that of the network, which
+    DeepSpeed has made bf16.
+    """
+    [*_, kind] = (value.dtype for value in weights.values() if value.is_floating_point())
+    net.save_pretrained(folder, state_dict=weights, **options)  # which empties `weights`
+    described = json.loads((folder / CONFIG_NAME).read_text("utf-8"))
+    described["dtype"] = str(kind).removeprefix("torch.")
+    (folder / CONFIG_NAME).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def module(

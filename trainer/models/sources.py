@@ -138,10 +138,19 @@ def _read(model: str) -> Any:
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
         config._attn_implementation = None  # as in networks.py
-        return cls.from_pretrained(
-            model, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        ).eval()
-    except (OSError, ValueError, AttributeError, KeyError) as error:
+        read: Any = cls.from_pretrained(
+            model,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+        net, details = read
+        if missing := sorted(details["missing_keys"]):
+            raise ValueError(f"it lacks {len(missing)} of its tensors, such as {missing[0]}")
+        return net.eval()
+    except Exception as error:  # the libraries below raise two dozen kinds
         cause = " ".join(str(error).split())[:200]
         raise UserError(
             f"{model}: no model can be read there ({cause}); give a Hugging Face folder, or a hub name that can "

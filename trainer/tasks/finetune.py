@@ -69,7 +69,10 @@ def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
     """Have generation_config.json name what closes an answer: the model may have ended texts otherwise before."""
     from tokenizers import Tokenizer
 
-    closing = int(packed.answer(0)[1][-1])
+    whole = np.flatnonzero(packed.sizes <= packed.length)  # one that was cut may end with any word
+    if not len(whole):
+        return
+    closing = int(packed.answer(int(whole[0]))[1][-1])
     known = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder().get(closing)
     if known is not None and known.special and closing not in ends(net):
         net.generation_config.eos_token_id = [closing, *(end for end in ends(net) if end is not None)]

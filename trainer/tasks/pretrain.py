@@ -57,7 +57,7 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
             adapter.save(weights, folder)
         else:
             # By the names that the module has, which the resume reads: others (Mixtral's) are made for the export.
-            net.save_pretrained(folder, state_dict=weights, save_original_format=False)
+            networks.save(net, weights, folder, save_original_format=False)
         save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
 
     def load_model(folder: Path) -> None:

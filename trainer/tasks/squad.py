@@ -22,7 +22,7 @@ from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.files import write_json
-from trainer.models import memory, sources
+from trainer.models import memory, networks, sources
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
@@ -71,7 +71,7 @@ def build(config: Config) -> Work:
     validation = Validation(module, asked, kept_features(asked, *shape, folder), config, padding, length)
 
     def save_model(weights: Weights, folder: Path) -> None:
-        net.save_pretrained(folder, state_dict=weights)
+        networks.save(net, weights, folder)
         tokenizer.save_pretrained(folder)
 
     def load_model(folder: Path) -> None:

@@ -42,9 +42,10 @@ def train(config: Config, run: Path) -> None:
     processor.free_main_thread()
     task = tasks.load(config.task)
     ahead.wait_for_place()
-    work = task.build(config)
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
+    # A new node reads the model's gigabytes from a cold storage, while others have them in memory.
+    work = world.together(lambda: task.build(config))
     loop.train(work, config, run, world)
     leave_group()
 

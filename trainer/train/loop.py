@@ -76,7 +76,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
     found: Checkpoint | None = None
     loop: Loop | None = None
     try:
-        found = resume.find(run, world)
+        found = resume.find(run, world, config)
         if found is not None:
             world.together(lambda: resume.load_weights(found, work, config))
         hold_frozen(work.net, precision.TYPES[name])
@@ -273,12 +273,12 @@ class Loop:
         path = self.save()
         try:
             self.written()
+            self.world.together(lambda: self.conclude(path) if self.world.first else None)
         except OSError as error:
             raise TrainingError(
-                f"the last checkpoint cannot be written to {path} ({error.strerror}); free some space and start the "
-                "training again: it resumes from the checkpoint before"
+                f"the last checkpoint cannot be written to {path}, or {DONE} after it ({error.strerror}); free some "
+                "space and start the training again: it resumes from the newest checkpoint"
             ) from None
-        self.world.together(lambda: self.conclude(path) if self.world.first else None)
 
     def conclude(self, path: Path) -> None:
         done = {"step": self.step, **self.figures, "checkpoint": str(path)}

@@ -183,7 +183,10 @@ class Reporter:
         path = self._run / METRICS
         if path.exists():
             kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
-            write_atomic(path, "".join(text + "\n" for text in kept))
+            try:
+                write_atomic(path, "".join(text + "\n" for text in kept))
+            except OSError as error:
+                _failed(METRICS, error.strerror or str(error))
         self._exporters = exporters.start(self._config, self._run, step, _failed)
         self.status(state="starting")
 

@@ -51,13 +51,17 @@ EFFECTS = {
 """Settings whose change matters to a run that is under way, and what it does. Others change speed or output only."""
 
 
-def find(run: Path, world: World) -> Checkpoint | None:
-    """The newest checkpoint that verifies, the same on every worker. Raises UserError where one cannot see it.
+def find(run: Path, world: World, config: Config) -> Checkpoint | None:
+    """The newest checkpoint that verifies, the same on every worker.
+
+    Raises UserError where a worker cannot see it; and where none verifies, but for a run that begins again with the
+    weights that it began with: others took no more than their shape from here.
 
     Each worker reads a part of its files, and none is waited for in one exchange: GPT-2 XL's 18.7 GB take longer than
     run.collective_timeout_seconds from a storage of 150 MB/s.
     """
-    for name in world.from_first([path.name for path in reversed(list_checkpoints(run))]):
+    there = world.from_first([path.name for path in reversed(list_checkpoints(run))])
+    for name in there:
         path = run / "checkpoints" / name
         wait_for(path)
         found = world.together(lambda path=path: verify_checkpoint(path, (world.rank, world.size)))
@@ -65,6 +69,12 @@ def find(run: Path, world: World) -> Checkpoint | None:
             return found
         if world.first:
             log.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+    fresh = config.adapter.kind != "none" or (bool(config.model.size) and config.task == "language_model")
+    if there and not fresh:
+        raise UserError(
+            f"run.directory: no checkpoint in {run / 'checkpoints'} verifies, and nothing is overwritten; move the "
+            "folder away to begin again, or use another run.directory"
+        )
     return None
 
 

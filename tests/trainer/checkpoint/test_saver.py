@@ -189,6 +189,19 @@ def test_the_newest_are_kept_and_multiples_forever(run: Path) -> None:
     assert steps(run) == [40, 80, 105, 120], "kept at multiples of 40, though none of them is a multiple of 15"
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 6])
+def test_as_many_are_kept_as_asked_for_from_the_beginning_on(run: Path, keep: int) -> None:
+    training = Training(1).step()
+    saver = saver_of(run, training, keep=keep)
+    theirs = run / "checkpoints" / "step-00000010-good"
+    theirs.mkdir()  # a person's copy, which no program touches
+    for number in range(1, 9):
+        saver.save(10 * number, training.snapshot())
+        saver.wait()
+        assert steps(run) == [10 * each for each in range(max(1, number - keep + 1), number + 1)]
+    assert theirs.is_dir()
+
+
 def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
     """As after a crash of the storage: 30 is damaged, the run went on from 10 and saves 20."""
     training = Training(1).step()

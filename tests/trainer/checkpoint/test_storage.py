@@ -89,6 +89,25 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     assert losses(broken) == losses(straight)
 
 
+def test_a_run_without_a_good_checkpoint_does_not_go_on_with_random_weights(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """It began with somebody's model, and takes no more than the shape from a checkpoint."""
+    first = start_workers(1, settings(tmp_path / "base", steps=1))
+    assert first.wait() == [0], first.output
+    named = {"model__preset": "", "model__name": tmp_path / "base", "checkpoint__every_steps": 2}
+    run = tmp_path / "run"
+    assert start_workers(1, settings(run, steps=2, **named)).wait() == [0]
+    (found,) = list_checkpoints(run)
+    file = found / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    (run / "DONE").unlink()
+    again = start_workers(1, settings(run, steps=4, **named))
+    assert again.wait() == [42], again.output
+    assert "verifies, and nothing is overwritten; move the folder away to begin again" in again.output
+    assert list_checkpoints(run) == [found]
+
+
 def test_training_may_wait_for_each_checkpoint_and_is_the_same(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:

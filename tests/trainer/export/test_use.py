@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.data.batches import open_dataset
 from trainer.export import __main__ as export
+from trainer.models import networks, sources
 
 __all__ = ["encoder"]  # a fixture
 
@@ -78,6 +81,38 @@ def test_evaluate_gives_the_loss_that_training_saw(run: Path, capsys: Capture) -
     earlier = evaluated(["--run", run, "--step", 10], capsys)
     assert earlier["step"] == 10
     assert earlier["loss"] > found["loss"]
+
+
+def test_a_folder_that_was_copied_by_half_is_one_line(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(newest(run) / "model", tmp_path / "half")
+    file = tmp_path / "half" / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert "no model can be read there" in fails(sample.main, ["--model", str(file.parent)], capsys)
+    file.write_bytes(whole)
+    tensors = load_file(file)
+    save_file({name: value for name, value in tensors.items() if "h.1." not in name}, file, {"format": "pt"})
+    assert "of its tensors, such as transformer.h.1." in fails(sample.main, ["--model", str(file.parent)], capsys)
+
+
+def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configured_by(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(newest(run), tmp_path / "step")
+    settings = tmp_path / "step" / "config.yaml"
+    engine = "engine:\n  name: deepspeed\n  deepspeed_config: /gone/ds.json\n"
+    text = re.sub(r"^engine:\n(  .*\n)+", "", settings.read_text(), flags=re.MULTILINE)
+    settings.write_text(text + engine)
+    options = argparse.Namespace(data=None, batches=None, sequence_length=None)
+    source = sources.Source(str(tmp_path / "step" / "model"))
+    assert evaluate._of_checkpoint(source, tmp_path / "step", options)[2].engine.name == "ddp"
+
+
+def test_what_is_saved_generates_with_a_cache_and_loads_in_the_type_of_its_tensors(run: Path, tmp_path: Path) -> None:
+    net: Any = AutoModelForCausalLM.from_pretrained(newest(run) / "model")
+    assert net.generation_config.use_cache is not False
+    assert net.config.use_cache
+    weights = {name: value.clone() for name, value in net.state_dict().items()}
+    networks.save(net.bfloat16(), weights, tmp_path)  # as DeepSpeed leaves it
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == torch.float32
 
 
 def test_evaluate_takes_any_model_and_any_data(run: Path, dataset: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics
 from trainer import prepare, report
 from trainer.config import schema
@@ -21,6 +23,8 @@ from trainer.data.batches import open_dataset
 from trainer.data.packing import IGNORED, pack
 from trainer.errors import UserError
 from trainer.export import plots
+from trainer.models import adapters, sources
+from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 from trainer.tasks import finetune, pretrain
 
@@ -102,6 +106,31 @@ def test_a_packed_row_has_the_losses_of_its_conversations_one_by_one(talks: Path
             logits = net(ids[:, :-1]).logits
             expected += float(F.cross_entropy(logits[0], labels[0, 1:], ignore_index=IGNORED, reduction="sum"))
     assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
+    talks: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    """And goes with the adapter: the model that is made of it ends there."""
+    dataset = open_dataset(str(talks), conversations=True)
+    packed = pack(dataset.validation, LENGTH, "validation")
+    sizes = packed.sizes.copy()
+    sizes[0] = packed.length + 1
+    cut = SimpleNamespace(sizes=sizes, length=packed.length, answer=lambda number: ([], [30] if number == 0 else [0]))
+    net = network()
+    net.generation_config.eos_token_id = 2
+    finetune.stop_after_answers(net, cut, tokenizer / "tokenizer.json")  # pyright: ignore[reportArgumentType]
+    assert net.generation_config.eos_token_id == [0, 2]
+    net.save_pretrained(tmp_path / "base")
+    net.generation_config.eos_token_id = 2
+    net.generation_config.save_pretrained(tmp_path / "base")
+    net = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    adapter = Adapter(net, toy.configuration(model__name=tmp_path / "base", adapter__kind="lora"))
+    net.generation_config.eos_token_id = [0, 2]
+    (tmp_path / "adapter").mkdir()
+    adapter.save(adapters.kept(net), tmp_path / "adapter")
+    found = sources.load(sources.from_name(str(tmp_path / "adapter"), "--model"))
+    assert found.generation_config.eos_token_id == [0, 2]
 
 
 def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(

@@ -199,6 +199,19 @@ def test_wandb_without_a_login_costs_wandb_only(
     assert [line["step"] for line in lines(tmp_path)] == [10]
 
 
+def test_a_full_disk_does_not_keep_a_run_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    reporter = Reporter(tmp_path, toy.configuration(), toy.place())
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        reporter.start(1, {})
+    assert "what=metrics.jsonl" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.glob(".metrics*")] == [], "nothing of the attempt takes space"
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
 def test_lines_that_a_full_disk_refuses_are_written_when_there_is_space(
     small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
