@@ -20,7 +20,7 @@ import typer
 from cli import CommandError
 from cli.target import StackName, configuration
 from infra.config import StackConfig
-from infra.eks.section import EksConfig
+from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.stackfiles import ROOT
 
 # GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it and its children 2.5 s after
@@ -101,7 +101,14 @@ class Run:
         self.told.unlink(missing_ok=True)
         with self.log.open("wb") as log:
             process = subprocess.Popen(
-                arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                arguments,
+                cwd=ROOT,
+                # AWS has a new image for nodes every few weeks, which nobody changed by hand.
+                env={**os.environ, KEEP_RELEASES: "true"} if command == "drift" else None,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self.pid_file.write_text(str(process.pid))
         return process

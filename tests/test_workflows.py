@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from cli import deploy
 from cli.__main__ import main
 from infra.eks.doctor import aws_client
+from infra.eks.section import KEEP_RELEASES
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
@@ -245,6 +247,19 @@ def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"
     assert {"--refresh", "--expect-no-changes"} <= set(options)
+
+
+@pytest.mark.parametrize(("command", "keeps"), [("drift", True), ("up", False)])
+def test_drift_alone_lets_nodes_keep_their_release(
+    command: str, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pulumi").write_text(f'#!/bin/sh\necho "kept=${KEEP_RELEASES}"\n')
+    (tmp_path / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
+    run = deploy.Run()
+    assert run.start(command, "aws-g4dn").wait() == 0
+    assert ("kept=true" in run.text()) is keeps
 
 
 def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:

@@ -25,12 +25,15 @@ from infra.scope import LONG
 
 def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource]:
     agent = _addon("eks-pod-identity-agent", scope, cluster, [])
+    rights = needed("pod_addresses", "network")
+    looks = [{"Effect": "Allow", "Action": [right for right in rights if ":" in right], "Resource": "*"}]
+    policies = [right for right in rights if ":" not in right]
     network = _addon(
         "vpc-cni",
         scope,
         cluster,
         [],
-        role=("aws-node", identity("network", scope, PODS, policies=needed("pod_addresses", "network"))),
+        role=("aws-node", identity("network", scope, PODS, policies=policies, statements={"look": looks})),
         # The policies of workloads/workspace.py are enforced by its agent, which is off by default.
         values={"enableNetworkPolicy": "true"},
     )

@@ -6,6 +6,7 @@ the images that the nodes have.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
 from infra.eks.machines import regions, zones_date
-from infra.eks.section import EksConfig
+from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
 
 #: Images of EKS: with and without NVIDIA's driver and container runtime.
@@ -65,6 +66,8 @@ def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> s
     eks = config.section(EksConfig)
     if eks.node_release != "latest":
         return eks.node_release
+    if os.environ.get(KEEP_RELEASES):
+        return None
     name = PARAMETERS[image].format(version=eks.version)
     answer = _ask(
         f"the newest {image} for {eks.version}; the nodes keep theirs",

@@ -157,6 +157,9 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
                 # The other way wants up to two machines more in each group, whatever it has, and fails where there are
                 # none (docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html).
                 update="MINIMAL",
+                # A training at its fewest workers lets none be evicted, and EKS would give up after 15 minutes with
+                # the `up` (managed-node-groups.html): it resumes from its checkpoint.
+                force_update_version=True,
                 capacity_type=capacity,
                 instance_types=types,
                 labels={POOL: "workers", ACCELERATOR: machine.accelerator or ""},

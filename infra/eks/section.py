@@ -38,6 +38,11 @@ else:
     Version = Literal[tuple(versions())]
 
 
+#: Variable of the environment with which nodes keep their release, whatever AWS has by now: for a look at what somebody
+#: changed by hand.
+KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
+
+
 class EksConfig(Section):
     region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
     """Region of everything."""

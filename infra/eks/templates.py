@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pulumi
@@ -15,6 +16,13 @@ from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
 ROOT_DEVICE = "/dev/xvda"
+#: The device plugin and the trainers have no privileges, and name their accelerators in a variable. Whether the runtime
+#: heeds it of such has been another thing in another release of the image (awslabs/amazon-eks-ami issue 2706:
+#: v20260403 and v20260423); it is read at each start of a container (NVIDIA/k8s-device-plugin issue 856).
+DEVICES = """\
+#!/bin/sh
+nvidia-ctk config --in-place --set accept-nvidia-visible-devices-envvar-when-unprivileged=true
+"""
 
 
 def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> aws.ec2.LaunchTemplate:
@@ -51,8 +59,13 @@ def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.
         # As close to each other as can be, in a placement group of their own: it is in one zone.
         near = e.PlacementGroup(name, name=f"{scope.name}-{name}", strategy="cluster", opts=scope.options())
         options["placement"] = e.LaunchTemplatePlacementArgs(group_name=near.name)
+    parts = {}
     if config.machine.bundled_ssds if nodes.local_ssds is None else nodes.local_ssds:
-        options["user_data"] = _on_local_disks()
+        parts["application/node.eks.aws"] = _local_disks()
+    if config.machine.accelerators:
+        parts["text/x-shellscript"] = DEVICES
+    if parts:
+        options["user_data"] = _user_data(parts)
     if nodes.efa:
         interface = e.LaunchTemplateNetworkInterfaceArgs(
             device_index=0,
@@ -66,24 +79,19 @@ def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.
     return launch_template(name, scope, nodes.disk_gib, **options)
 
 
-def _on_local_disks() -> str:
+def _local_disks() -> str:
     """Images, logs and the pods' scratch are on the machine's own NVMe disks (awslabs/amazon-eks-ami, nodeadm).
 
     The kubelet's times for a shutdown are the image's: 150 s, the last 30 of them for the node's own pods, from
     Kubernetes 1.34 on (nodeadm/internal/kubelet/config.go, pull request 2390); a trainer has its whole grace period.
     """
     spec = {"instance": {"localStorage": {"strategy": "RAID0"}}}
-    wanted = json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
-    lines = [
-        "MIME-Version: 1.0",
-        'Content-Type: multipart/mixed; boundary="NODE"',
-        "",
-        "--NODE",
-        "Content-Type: application/node.eks.aws",
-        "",
-        wanted,
-        "",
-        "--NODE--",
-        "",
-    ]
-    return base64.b64encode("\n".join(lines).encode()).decode()
+    return json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
+
+
+def _user_data(parts: Mapping[str, str]) -> str:
+    """Parts by their types, as the image's cloud-init and nodeadm take them."""
+    lines = ["MIME-Version: 1.0", 'Content-Type: multipart/mixed; boundary="NODE"', ""]
+    for kind, text in parts.items():
+        lines += ["--NODE", f"Content-Type: {kind}", "", text, ""]
+    return base64.b64encode("\n".join([*lines, "--NODE--", ""]).encode()).decode()

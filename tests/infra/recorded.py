@@ -35,7 +35,7 @@ def variants(
 ) -> Iterator[tuple[str, Values, StackConfig]]:
     """Yield (title, values, configuration) of the stack as it is, with each change of `more`, and with each value of
     each key of the sections that is one of few; `together` are keys that such a value needs beside it. What the rules
-    refuse, and what is of another kind of cluster, is left out.
+    refuse, what is of another kind of cluster, and what is the same (a default that is spelled out), is left out.
     """
     changes: list[dict[str, Any]] = [{}, *more]
     for section in sections:
@@ -45,13 +45,15 @@ def variants(
                 for other, beside in together.get((section, name, value), {}).items():
                     change[other] = {**change.get(other, {}), **beside}
                 changes.append(change)
+    seen: list[StackConfig] = []
     for change in changes:
         values = changed(stack, **change)
         try:
             config = parse(values, stack)
         except ConfigError:
             continue
-        if config.cluster.kind == kind:
+        if config.cluster.kind == kind and config not in seen:
+            seen.append(config)
             yield f"{stack} {change}", values, config
 
 

@@ -28,6 +28,18 @@ def test_too_little_quota_names_amount_and_command(cloud: Cloud) -> None:
     assert "--dimensions=region=us-central1" in finding.fix
 
 
+def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid_for(cloud: Cloud) -> None:
+    stack = config(dataset={"input": ["gs://texts/corpus", "gs://gone"]})
+    path = "/storage/b/texts/iam/testPermissions"
+    cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy"]}
+    missing, policy = found("problem", stack)
+    assert (policy.subject, policy.text) == ("bucket texts", "storage.buckets.setIamPolicy missing")
+    assert policy.fix.startswith("gcloud storage buckets add-iam-policy-binding gs://texts ")
+    assert (missing.subject, missing.text) == ("bucket gone", "does not exist")
+    cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"]}
+    assert found("problem", config(dataset={"input": ["gs://texts/corpus"]})) == []
+
+
 def test_the_quota_of_all_regions_counts_too(cloud: Cloud) -> None:
     cloud.answers[f"/compute/projects/{PROJECT}"]["quotas"][0].update(limit=8)
     finding = only(found("problem"))

@@ -7,7 +7,10 @@ import json
 from email import message_from_string
 from typing import Any
 
+import pytest
+
 from infra.eks.nodes import GROUP_LIMIT
+from infra.eks.section import KEEP_RELEASES
 from review.recording import Recording
 from tests.infra.eks import STACK, ZONES, pod, stack, workers
 
@@ -16,11 +19,14 @@ def template(found: Recording, name: str = "workers") -> dict[str, Any]:
     return found.one("LaunchTemplate", name).inputs
 
 
-def node_configuration(found: Recording, name: str = "workers") -> dict[str, Any]:
+def user_data(found: Recording, name: str = "workers") -> dict[str, str]:
+    """Its parts by their types."""
     message = message_from_string(base64.b64decode(template(found, name)["userData"]).decode())
-    (part,) = (part for part in message.walk() if not part.is_multipart())
-    assert part.get_content_type() == "application/node.eks.aws"
-    return json.loads(str(part.get_payload()))["spec"]
+    return {part.get_content_type(): str(part.get_payload()) for part in message.walk() if not part.is_multipart()}
+
+
+def node_configuration(found: Recording, name: str = "workers") -> dict[str, Any]:
+    return json.loads(user_data(found, name)["application/node.eks.aws"])["spec"]
 
 
 def test_nothing_with_an_accelerator_exists_at_rest() -> None:
@@ -133,8 +139,27 @@ def test_nodes_are_encrypted_and_keep_their_credentials_to_themselves() -> None:
 def test_local_disks_are_scratch_and_the_times_of_a_shutdown_are_the_images() -> None:
     """150 s, 30 of them for the node's own pods: a drop-in of ours would leave a trainer less than its grace period."""
     assert node_configuration(stack()) == {"instance": {"localStorage": {"strategy": "RAID0"}}}
-    assert "userData" not in template(stack(nodes={"localSsds": 0}))
+    assert "application/node.eks.aws" not in user_data(stack(nodes={"localSsds": 0}))
     assert pod(stack(), "Job", "training")["terminationGracePeriodSeconds"] <= 150 - 30
+
+
+def test_pods_without_privileges_get_their_accelerators_whatever_the_image_says() -> None:
+    for found in (stack(), stack(nodes={"localSsds": 0})):
+        script = user_data(found)["text/x-shellscript"]
+        assert script.startswith("#!/bin/sh\n")
+        assert "accept-nvidia-visible-devices-envvar-when-unprivileged=true" in script
+
+
+def test_new_images_do_not_wait_for_a_training_that_has_no_pod_to_spare() -> None:
+    """EKS gives up after 15 minutes where a disruption budget allows no eviction, and the `up` fails."""
+    assert all(group.inputs["forceUpdateVersion"] for group in workers(stack()))
+    assert "forceUpdateVersion" not in stack().one("NodeGroup", "system").inputs
+
+
+def test_a_newer_image_of_aws_is_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert workers(stack(nodes={"max": 7}))[0].inputs["releaseVersion"]
+    monkeypatch.setenv(KEEP_RELEASES, "true")
+    assert "releaseVersion" not in workers(stack(nodes={"max": 8}))[0].inputs
 
 
 def test_a_placement_group_is_in_one_zone() -> None:

@@ -16,12 +16,14 @@ from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unch
 from infra.gke.doctor import credentials, quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
 from infra.gke.section import GkeConfig, zones
-from infra.gke.services import apis, used
+from infra.gke.services import apis, buckets, used
 from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
 #: What stands in a stack file until somebody writes his own.
 PLACEHOLDER = "your-project"
+#: How the rights begin that somebody has on a bucket, not in the stack's project.
+BUCKETS = "storage.buckets."
 
 
 def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connect) -> Iterator[Finding]:
@@ -52,6 +54,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         yield from credentials.push(google, f"{gke.region}-docker.pkg.dev")
     yield from _project(google, gke)
     yield from _rights(google, config)
+    yield from _buckets(google, config)
     yield from _apis(google, config)
     yield from _version(google, config)
     yield from _offered(google, config)
@@ -96,7 +99,11 @@ def _billing(google: Google, gke: GkeConfig) -> Iterator[Finding]:
 
 
 def permissions(config: StackConfig) -> dict[str, str]:
-    """What `pulumi up` has to be allowed for a configuration -> the role that allows it."""
+    """What `pulumi up` has to be allowed in the project for a configuration -> the role that allows it."""
+    return {name: role for name, role in _permissions(config).items() if not name.startswith(BUCKETS)}
+
+
+def _permissions(config: StackConfig) -> dict[str, str]:
     return {name: role for feature in used(config).values() for name, role in feature.permissions.items()}
 
 
@@ -114,6 +121,26 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
             f"{lacking} missing",
             f"gcloud projects add-iam-policy-binding {project} --member user:YOU --role {role}",
         )
+
+
+@or_unchecked("buckets")
+def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
+    """Each may be in a project of its own. A dataset's pod gets the right to read it by its policy."""
+    wanted = {name: role for name, role in _permissions(config).items() if name.startswith(BUCKETS)}
+    for bucket in buckets(config):
+        try:
+            answer = google.get("storage", f"b/{bucket}/iam/testPermissions", permissions=list(wanted))
+        except NoAnswer as reason:
+            if reason.status != 404:
+                raise
+            yield problem(f"bucket {bucket}", "does not exist", "name another one in dataset.input")
+            continue
+        missing = [name for name in wanted if name not in answer.get("permissions", [])]
+        if missing:
+            grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member user:YOU"
+            yield problem(f"bucket {bucket}", f"{', '.join(missing)} missing", f"{grant} --role {wanted[missing[0]]}")
+        else:
+            yield ok(f"bucket {bucket}", "its policy can be changed")
 
 
 @or_unchecked("APIs")

@@ -27,6 +27,7 @@ SERVICES = {
     "iam": "https://iam.googleapis.com/v1",
     "oauth2": "https://oauth2.googleapis.com",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
+    "storage": "https://storage.googleapis.com/storage/v1",
 }
 
 
