@@ -18,7 +18,7 @@ from trainer.checkpoint.format import list_checkpoints
 from trainer.config.presets import PRESETS
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.models import networks
+from trainer.models import gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 
 Start = Callable[[int, list[str]], Workers]
@@ -165,6 +165,24 @@ def test_fresh_weights_are_drawn_as_the_paper_says() -> None:
         assert float(projection.weight.detach().std()) == pytest.approx(0.02 / (2 * 4) ** 0.5, rel=0.05)
     assert net.lm_head.weight is net.transformer.wte.weight
     assert not torch.equal(networks.build("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
+
+
+def test_what_the_layers_add_up_in_is_fp32_where_products_are_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded in each layer, the small parts that layers add would be lost."""
+    seen = []
+    real = gpt2.block
+
+    def block(hidden: torch.Tensor, *given: Any, **more: Any) -> torch.Tensor:
+        made = real(hidden, *given, **more)
+        seen.extend([hidden.dtype, made.dtype])
+        return made
+
+    monkeypatch.setattr(gpt2, "block", block)
+    module, tokens = LanguageModel(networks.build("tiny", 500, 0, seed=1)), torch.arange(34).reshape(2, 17)
+    with torch.autocast("cpu", torch.bfloat16):
+        module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()).backward()
+    assert len(seen) >= 4
+    assert {*seen} == {torch.float32}
 
 
 @pytest.mark.parametrize(
