@@ -227,7 +227,10 @@ def reach(stack: StackName) -> None:
 
 
 def _change(command: str, stack: str) -> int:
-    reach(stack)
+    # All objects of a cloud's cluster go with it (deletedWith), so Pulumi asks the cluster for none of them: who
+    # does not reach it takes it down all the same.
+    if command != "destroy":
+        reach(stack)
     return change(command, stack, configuration(stack), Run())
 
 

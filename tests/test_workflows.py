@@ -18,6 +18,7 @@ from infra.eks.section import KEEP_RELEASES
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
+from review.recording import record_anywhere
 
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
@@ -247,6 +248,17 @@ def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"
     assert {"--refresh", "--expect-no-changes"} <= set(options)
+
+
+def test_a_stack_is_destroyed_from_where_its_cluster_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a forgotten one would be paid for until somebody with the right address comes by."""
+    monkeypatch.setattr(deploy, "unreachable", lambda config: "not from here")
+    monkeypatch.setattr(deploy, "change", lambda *_: 0)
+    assert main(["deploy", "destroy", "aws-g4dn"]) == 0
+    assert main(["deploy", "up", "aws-g4dn"]) == 2
+    objects = [item for item in record_anywhere("aws-g4dn").resources if item.type.startswith("kubernetes:")]
+    assert len(objects) > 20
+    assert all(item.deleted_with for item in objects if not item.type.endswith("Patch"))
 
 
 @pytest.mark.parametrize(("command", "keeps"), [("drift", True), ("up", False)])
