@@ -97,3 +97,16 @@ def test_certificates_of_another_stack_do_not_get_in(
     files = {f"ETCDCTL_{name}": str(certificates["client"] / file) for name, file in NAMES.items()}
     with pytest.raises(RendezvousConnectionError):
         Etcd(access(endpoint, {}, files), retry_seconds=0.5).get("/trainyard/x")
+
+
+def test_each_side_has_its_own_certificate_alone(stack: Recording) -> None:
+    """The server's key in a trainer's pod would let it pass for the server."""
+    mounted = {
+        name: {
+            volume["secret"]["secretName"]
+            for volume in stack.one(kind, name).inputs["spec"]["template"]["spec"]["volumes"]
+            if "secret" in volume
+        }
+        for kind, name in (("StatefulSet", "etcd"), ("Job", "training"))
+    }
+    assert mounted == {"etcd": {"etcd-server"}, "training": {"etcd-client"}}

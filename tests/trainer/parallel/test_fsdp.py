@@ -209,3 +209,34 @@ def test_a_run_of_the_launcher_is_taken_up_by_deepspeed(
     curve = losses(tmp_path / "run")
     assert list(curve) == [1, 2, 3, 4]
     assert list(curve.values()) == pytest.approx(list(losses(tmp_path / "straight").values()), rel=2e-5)
+
+
+def said_and_sent(world: Any) -> tuple[int, float]:
+    """The bytes of a step that the engine tells, and those that go around the ring."""
+    import torch.distributed as dist
+
+    sent, part = 0.0, (world.size - 1) / world.size
+
+    def counted(name: str) -> Any:
+        real = getattr(dist, name)
+
+        def call(*given: Any, **more: Any) -> Any:
+            nonlocal sent
+            tensors = [each for each in (*given, *more.values()) if isinstance(each, torch.Tensor)]
+            sent += part * sorted(value.numel() * value.itemsize for value in tensors)[-1]
+            return real(*given, **more)
+
+        return call
+
+    # The whole is the larger one of the two tensors: what is gathered, and what is reduced to its parts.
+    dist.all_gather_single, dist.reduce_scatter_single = (
+        counted(name) for name in ("all_gather_single", "reduce_scatter_single")
+    )
+    built = build(world, work(LLAMA, "fsdp"), "fsdp", torch.bfloat16)
+    steps(world, built, 0, 1)
+    return built.take_communication()[1], sent
+
+
+def test_the_bytes_that_it_tells_are_those_that_its_collectives_send(tmp_path: Path) -> None:
+    for said, sent in toy.drive(2, said_and_sent, folder=tmp_path):
+        assert said == pytest.approx(sent, rel=0.05)
