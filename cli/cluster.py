@@ -47,8 +47,11 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     # Each retry is a warning, and the last one the error that is shown.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     file = kubeconfig or os.environ.get("KUBECONFIG")
+    configuration = client.Configuration()
+    # A log stream may be silent for hours, and load balancers drop what is silent.
+    configuration.keep_alive = True
     try:
-        return config.new_client_from_config(config_file=file, context=context)
+        return config.new_client_from_config(config_file=file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
         raise CommandError(f"no context '{context}' in the kubeconfig: {error}") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:

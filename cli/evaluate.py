@@ -23,6 +23,7 @@ from cli.progress import Board
 from cli.reach import last_words, server_message, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from trainer.contract import EVALUATIONS
+from workloads.layout import CONSUMES as QUEUED
 from workloads.layout import DATA, run_folder
 
 #: What of a worker's pod has nothing to do with its place among the others.
@@ -60,6 +61,11 @@ def evaluate(
     target = target_of(stack)
     training = TrainingJob.of(target, kubeconfig)
     job, _ = training.read()
+    if QUEUED in (job["spec"]["template"]["metadata"].get("annotations") or {}):
+        raise CommandError(
+            f"stack {stack} gets its nodes for a training alone (nodes.consumption queued); evaluate the model "
+            "elsewhere: `trainyard fetch`, then python -m trainer.evaluate"
+        )
     folder = run_folder(run) if run else str(target.run_directory)
     with transfer(target, kubeconfig) as (volume, _, _):
         chosen = checkpoint(volume.files(f"{folder}/checkpoints"), folder, step)
@@ -143,6 +149,8 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
         "containers": [container],
         "volumes": [volume for volume in pod["volumes"] if volume["name"] in VOLUMES],
         "restartPolicy": "Never",
+        # From when a node takes it: the Job's own would count while it waits for one.
+        "activeDeadlineSeconds": LONGEST_SECONDS,
         "terminationGracePeriodSeconds": 5,
     }
     labels = {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": COMPONENT}
@@ -152,7 +160,6 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
         "metadata": {"name": f"evaluate-{digest}", "labels": labels},
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": LONGEST_SECONDS,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "template": {
                 "metadata": {

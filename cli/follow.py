@@ -19,6 +19,7 @@ from rich.console import Console
 from cli.cluster import INDEX, SilentError, TrainingJob, ending, ends, record_of, started, why_waiting
 from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
+from trainer.contract import EXIT_DONE, EXIT_FATAL
 from workloads.layout import DATA
 
 #: What a shell needs before it runs the advised commands for a stack with its state in .local/.
@@ -137,8 +138,10 @@ def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
 
 
 def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last words of a pod that are a record; the pod that ended with 0 first."""
-    ended = sorted((end for pod in pods for end in ends(pod)), key=lambda end: end["exitCode"] != 0)
+    """The last words of a pod that are a record: of one that was done, else that no retry helps, else of the latest."""
+    ended = [end for pod in pods for end in ends(pod)]
+    ended.sort(key=lambda end: end.get("finishedAt") or "", reverse=True)
+    ended.sort(key=lambda end: {EXIT_DONE: 0, EXIT_FATAL: 1}.get(end["exitCode"], 2))
     return next(filter(None, map(record_of, ended)), {})
 
 

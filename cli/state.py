@@ -215,11 +215,8 @@ def _index(pod: dict[str, Any]) -> int:
 
 
 def _time(text: str | None) -> datetime | None:
-    """An API time stamp; those of log lines have nanoseconds, of which Python keeps six digits."""
-    if not text:
-        return None
-    head, dot, rest = text.rstrip("Z").partition(".")
+    """An API time stamp; those of log lines are in the time zone of their node."""
     try:
-        return datetime.fromisoformat(head + (dot + rest[:6] if dot else "")).replace(tzinfo=UTC)
+        return datetime.fromisoformat(text or "").astimezone(UTC)
     except ValueError:
         return None

@@ -62,7 +62,7 @@ class Volume:
     def ask(self, method: str, call: str, body: bytes = b"", **query: Any) -> bytes:
         """One request, again over new connections while those break. Raises TransferError."""
         path = f"/{call}?{urlencode(query)}"
-        end = time.monotonic() + PATIENCE_SECONDS
+        end, silent = time.monotonic() + PATIENCE_SECONDS, 0
         while True:
             try:
                 connection = self._connection()
@@ -71,6 +71,8 @@ class Volume:
                 content = response.read()
             except (OSError, http.client.HTTPException) as error:
                 self.drop()
+                if isinstance(error, TimeoutError) and silent < 2:  # a network that was away: a new connection tells
+                    silent, end = silent + 1, time.monotonic() + PATIENCE_SECONDS
                 if time.monotonic() > end:
                     raise _lost(error) from None
                 time.sleep(0.5)
@@ -130,10 +132,14 @@ class Volume:
             self._local.connection = None
 
 
-def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> None:
-    """Files of this machine to the volume, under `folder`. Raises TransferError."""
+def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
+    """Files of this machine to the volume, under `folder`. Raises TransferError.
+
+    Returns whether a file is another now, or stands beside those that a folder had.
+    """
     there = volume.files(folder)
     sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
+    sent: list[str] = []
 
     def send(pair: Pair, start: int, whole: bool) -> None:
         piece = _read(pair, start)
@@ -147,6 +153,7 @@ def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> None:
         if sizes.get(pair.remote) == pair.size and volume.hashes(pair.remote, pair.size) == _own(pair):
             bar.advance(pair.size)
             return
+        sent.append(pair.remote)
         if pair.size <= PIECE or pool is None:
             send(pair, 0, whole=True)
             return
@@ -155,6 +162,7 @@ def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> None:
         volume.ask("POST", "finish", path=pair.remote, size=pair.size)
 
     _all(pairs, one, bar)
+    return bool(sent) and any(pair.remote in sizes for pair in pairs)
 
 
 def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
@@ -173,33 +181,44 @@ def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
             bar.advance(pair.size)
             return
         pair.local.parent.mkdir(parents=True, exist_ok=True)
-        if pair.size > PIECE and pool is not None:
+        size = pair.size
+        if size <= PIECE:
+            piece = _whole(volume, pair)
+            size = len(piece)
+            write_piece(pair.local, 0, piece)
+            bar.advance(pair.size)
+        elif pool is not None:
             there = partial(pair.local)
             found = hashes(there, pair.size) if there.exists() else []
             _in_pieces(pair, found, wanted, receive, pool, bar)
         else:
             receive(0)
         try:
-            finish(pair.local, pair.size)
+            finish(pair.local, size)
         except RefusedError as error:
             raise TransferError(str(error)) from None
 
     _all(pairs, one, bar)
 
 
-def copy(volume: Volume, source: str, folder: str, bar: Bar) -> None:
-    """What an address names into a folder of the volume, by the server itself. Raises TransferError."""
+def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> str:
+    """What an address names into a folder of the volume, by the server itself. Raises TransferError.
+
+    Returns where it is: the file, or the folder. `name`: of the folder's folder, where the address is no file.
+    """
+    inside = folder
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         seen: dict[str, int] = {}
         try:
-            for step in volume.lines("copy", path=folder, source=source):
+            for step in volume.lines("copy", path=folder, source=source, name=name):
                 end = time.monotonic() + PATIENCE_SECONDS
                 if "error" in step:
                     raise TransferError(step["error"])
                 if "complete" in step:
-                    return
+                    return inside
                 if "files" in step:
+                    inside = step["inside"]
                     bar.total(step["files"], step["bytes"] or None)
                     continue
                 bar.file(step["name"])
@@ -274,6 +293,15 @@ def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
     for _ in range(2):
         piece = volume.ask("GET", "bytes", path=pair.remote, start=start, end=min(start + PIECE, pair.size))
         if hashlib.sha256(piece).hexdigest() == checksum:
+            return piece
+    raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
+
+
+def _whole(volume: Volume, pair: Pair) -> bytes:
+    """A small file as it is now: one that is replaced again and again (status.json) has another size each time."""
+    for _ in range(5):
+        piece = volume.ask("GET", "bytes", path=pair.remote, start=0, end=PIECE)
+        if not piece or volume.hashes(pair.remote, len(piece)) == [hashlib.sha256(piece).hexdigest()]:
             return piece
     raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
 

@@ -6,7 +6,9 @@ there already is not sent again; after an interruption the same command continue
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -20,6 +22,8 @@ from cli.transfer import Pair, copy, put
 from workloads.layout import DATA
 
 SCHEMES = ("s3", "gs", "https", "http")
+SURROGATES = range(0xD800, 0xE000)
+"""How Python spells bytes of a name that are no UTF-8."""
 
 
 def upload(
@@ -31,18 +35,24 @@ def upload(
     remote = is_remote(source)
     folder = target_folder(source, to)
     pairs = [] if remote else local_files(Path(source), folder)
+    inside, changed = pairs[0].remote if pairs and Path(source).is_file() else folder, False
     with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
         if remote:
-            copy(volume, source, folder, bar)
+            # Whether it is a file or a folder the server sees: a folder keeps its name.
+            inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
         else:
-            put(volume, pairs, folder, bar)
-    inside = pairs[0].remote if len(pairs) == 1 and Path(source).is_file() else folder
+            changed = put(volume, pairs, folder, bar)
     print(f"{source} is at {inside}. {use(source, inside, stack)}")
+    if changed:
+        name = f"pulumi config set --stack {stack} --path dataset.name NAME"
+        print(f"It changed what was there. Text that was prepared before stays so under its name; a new one:\n  {name}")
 
 
 def use(source: str, inside: str, stack: str) -> str:
     """What to do with it: the command that names it in the stack file."""
     key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
+    if value in ("sample", "true", "false") or value.replace(".", "").isdigit():
+        value = inside  # alone, it would mean something else
     if (Path(source) / "config.json").is_file():
         key, value, verb = "training.model.name", inside, "To train this model:"
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
@@ -63,15 +73,18 @@ def is_remote(source: str) -> bool:
 def target_folder(source: str, to: str | None) -> str:
     """The folder on the volume, as pods see it. Raises CommandError."""
     if to is None:
-        parts = urlsplit(source)
-        # A file goes to the top, a folder or a bucket keeps its name.
-        name = PurePosixPath(parts.path).name or parts.netloc if "://" in source else Path(source).resolve().name
-        is_file = Path(source).is_file() or ("://" in source and PurePosixPath(name).suffix)
-        to = "" if is_file else name
+        # A file goes to the top, a folder keeps its name.
+        to = "" if "://" in source or Path(source).is_file() else Path(source).resolve().name
     folder = PurePosixPath(DATA) / to.removeprefix(f"{DATA}/").strip("/")
     if ".." in folder.parts or not folder.is_relative_to(DATA):
         raise CommandError(f"--to {to}: leads out of {DATA}; give a folder such as texts")
     return str(folder)
+
+
+def remote_name(source: str) -> str:
+    """Of a folder or bucket that an address names."""
+    parts = urlsplit(source)
+    return PurePosixPath(parts.path).name or parts.netloc
 
 
 def local_files(source: Path, folder: str) -> list[Pair]:
@@ -80,11 +93,21 @@ def local_files(source: Path, folder: str) -> list[Pair]:
         return [Pair(source, f"{folder}/{source.name}", source.stat().st_size)]
     if not source.is_dir():
         raise CommandError(f"{source}: no such file or folder")
-    found = sorted(
-        path
-        for path in source.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(source).parts)
-    )
+    found = sorted(_walk(source))
     if not found:
         raise CommandError(f"{source}: the folder holds no file")
+    for path in found:
+        if any(ord(letter) in SURROGATES for letter in str(path)):
+            raise CommandError(f"{str(path)!r}: is no name in UTF-8; rename the file")
     return [Pair(path, f"{folder}/{path.relative_to(source).as_posix()}", path.stat().st_size) for path in found]
+
+
+def _walk(source: Path) -> Iterator[Path]:
+    """Files below a folder, also through links; each folder once, or a link to one above would have no end."""
+    seen: set[Path] = set()
+    for folder, folders, names in os.walk(source, followlinks=True):
+        real = Path(folder).resolve()
+        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
+        if real not in seen:
+            yield from (path for name in names if not name.startswith(".") and (path := Path(folder, name)).is_file())
+        seen.add(real)

@@ -9,7 +9,7 @@ alone: who may forward a port into the pod may use it, and nobody else.
     GET  /bytes?path=P&start=A&end=B                those bytes
     PUT  /bytes?path=P&start=A&sha256=H[&size=S]    writes a piece beside P; with size, that was all: P appears
     POST /finish?path=P&size=S                      P appears, whole and on the disk
-    POST /copy?source=URL&path=P                    a bucket or a web address into the folder P; one JSON line a step
+    POST /copy?source=URL&path=P&name=N             the file at URL into P, a folder into P/N; one JSON line a step
 
 Nothing half-written is ever seen under its name: pieces go to a hidden file beside it, which is pushed to the disk and
 renamed. What is there of it after an interruption is told by its pieces' checksums.
@@ -116,8 +116,8 @@ def files(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def copy(source: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Bring what `source` names into `folder`; after each piece, what has been done.
+def copy(source: str, folder: Path, own: str = "") -> Iterator[dict[str, Any]]:
+    """Bring what `source` names into `folder`, a folder into one named `own` there; after each piece, what is done.
 
     A file that is there in the version that the source has now stays; one that was interrupted goes on where it was.
     """
@@ -125,12 +125,15 @@ def copy(source: str, folder: Path) -> Iterator[dict[str, Any]]:
     wanted = sorted((_below(info["name"], root), info) for info in found if not info["name"].endswith("/"))
     if not wanted:
         raise RefusedError(404, f"{source}: holds no file")
+    one = len(wanted) == 1 and wanted[0][1]["name"] == root
+    folder = folder if one else folder / own
     folder.mkdir(parents=True, exist_ok=True)
     try:
         known = json.loads((folder / COPIED).read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         known = {}
-    yield {"files": len(wanted), "bytes": sum(info.get("size") or 0 for _, info in wanted)}
+    inside = str(folder / wanted[0][0] if one else folder)
+    yield {"files": len(wanted), "bytes": sum(info.get("size") or 0 for _, info in wanted), "inside": inside}
     for name, info in wanted:
         target, version = folder / name, _version(info)
         if known.get(name) == version and target.is_file():
@@ -283,7 +286,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             # A client that lost its connection asks again, while the first answer may not have noticed yet.
             with self.server.copying:
-                for step in copy(query["source"], path):
+                for step in copy(query["source"], path, query.get("name", "")):
                     self.server.asked()
                     self.wfile.write(json.dumps(step).encode() + b"\n")
             last: dict[str, Any] = {"complete": True}

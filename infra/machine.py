@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from infra.sections import DatasetConfig
 
 #: What the cluster's own pods on a worker node ask for, (CPU, GiB), on top of what the kubelet reserves. GKE: node
 #: agent, fluent-bit, metrics and Prometheus collectors, CSI drivers, metadata server, device plugin, DCGM exporter;
@@ -90,6 +92,18 @@ def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[flo
     cpu, memory = allocatable(machine, threads_per_core)
     daemons_cpu, daemons_gib = DAEMONS[machine.cloud]
     return float(int(cpu - daemons_cpu)), float(int(memory - daemons_gib))
+
+
+def refuse_dataset(dataset: DatasetConfig, machine: Machine, key: str) -> Iterator[str]:
+    """What says that the dataset Job fits no node without accelerators, where `key` names their machine type."""
+    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), DAEMONS[machine.cloud]
+    needs = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
+    for name, asked, most in needs:
+        if asked > most:
+            yield (
+                f"dataset.{name}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
+                f"larger {key}"
+            )
 
 
 def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:

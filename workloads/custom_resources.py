@@ -7,6 +7,7 @@ import pulumi_kubernetes as k8s
 from pulumi_kubernetes.apiextensions import CustomResource
 
 from infra.cluster import WorkerPool
+from workloads.layout import CONSUMES
 from workloads.objects import metadata, pod_template
 
 #: It is granted, or done, after hours: what depends on it waits, not `pulumi up`.
@@ -32,7 +33,7 @@ def request_annotations(job_name: str, pool: WorkerPool) -> dict[str, str]:
     if pool.queue_hours is None:
         return {}
     return {
-        f"{AUTOSCALING}/consume-provisioning-request": job_name,
+        CONSUMES: job_name,
         f"{AUTOSCALING}/provisioning-class-name": CLASS,
     }
 

@@ -23,6 +23,8 @@ def weights_folder(name: str) -> str:
     return f"{DATA}/models/{name}" if is_on_hub(name) else name
 
 
+#: Annotation of pods whose nodes come all at once, for the request that it names.
+CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 #: Name of the template of the pods through which people's machines reach the shared volume.
 VOLUME_ACCESS = "volume-access"
 #: Where TensorBoard listens in its pod.

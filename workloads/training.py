@@ -86,8 +86,10 @@ class Training(pulumi.ComponentResource):
             priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
         )
         pods = workers.count + workers.spares
-        # A request that was granted is used up: each Job has its own.
-        requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, opts)
+        # A request that was granted is used up: each Job has its own. It is made when the text is there, or nodes that
+        # come earlier are paid for idle, and go.
+        ready = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[dataset.job, rendezvous]))
+        requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, ready)
         queue = request_annotations(name_of_job, cluster.workers)
         spec = job_spec(workers, container, pod, job.max_hours, queue)
         # Never two that train in the same folder; and the text has to be there.

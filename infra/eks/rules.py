@@ -10,7 +10,7 @@ from dataclasses import replace
 from infra.config import Rule, StackConfig
 from infra.eks.machines import default_zones, regions, system, workers
 from infra.eks.section import EksConfig
-from infra.machine import DAEMONS, allocatable, nearest
+from infra.machine import nearest, refuse_dataset
 from infra.sections import NodesConfig, StorageConfig
 
 #: Beginnings of regions that are a world of their own, with other names for everything.
@@ -103,14 +103,7 @@ def _system(config: StackConfig) -> Iterator[str]:
     if machine is None:
         yield f"eks.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
         return
-    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), DAEMONS["aws"]
-    needs = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
-    for key, asked, most in needs:
-        if asked > most:
-            yield (
-                f"dataset.{key}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
-                "larger eks.systemMachineType"
-            )
+    yield from refuse_dataset(dataset, machine, "eks.systemMachineType")
 
 
 def _alternatives(config: StackConfig) -> Iterator[str]:

@@ -13,7 +13,7 @@ from infra.config import Rule, StackConfig
 from infra.gke import offered
 from infra.gke.machines import FILESTORE_TIERS, system
 from infra.gke.section import ORDER, GkeConfig
-from infra.machine import nearest
+from infra.machine import nearest, refuse_dataset
 from infra.sections import NodesConfig
 
 #: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
@@ -45,6 +45,8 @@ def _system_pool(config: StackConfig) -> Iterator[str]:
     wanted = config.section(GkeConfig).system_machine_type
     if wanted not in system():
         yield f"gke.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
+        return
+    yield from refuse_dataset(config.dataset, system()[wanted], "gke.systemMachineType")
 
 
 def _disks(config: StackConfig) -> Iterator[str]:
@@ -88,6 +90,8 @@ def _consumption(config: StackConfig) -> Iterator[str]:
             f"nodes.reservation: cannot be combined with nodes.consumption {nodes.consumption}, which takes no "
             "reservation; set nodes.consumption: reservation, or remove it"
         )
+    if nodes.consumption == "queued" and config.check.enabled:
+        yield "check.enabled: with nodes.consumption queued nodes come for the training alone; remove it"
     if nodes.consumption in ("flex_start", "queued"):
         if nodes.max_run_hours and nodes.max_run_hours > FLEX_HOURS:
             yield (

@@ -57,6 +57,8 @@ def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     assert not {"subdomain", "priorityClassName", "topologySpreadConstraints"} & spec.keys()
     # It ends by itself, is not tried again, and may reach the hub, as the dataset Job's pods may.
     assert made["spec"]["backoffLimit"] == 0
+    assert "activeDeadlineSeconds" not in made["spec"], "it would count while the Job waits for a node"
+    assert spec["activeDeadlineSeconds"] == 24 * 3600
     assert made["spec"]["ttlSecondsAfterFinished"] <= 600
     assert made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "dataset"
 

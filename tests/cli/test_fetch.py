@@ -93,12 +93,14 @@ def test_connections_that_break_are_made_again(tmp_path: Path, run: Path) -> Non
     assert hashes(tmp_path / "here" / "checkpoints" / "step-00000100" / "model" / "model.safetensors", 1 << 30)
 
 
-def test_metrics_that_grow_meanwhile_come_as_far_as_they_were(tmp_path: Path, run: Path, wire: Wire) -> None:
+def test_small_files_come_whole_as_they_are_when_they_are_fetched(tmp_path: Path, run: Path, wire: Wire) -> None:
     pairs = fetch.wanted(wire.volume.files(str(run)), str(run), tmp_path / "here", False)
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 2}\n')
+    (run / "DONE").write_text("{}")  # another length than a moment ago, as status.json has at each log step
     get(wire.volume, pairs, Seen())
-    assert (tmp_path / "here" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert (tmp_path / "here" / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert (tmp_path / "here" / "DONE").read_text() == "{}"
 
 
 def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: Path, wire: Wire) -> None:

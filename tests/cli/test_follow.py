@@ -171,6 +171,21 @@ def test_a_failed_job_says_why_in_the_trainers_words_before_kubernetes() -> None
     assert failed.message == "Job was active longer than deadline"
 
 
+def test_what_no_retry_helps_is_the_reason_before_what_was_tried_again() -> None:
+    """A pod that asked to be started again stays in the list."""
+
+    def ended(code: int, message: str, at: str) -> dict[str, Any]:
+        terminated = {"exitCode": code, "message": json.dumps({"message": message}), "finishedAt": at}
+        return {"status": {"containerStatuses": [{"state": {"terminated": terminated}}]}}
+
+    lost, older = ended(75, "a peer is lost", "2026-11-22T10:00:00Z"), ended(1, "no memory", "2026-11-22T09:00:00Z")
+    nan = ended(42, "the loss is NaN", "2026-11-22T09:30:00Z")
+    for pods, reason in (([lost, nan, older], "the loss is NaN"), ([older, lost], "a peer is lost")):
+        found = outcome(job("Failed"), pods)
+        assert found is not None
+        assert found.message == reason
+
+
 class Api:
     """Stands in for both API groups: answers a list of (Job, pods) looks in turn, and a list of logs in turn."""
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from cli import CommandError
 from cli.cluster import INDEX
 from cli.logs import choose
-from cli.state import state
+from cli.state import _time, state
 from cli.status import screen, status_file
 from cli.target import Target
 
@@ -87,6 +87,13 @@ def test_a_running_training_on_one_screen() -> None:
         assert expected in text, text
     row = next(line for line in text.splitlines() if line.startswith("1 "))
     assert row.split() == ["1", "train-small-1-1-abcde", "node-1", "Running", "10:00", "3", "0"]
+
+
+def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
+    """containerd stamps them in its node's time zone."""
+    moments = ("2026-11-21T12:20:00.123456789Z", "2026-11-21T13:20:00.123456789+01:00", "2026-11-21T12:20:00.123456Z")
+    assert len({_time(text) for text in moments}) == 1
+    assert _time(None) is _time("yesterday") is None
 
 
 def test_causes_of_restarts_each_once_in_order() -> None:

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import http.client
 import os
-import random
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli import __main__, upload
-from cli.reach import SERVER
-from cli.transfer import Pair, TransferError, copy, put
+from cli import CommandError, __main__, upload
+from cli.transfer import Pair, TransferError, put
 from cli.volume_server import PIECE, Server, partial
 from tests.cli.volume import Seen, Wire, noise, server, tree
-
-
-@pytest.fixture
-def volume_folder(tmp_path: Path) -> Path:
-    (folder := tmp_path / "volume").mkdir()
-    return folder
-
-
-@pytest.fixture
-def wire(volume_folder: Path) -> Iterator[Wire]:
-    with server(volume_folder) as (port, _):
-        yield Wire(port)
 
 
 def send(wire: Wire, source: Path, folder: Path) -> Seen:
@@ -197,120 +177,10 @@ def test_a_forgotten_server_ends_by_itself(volume_folder: Path) -> None:
     assert 0.2 <= time.monotonic() - started < 20
 
 
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A web server that knows no ranges, and its folder."""
-    folder = tmp_path / "web"
-    folder.mkdir()
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: object, **options: object):
-            super().__init__(*arguments, directory=str(folder), **options)  # type: ignore[arg-type]
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    site = ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    threading.Thread(target=site.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{site.server_port}", folder
-    site.shutdown()
-
-
-def test_a_web_address_is_fetched_by_the_cluster(volume_folder: Path, web: tuple[str, Path], wire: Wire) -> None:
-    address, folder = web
-    noise(folder / "text.bin", PIECE + 5)
-    seen = Seen()
-    copy(wire.volume, f"{address}/text.bin", str(volume_folder), seen)
-    assert seen.done == PIECE + 5
-    assert (volume_folder / "text.bin").read_bytes() == (folder / "text.bin").read_bytes()
-    assert wire.sent < 5000
-    with pytest.raises(TransferError, match=r"missing\.txt: is not there"):
-        copy(wire.volume, f"{address}/missing.txt", str(volume_folder), Seen())
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
-    """A client of S3 on this machine, and the environment in which a server finds it."""
-    from moto.server import ThreadedMotoServer
-
-    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
-    for name in ("AWS_ENDPOINT_URL", *keys):
-        monkeypatch.setenv(name, environment[name])
-    import boto3
-
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="texts")
-    yield client, environment
-    moto.stop()
-
-
-def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
-    volume_folder: Path, bucket: tuple[Any, dict[str, str]]
-) -> None:
-    client, environment = bucket
-    large = random.Random(1).randbytes(5 * PIECE + 3)
-    client.put_object(Bucket="texts", Key="corpus/a/large.bin", Body=large)
-    client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"small")
-    target = volume_folder / "corpus"
-    # The process dies when it has written three pieces.
-    death = "import os as _os; _left = [4]\n"
-    program = SERVER.read_text("utf-8").replace(
-        "            written.write(piece)\n",
-        "            written.write(piece); written.flush(); _left[0] -= 1\n            _left[0] or _os._exit(9)\n",
-    )
-    assert "_left[0] or" in program
-    with server(volume_folder, before=death, program=program, **environment) as (port, process):
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            steps = list(Wire(port).volume.lines("copy", path=str(target), source="s3://texts/corpus"))
-            assert "complete" not in steps[-1]
-        assert process.wait(10) == 9
-    assert tree(target).keys() == {"a/" + partial_of(target)}
-    with server(volume_folder, **environment) as (port, _):
-        wire = Wire(port)
-        seen = Seen()
-        copy(wire.volume, "s3://texts/corpus", str(target), seen)
-        assert seen.done == seen.size == len(large) + 5
-        assert (target / "a" / "large.bin").read_bytes() == large
-        assert wire.received < 5000
-        first = (target / "a" / "large.bin").stat()
-        client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"other")
-        copy(wire.volume, "s3://texts/corpus", str(target), Seen())
-        assert (target / "small.txt").read_bytes() == b"other"
-        # What has not changed was not written again.
-        assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
-        with pytest.raises(TransferError, match="s3://nowhere: is not there"):
-            copy(wire.volume, "s3://nowhere", str(target), Seen())
-
-
-def test_a_public_bucket_needs_no_credentials(
-    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
-) -> None:
-    client, environment = bucket
-    client.put_object(Bucket="texts", Key="a.txt", Body=b"public", ACL="public-read")
-    nobody = {name: value for name, value in environment.items() if not name.startswith("AWS_ACCESS")}
-    nobody |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
-    nobody.pop("AWS_SECRET_ACCESS_KEY")
-    with server(volume_folder, **nobody) as (port, _):
-        copy(Wire(port).volume, "s3://texts/a.txt", str(volume_folder), Seen())
-    assert (volume_folder / "a.txt").read_bytes() == b"public"
-
-
-def partial_of(folder: Path) -> str:
-    """Name of the one file that is not whole."""
-    (found,) = folder.rglob(".large.bin.*part")
-    assert 2 * PIECE <= found.stat().st_size < 5 * PIECE
-    return found.name
-
-
 @pytest.mark.parametrize(
     ("source", "to", "folder"),
     [
-        ("s3://bucket/corpus/", None, "/data/corpus"),
-        ("s3://bucket", None, "/data/bucket"),
+        ("s3://bucket/corpus/", None, "/data"),
         ("https://host/a/book.txt", None, "/data"),
         ("https://host/a/book.txt", "texts", "/data/texts"),
         ("gs://bucket/a", "/data/b/", "/data/b"),
@@ -318,6 +188,39 @@ def partial_of(folder: Path) -> str:
 )
 def test_where_things_go(source: str, to: str | None, folder: str) -> None:
     assert upload.target_folder(source, to) == folder
+
+
+def test_text_that_changes_what_was_prepared_is_told(tmp_path: Path, volume_folder: Path, wire: Wire) -> None:
+    source = tmp_path / "corpus"
+    noise(source / "a.txt", 100)
+
+    def changed() -> bool:
+        folder = str(volume_folder / "corpus")
+        return put(wire.volume, upload.local_files(source, folder), folder, Seen())
+
+    assert [changed(), changed()] == [False, False]
+    noise(source / "b.txt", 100)
+    assert [changed(), changed()] == [True, False]
+    (source / "a.txt").write_bytes(bytes(100))
+    assert changed()
+
+
+def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(tmp_path: Path) -> None:
+    source, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    noise(source / "a.txt", 1)
+    noise(elsewhere / "b.txt", 1)
+    (source / "linked").symlink_to(elsewhere)
+    (source / "around").symlink_to(source)
+    found = [pair.remote for pair in upload.local_files(source, "/data/corpus")]
+    assert found == ["/data/corpus/a.txt", "/data/corpus/linked/b.txt"]
+    Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.txt")).write_text("x")
+    with pytest.raises(CommandError, match=r"caf\\udce9\.txt': is no name in UTF-8; rename the file"):
+        upload.local_files(source, "/data/corpus")
+
+
+@pytest.mark.parametrize("name", ["sample", "2024", "1.5", "true"])
+def test_a_name_that_would_mean_something_else_is_given_whole(name: str, tmp_path: Path) -> None:
+    assert f"--path 'dataset.input[0]' /data/{name}" in upload.use(str(tmp_path), f"/data/{name}", "local")
 
 
 def test_what_to_do_with_an_upload_is_said(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         # How nodes are had.
         (
             "gcp-a100",
-            {"nodes": {"compactPlacement": True, "consumption": "queued"}},
+            {"nodes": {"compactPlacement": True, "consumption": "queued"}, "check": {"enabled": False}},
             "nodes.compactPlacement: cannot be combined with nodes.consumption queued; allowed with: on_demand, spot, "
             "reservation",
         ),
@@ -147,6 +147,13 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             },
             "nodes.compactPlacement: not offered for n1-standard-8",
         ),
+        (
+            "gcp-a100",
+            {"nodes": {"consumption": "queued"}},
+            "check.enabled: with nodes.consumption queued nodes come for the training alone; remove it",
+        ),
+        ("gcp-c3", {"dataset": {"memoryGib": 200}}, "dataset.memoryGib: 200 fits no e2-standard-4; allowed: at most"),
+        ("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most"),
         ("gcp-a100", {"nodes": {"consumption": "reservation"}}, "nodes.reservation: missing; consumption reservation"),
         (
             "gcp-a100",

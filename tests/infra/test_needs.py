@@ -19,6 +19,7 @@ GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
 #: Keys that another key needs beside it.
 TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
     ("nodes", "consumption", "reservation"): {"nodes": {"reservation": "mine"}},
+    ("nodes", "consumption", "queued"): {"check": {"enabled": False}},
     ("nodes", "fallback", "flex_start"): {"nodes": {"consumption": "spot"}},
     ("nodes", "fallback", "on_demand"): {"nodes": {"consumption": "spot"}},
     ("storage", "kind", "filestore"): {"storage": {"sizeGib": 2560, "retain": False}},

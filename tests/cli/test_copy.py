@@ -1,0 +1,145 @@
+"""Buckets and web addresses onto the volume: the cluster reads them itself."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import upload
+from cli.reach import SERVER
+from cli.transfer import TransferError, copy
+from cli.volume_server import PIECE
+from tests.cli.volume import Seen, Wire, noise, server, tree
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A web server that knows no ranges, and its folder."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: object, **options: object):
+            super().__init__(*arguments, directory=str(folder), **options)  # type: ignore[arg-type]
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    site = ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    threading.Thread(target=site.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{site.server_port}", folder
+    site.shutdown()
+
+
+def test_a_web_address_is_fetched_by_the_cluster(volume_folder: Path, web: tuple[str, Path], wire: Wire) -> None:
+    address, folder = web
+    noise(folder / "text.bin", PIECE + 5)
+    seen = Seen()
+    copy(wire.volume, f"{address}/text.bin", str(volume_folder), seen)
+    assert seen.done == PIECE + 5
+    assert (volume_folder / "text.bin").read_bytes() == (folder / "text.bin").read_bytes()
+    assert wire.sent < 5000
+    with pytest.raises(TransferError, match=r"missing\.txt: is not there"):
+        copy(wire.volume, f"{address}/missing.txt", str(volume_folder), Seen())
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
+    """A client of S3 on this machine, and the environment in which a server finds it."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    environment = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    for name in ("AWS_ENDPOINT_URL", *keys):
+        monkeypatch.setenv(name, environment[name])
+    import boto3
+
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="texts")
+    yield client, environment
+    moto.stop()
+
+
+def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
+    volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+) -> None:
+    client, environment = bucket
+    large = random.Random(1).randbytes(5 * PIECE + 3)
+    client.put_object(Bucket="texts", Key="corpus/a/large.bin", Body=large)
+    client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"small")
+    target = volume_folder / "corpus"
+    # The process dies when it has written three pieces.
+    death = "import os as _os; _left = [4]\n"
+    program = SERVER.read_text("utf-8").replace(
+        "            written.write(piece)\n",
+        "            written.write(piece); written.flush(); _left[0] -= 1\n            _left[0] or _os._exit(9)\n",
+    )
+    assert "_left[0] or" in program
+    with server(volume_folder, before=death, program=program, **environment) as (port, process):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            steps = list(Wire(port).volume.lines("copy", path=str(target), source="s3://texts/corpus"))
+            assert "complete" not in steps[-1]
+        assert process.wait(10) == 9
+    assert tree(target).keys() == {"a/" + partial_of(target)}
+    with server(volume_folder, **environment) as (port, _):
+        wire = Wire(port)
+        seen = Seen()
+        copy(wire.volume, "s3://texts/corpus", str(target), seen)
+        assert seen.done == seen.size == len(large) + 5
+        assert (target / "a" / "large.bin").read_bytes() == large
+        assert wire.received < 5000
+        first = (target / "a" / "large.bin").stat()
+        client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"other")
+        copy(wire.volume, "s3://texts/corpus", str(target), Seen())
+        assert (target / "small.txt").read_bytes() == b"other"
+        # What has not changed was not written again.
+        assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
+        with pytest.raises(TransferError, match="s3://nowhere: is not there"):
+            copy(wire.volume, "s3://nowhere", str(target), Seen())
+
+
+def test_a_public_bucket_needs_no_credentials(
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+) -> None:
+    client, environment = bucket
+    client.put_object(Bucket="texts", Key="a.txt", Body=b"public", ACL="public-read")
+    nobody = {name: value for name, value in environment.items() if not name.startswith("AWS_ACCESS")}
+    nobody |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    nobody.pop("AWS_SECRET_ACCESS_KEY")
+    with server(volume_folder, **nobody) as (port, _):
+        copy(Wire(port).volume, "s3://texts/a.txt", str(volume_folder), Seen())
+    assert (volume_folder / "a.txt").read_bytes() == b"public"
+
+
+def partial_of(folder: Path) -> str:
+    """Name of the one file that is not whole."""
+    (found,) = folder.rglob(".large.bin.*part")
+    assert 2 * PIECE <= found.stat().st_size < 5 * PIECE
+    return found.name
+
+
+@pytest.mark.parametrize("key", ["wiki-v1.5/a.txt", "wiki-v1.5/b/c.txt"])
+def test_a_folder_with_a_dot_in_its_name_is_a_folder_and_a_file_goes_to_the_top(
+    volume_folder: Path, bucket: tuple[Any, dict[str, str]], key: str
+) -> None:
+    client, environment = bucket
+    client.put_object(Bucket="texts", Key=key, Body=b"text")
+    with server(volume_folder, **environment) as (port, _):
+        for address, inside in (("s3://texts/wiki-v1.5", "wiki-v1.5"), (f"s3://texts/{key}", Path(key).name)):
+            name = upload.remote_name(address)
+            found = copy(Wire(port).volume, address, str(volume_folder), Seen(), name=name)
+            assert found == str(volume_folder / inside)
+    assert (volume_folder / key).read_bytes() == b"text"
+    assert upload.remote_name("gs://data.example.com") == "data.example.com"
