@@ -48,7 +48,7 @@ test: .venv/dev.stamp  ## all fast tests
 e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
 	@$(TRAINYARD) local toolchain pulumi pulumi-language-python
 	$(PY) -m pytest -m "$(MARKS)" -p tests.by_resource -o timeout_func_only=true -n $$(($$(nproc) + 1)) \
-	  $$(grep -lrE --include='test_*.py' 'mark\.(cluster|engine)' tests)
+	  $$(grep -lrE --include='test_*.py' 'mark\.(cluster|engine)' tests | sort)
 
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(TRAINYARD) local toolchain etcd

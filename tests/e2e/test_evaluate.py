@@ -34,7 +34,9 @@ metadata: {{version: 3.0}}
 
 @pytest.fixture(scope="module", autouse=True)
 def task(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """On the volume."""
+    """On the volume. The stack is as it was made: another file may have left it on a run that it has removed."""
+    stack.up()
+    succeed(stack, "follow")
     folder = tmp_path_factory.mktemp("tasks") / NAME
     folder.mkdir()
     (folder / "questions.json").write_text("\n".join(map(json.dumps, QUESTIONS)))
