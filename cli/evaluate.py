@@ -23,8 +23,7 @@ from cli.progress import Board
 from cli.reach import last_words, server_message, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from trainer.contract import EVALUATIONS
-from workloads.layout import CONSUMES as QUEUED
-from workloads.layout import DATA, run_folder
+from workloads.layout import CONSUMES, DATA, run_folder
 
 #: What of a worker's pod has nothing to do with its place among the others.
 POD_FIELDS = (
@@ -61,7 +60,7 @@ def evaluate(
     target = target_of(stack)
     training = TrainingJob.of(target, kubeconfig)
     job, _ = training.read()
-    if QUEUED in (job["spec"]["template"]["metadata"].get("annotations") or {}):
+    if CONSUMES in (job["spec"]["template"]["metadata"].get("annotations") or {}):
         raise CommandError(
             f"stack {stack} gets its nodes for a training alone (nodes.consumption queued); evaluate the model "
             "elsewhere: `trainyard fetch`, then python -m trainer.evaluate"

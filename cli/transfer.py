@@ -173,7 +173,7 @@ def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
         wanted = volume.hashes(pair.remote, pair.size)
 
         def receive(start: int) -> None:
-            piece = _fetch(volume, pair, start, wanted[start // PIECE]) if pair.size else b""
+            piece = _fetch(volume, pair, start, wanted[start // PIECE])
             write_piece(pair.local, start, piece)
             bar.advance(len(piece))
 
@@ -182,17 +182,15 @@ def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
             return
         pair.local.parent.mkdir(parents=True, exist_ok=True)
         size = pair.size
-        if size <= PIECE:
-            piece = _whole(volume, pair)
+        if pool is None:
+            piece = _whole(volume, pair, wanted)
             size = len(piece)
             write_piece(pair.local, 0, piece)
             bar.advance(pair.size)
-        elif pool is not None:
+        else:
             there = partial(pair.local)
             found = hashes(there, pair.size) if there.exists() else []
             _in_pieces(pair, found, wanted, receive, pool, bar)
-        else:
-            receive(0)
         try:
             finish(pair.local, size)
         except RefusedError as error:
@@ -297,11 +295,12 @@ def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
     raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
 
 
-def _whole(volume: Volume, pair: Pair) -> bytes:
-    """A small file as it is now: one that is replaced again and again (status.json) has another size each time."""
+def _whole(volume: Volume, pair: Pair, wanted: list[str]) -> bytes:
+    """A small file, with the checksums `wanted` or as it is now: status.json has another size each time."""
     for _ in range(5):
         piece = volume.ask("GET", "bytes", path=pair.remote, start=0, end=PIECE)
-        if not piece or volume.hashes(pair.remote, len(piece)) == [hashlib.sha256(piece).hexdigest()]:
+        found = [hashlib.sha256(piece).hexdigest()] if piece else []
+        if found == wanted or found == volume.hashes(pair.remote, len(piece)):
             return piece
     raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
 

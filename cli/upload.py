@@ -107,7 +107,9 @@ def _walk(source: Path) -> Iterator[Path]:
     seen: set[Path] = set()
     for folder, folders, names in os.walk(source, followlinks=True):
         real = Path(folder).resolve()
-        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        if real not in seen:
-            yield from (path for name in names if not name.startswith(".") and (path := Path(folder, name)).is_file())
+        if real in seen:
+            folders.clear()
+            continue
         seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (path for name in names if not name.startswith(".") and (path := Path(folder, name)).is_file())

@@ -79,10 +79,8 @@ def refuse_misplaced(stack: str) -> None:
         ConfigError: there are such.
     """
     if keys := beside_config(stack):
-        why = (
-            f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces, below"
-        )
-        raise ConfigError(stack, [f"{key}: {why} `config:`" for key in keys])
+        why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
+        raise ConfigError(stack, [f"{key}: {why}" for key in keys])
 
 
 def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:

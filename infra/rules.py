@@ -10,6 +10,8 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
@@ -167,10 +169,9 @@ def _conversations(config: StackConfig) -> Iterator[str]:
 
 
 def _text(config: StackConfig) -> Iterator[str]:
-    task, given = config.training.task, config.dataset.reading
-    if given and task in ("finetune", "question_answering"):
-        key = {"--text-field": "textField", "--documents": "documents"}[given[0]]
-        yield f"dataset.{key}: {given[1]}, but training.task {task} reads no plain text; leave it out"
+    task = config.training.task
+    for key, value in config.dataset.reading.items() if task in ("finetune", "question_answering") else ():
+        yield f"dataset.{to_camel(key)}: {value}, but training.task {task} reads no plain text; leave it out"
 
 
 def _tokenizer(config: StackConfig) -> Iterator[str]:

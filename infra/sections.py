@@ -204,11 +204,10 @@ class DatasetConfig(Section):
     """Memory of the dataset Job, GiB."""
 
     @property
-    def reading(self) -> tuple[str, ...]:
-        """How text is found in the inputs, as arguments of trainer.prepare; none where it is found as usual."""
-        usual = DatasetConfig.model_fields
-        field = ("--text-field", self.text_field) if self.text_field != usual["text_field"].default else ()
-        return (*field, *(("--documents", self.documents) if self.documents != usual["documents"].default else ()))
+    def reading(self) -> dict[str, str]:
+        """How text is found in the inputs, by key; empty where it is found as usual."""
+        given = {"text_field": self.text_field, "documents": self.documents}
+        return {key: value for key, value in given.items() if value != DatasetConfig.model_fields[key].default}
 
 
 class JobConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,7 @@ def stack_file_values(stack: str) -> dict[str, Any]:
 def beside_config(stack: str) -> list[str]:
     """Keys of ours that stand at the margin of a stack's file, beside `config:`, where Pulumi reads none of them."""
     file = ROOT / f"Pulumi.{stack}.yaml"
-    content = yaml.safe_load(file.read_text()) if file.exists() else {}
-    return [key for key in content or {} if str(key).startswith(f"{PROJECT}:")]
+    return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
 
 
 def marks(stack: str) -> dict[str, str]:

@@ -43,15 +43,7 @@ def begun() -> float:
     if tags().get(f"{PROJECT}/trainer"):
         return 0.0
     # Neither what is mounted there, nor an end where a build beside us removes a file.
-    command = [
-        "du",
-        "--summarize",
-        "--one-file-system",
-        "--block-size=1",
-        "--total",
-        paths.BUILDAH,
-        paths.REGISTRY_DATA,
-    ]
+    command = ["du", "-scx", "--block-size=1", paths.BUILDAH, paths.REGISTRY_DATA]
     counted = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     return int(counted[-1].split()[0]) / 1e9
 

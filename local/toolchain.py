@@ -229,13 +229,17 @@ def remove_go_caches() -> bool:
     return True
 
 
+def memory() -> float:
+    """GB of this machine, all of them."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
 def go_environment() -> dict[str, str]:
     """The caller's proxy and, where they are named, caches; none of the settings that would change the result."""
     caches = {"GOCACHE": str(go_caches() / "build"), "GOMODCACHE": str(go_caches() / "modules")}
     # -modcacherw: without it only root could remove the modules.
     ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw", "GOWORK": "off"}
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    hurry = {"GOGC": "400"} if memory > AMPLE_MEMORY else {}
+    hurry = {"GOGC": "400"} if memory() > AMPLE_MEMORY else {}
     return caches | hurry | {**os.environ, **ours}
 
 

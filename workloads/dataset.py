@@ -96,7 +96,7 @@ def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory
         *("--output", directory),
         *("--tokenizer", config.tokenizer or (weights_folder(model) if model else "gpt2")),
         *("--validation-fraction", str(config.validation_fraction)),
-        *config.reading,
+        *(word for key, value in config.reading.items() for word in (f"--{key.replace('_', '-')}", value)),
     ]
 
 

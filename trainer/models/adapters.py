@@ -253,14 +253,8 @@ def _published(source: str) -> str:
     return (read_json(Path(source) / FETCHED) or {}).get("model") or source
 
 
-def text_parameters(net: Any) -> list[nn.Parameter]:
-    """All of them, but those of what a model has beside its decoder and its head, such as an eye for images."""
-    if _is_text_alone(net):
-        return list(net.parameters())
-    return [value for part in (net.get_decoder(), net.get_output_embeddings()) for value in part.parameters()]
-
-
-def _is_text_alone(net: Any) -> bool:
+def is_text_alone(net: Any) -> bool:
+    """Whether a model has nothing beside its decoder and its head, such as an eye for images."""
     return net.config.get_text_config() is net.config
 
 
@@ -271,22 +265,20 @@ def _targets(net: Any, wanted: str) -> list[str]:
     """
     from transformers.pytorch_utils import Conv1D
 
-    head, inside = (
-        net.get_output_embeddings(),
-        set(net.modules() if _is_text_alone(net) else net.get_decoder().modules()),
-    )
-    kinds = nn.Linear | Conv1D
-    layers = [name for name, part in net.named_modules() if isinstance(part, kinds) and part in inside - {head}]
+    def is_meant(name: str, part: str) -> bool:
+        return name == part or name.endswith(f".{part}")
+
+    alone = is_text_alone(net)
+    inside = {*(net if alone else net.get_decoder()).modules()} - {net.get_output_embeddings()}
+    layers = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | Conv1D) and part in inside]
     there = sorted({name.rpartition(".")[2] for name in layers})
     if wanted == ALL:
-        return there if _is_text_alone(net) else layers
+        return there if alone else layers
     asked = [part.strip() for part in wanted.split(",") if part.strip()]
-    unknown = [part for part in asked if not any(name == part or name.endswith(f".{part}") for name in layers)]
+    unknown = [part for part in asked if not any(is_meant(name, part) for name in layers)]
     if unknown or not asked:
         raise UserError(
             f"adapter.targets: {', '.join(unknown) or repr(wanted)} names no layer of this model; it has "
             f"{', '.join(there)}; give some of these, or {ALL}"
         )
-    if not _is_text_alone(net):
-        return [name for name in layers if any(name == part or name.endswith(f".{part}") for part in asked)]
-    return asked
+    return asked if alone else [name for name in layers if any(is_meant(name, part) for part in asked)]

@@ -133,9 +133,10 @@ def shaped_as(folder: Path) -> "PreTrainedModel":
 
 def freeze_beside_text(net: Any) -> None:
     """Leave what looks at images (Gemma 3 and 4) as it is: text gives it no gradient, for which workers would wait."""
-    read = set(adapters.text_parameters(net))
-    for value in net.parameters():
-        value.requires_grad_(value in read)
+    if not adapters.is_text_alone(net):
+        net.requires_grad_(False)
+        net.get_decoder().requires_grad_(True)
+        net.get_output_embeddings().requires_grad_(True)
 
 
 def save(net: Any, weights: Mapping[str, torch.Tensor], folder: Path, **options: Any) -> None:
