@@ -54,6 +54,7 @@ def export(
     pulumi.export("fetchCommand", f".venv/bin/trainyard fetch --stack {stack}")
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
+    if config.tensorboard.enabled and config.training.task != "question_answering":
         # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.
         run = f"python -m trainer.sample --run {training.run_directory}"
         pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} --prompt 'The light'")

@@ -285,3 +285,4 @@ def test_bert_on_squad_is_one_key() -> None:
     assert f"question_answering.train={folder}/train.json" in arguments
     assert "model.name=/data/models/bert-large-uncased" in arguments
     assert stack.outputs["runDirectory"].startswith("/data/runs/bert-large-uncased-")
+    assert "sampleCommand" not in stack.outputs  # it writes no text

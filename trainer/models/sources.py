@@ -1,6 +1,7 @@
 """Where a command takes its model from: a run, one of its checkpoints, or any Hugging Face folder or name."""
 
 import argparse
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from trainer.checkpoint.format import (
     newest_checkpoint,
     verify_checkpoint,
 )
+from trainer.config import memory
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.models import adapters
 
 
@@ -123,7 +126,34 @@ def base_of(source: Source) -> str:
     )
 
 
+def refuse_too_large(model: str) -> None:
+    """A container that takes more memory than it may is killed without a word: TensorBoard's has 1 GiB.
+
+    Raises UserError when the weights alone would not fit, in fp32. What is no folder is not known yet.
+    """
+    if (allowed := memory.limit()) is None or (needed := weights(Path(model)) * 4) <= allowed:
+        return
+    raise UserError(
+        f"{model}: its weights take {needed / 2**30:.1f} GiB, and this container may use {allowed / 2**30:.1f}; copy "
+        "the run with trainyard fetch, and do it on a machine with more memory"
+    )
+
+
+def weights(folder: Path) -> int:
+    """Numbers in a folder's safetensors; 0 where there are none."""
+    from safetensors import safe_open
+
+    index = read_json(folder / "model.safetensors.index.json")
+    names = set(index["weight_map"].values()) if index else {"model.safetensors"}
+    total = 0
+    for path in (folder / name for name in names if (folder / name).is_file()):
+        with safe_open(path, "pt") as file:
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118, no dictionary
+    return total
+
+
 def _read(model: str) -> Any:
+    refuse_too_large(model)
     import torch
     import transformers
 
