@@ -31,6 +31,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByResource:
     return ByResource(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who breaks the node goes first, while nobody else is on it."""
-    items.sort(key=lambda item: "node_alone" not in getattr(item, "fixturenames", ()))
+    """Who breaks the node goes first, and beside it what needs no node: the others wait until it is whole again."""
+    items.sort(
+        key=lambda item: ("node_alone" not in getattr(item, "fixturenames", ()), not item.get_closest_marker("engine"))
+    )

@@ -59,10 +59,10 @@ def node(claim: TextIO, testrun_uid: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def node_alone(claim: TextIO, node: Path) -> Iterator[None]:
-    """For a file that breaks the node: no other process of the tests uses it."""
+def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """For a file that breaks the node: no other process of the tests uses it, from before it comes up."""
     fcntl.flock(claim, fcntl.LOCK_EX)
-    yield
+    yield request.getfixturevalue("node")
     fcntl.flock(claim, fcntl.LOCK_SH)
 
 
