@@ -84,8 +84,8 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	done
 
 .venv/infra.stamp: requirements/bootstrap.txt requirements/infra.txt cli/trainyard
-	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "error: $(PYTHON) must be Python 3.11 or newer with venv (Debian: apt-get install python3-venv); or PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("error: $(PYTHON) is %d.%d; needs 3.11 or newer: make up PYTHON=/path/to/python3.11" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv: apt-get install python3-venv"; exit 1; }
 	@test -x $(PY) || { echo "installing Pulumi's packages into .venv"; $(PYTHON) -m venv .venv; }
 	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/infra.txt

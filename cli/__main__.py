@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cli import CommandError
 from cli.target import either
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +89,10 @@ def _summary(target: str) -> str:
 def load(name: str) -> Any:
     """Import a command."""
     module_name, _, attribute = COMMANDS[name].partition(":")
-    module = importlib.import_module(module_name)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{name} needs the package {error.name}; make .venv/dev.stamp installs it") from None
     found = getattr(module, attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -145,7 +149,15 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         return _refuse(error.format_message(), error.exit_code)
     except OSError as error:
+        if error.filename == "pulumi":  # as subprocess names a program that is not there
+            return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)
         return _refuse(str(error), 1)
+    except ValueError as error:
+        from infra.config import ConfigError  # reads every section
+
+        if not isinstance(error, ConfigError):
+            raise
+        return _refuse(str(error), 2)
 
 
 def _refuse(text: str, code: int) -> int:

@@ -94,6 +94,8 @@ def _need(program: str) -> None:
 def audit() -> int:
     """Report known vulnerabilities of the locked requirements."""
     program = Path(sys.executable).with_name("pip-audit")
+    if not program.exists():
+        raise CommandError("pip-audit is not installed; make .venv/dev.stamp installs it")
     codes = []
     for name in LOCKED:
         print(f"requirements/{name}.txt:", flush=True)

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
-from cli import CommandError
 from cli.target import StackName, enter_local, is_local
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
 from infra.doctor.finding import Finding, ok, problem
 from infra.parse import parse, refuse_misplaced
-from infra.stackfiles import stack_file_values
+from infra.stackfiles import stack_file, stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
@@ -26,8 +23,10 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     `values`, the keys under `trainyard:`, are those of a stack that has no file here.
     """
     config: StackConfig | None = None
+    content: dict[str, Any] = {}
     try:
         if values is None:
+            content = stack_file(stack)
             refuse_misplaced(stack)
         config = parse(stack_file_values(stack) if values is None else values, stack)
         yield ok("configuration", f"Pulumi.{stack}.yaml" if values is None else "is valid")
@@ -36,7 +35,6 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
     yield from prerequisites.pulumi()
-    content = prerequisites.stack_content(stack) if values is None else {}
     yield from prerequisites.state(stack, content, billed=config is not None and config.cloud is not None)
     if config is None:
         return
@@ -53,10 +51,7 @@ def doctor(stack: StackName) -> int:
             found.append(item)
             yield item
 
-    try:
-        finding.show(f"Stack {stack}", kept())
-    except yaml.YAMLError as error:
-        raise CommandError(f"Pulumi.{stack}.yaml is not YAML: {str(error).splitlines()[0]}", code=2) from None
+    finding.show(f"Stack {stack}", kept())
     print(f"\n{finding.summary(found)}")
     if stack == "local" and not is_local(stack):
         print("`make up` installs Pulumi and sets up the rest on this machine.")

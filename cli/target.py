@@ -123,14 +123,11 @@ class Target:
 
 
 def target_of(stack: str) -> Target:
-    """Ask Pulumi for the outputs of a stack. Raises CommandError."""
+    """Ask Pulumi for the outputs of a stack. Raises CommandError, and FileNotFoundError without Pulumi."""
     if is_local(stack):
         enter_local()
     command = ["pulumi", "stack", "output", "--json", "--stack", stack]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    except FileNotFoundError:
-        raise CommandError("pulumi is not on PATH; install it, or `make up` for the local stack") from None
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["pulumi stack output failed"]
         raise CommandError(lines[-1].removeprefix("error: "))

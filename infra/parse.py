@@ -42,7 +42,10 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     known, problems, every_key = sections(), [], cache(keys)
     for key in sorted(values.keys() - known.keys()):
         wrong = Problems(renamed=RENAMED, keys=every_key)
-        if not wrong.tell_former((key,), values[key]):
+        if key.split(".")[0] in known:
+            fix = f"pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
+            wrong.add((key,), f"was set without --path; {fix}")
+        elif not wrong.tell_former((key,), values[key]):
             wrong.tell_unknown((key,), list(known))
         problems += wrong.lines
     parsed: dict[str, Any] = {}

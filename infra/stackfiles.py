@@ -19,9 +19,30 @@ def stacks() -> list[str]:
     return sorted(name for name in names if not name.startswith("e2e"))
 
 
+def stack_file(stack: str) -> dict[str, Any]:
+    """All of Pulumi.STACK.yaml. Raises ConfigError."""
+    try:
+        content = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise _unusable(stack, f"is not YAML: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _unusable(stack: str, why: str) -> Exception:
+    from infra.config import ConfigError  # reads every section
+
+    return ConfigError(stack, [f"Pulumi.{stack}.yaml: {why}"])
+
+
 def stack_file_values(stack: str) -> dict[str, Any]:
-    """What Pulumi.STACK.yaml holds under `trainyard:`."""
-    config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    """What Pulumi.STACK.yaml holds under `trainyard:`. Raises ConfigError."""
+    config = stack_file(stack).get("config")
+    if not isinstance(config, dict) or not config:
+        # `pulumi stack init` writes such a file.
+        raise _unusable(stack, f"has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.{stack}.yaml")
     prefix = f"{PROJECT}:"
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
 

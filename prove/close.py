@@ -101,7 +101,9 @@ def cost(subject: Subject) -> str:
     state, bill = subject.state, estimate(subject.config)
     if bill is None:
         raise Cannot("the stack makes no cluster: whoever runs it pays for it")
-    hours = ((state.billed_to or time.time()) - (state.billed_from or time.time())) / 3600
+    if state.billed_from is None:
+        raise Cannot("nothing was made, so nothing is billed")
+    hours = ((state.billed_to or time.time()) - state.billed_from) / 3600
     until = "" if state.billed_to else " so far, and rising"
     return (
         f"at most {state.spent():.2f} USD{until}: {hours:.2f} h at full size ({state.usd_per_hour:.2f} USD an hour; "

@@ -7,6 +7,7 @@ what somebody brought up as STACK is not touched. The report goes to bench/resul
 from __future__ import annotations
 
 import fcntl
+import math
 import signal
 import sys
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from bench.graph import creation, destruction
 from cli import CommandError
 from cli.target import StackName, enter_local
 from infra.config import ConfigError
+from infra.cost import estimate
 from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
 from infra.gke.doctor.google_client import NoAnswer as GoogleSilent
 from infra.stackfiles import ROOT, stack_file_values
@@ -176,6 +178,12 @@ def _refuse_what_costs_more(subject: Subject) -> None:
     if not rate:
         return
     minutes = expected_minutes(subject.stack.name, subject.stack.values)
+    if limit < rate == math.inf:
+        bill = estimate(subject.config)
+        raise Refused(
+            f"--limit-usd {limit:g}: no list price is known for {'; '.join(bill.unknown if bill else ())} "
+            f"(infra/{subject.config.cluster.kind}/prices.yaml), so no limit can be held; give --limit-usd inf"
+        )
     if rate * minutes / 60 > limit:
         raise Refused(
             f"--limit-usd {limit:g}: {subject.name} costs {rate:.2f} USD an hour at full size, and a proof takes "

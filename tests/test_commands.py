@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -255,3 +256,26 @@ def _told() -> set[str]:
 
 def test_documents_are_of_this_repository() -> None:
     assert all(Path(path).is_file() for path in DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("3, 10", "python3 is 3.10; needs 3.11 or newer: make up PYTHON="),
+        ("3, 11", "python3 has no venv: apt-get install"),
+    ],
+)
+def test_make_says_what_is_wrong_with_a_python(version: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    for name in ("requirements/bootstrap.txt", "requirements/infra.txt", "cli/trainyard"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    program = tmp_path / "python3"
+    pretend = f"import sys; sys.version_info = ({version}); sys.modules['ensurepip'] = None; exec(sys.argv[1])"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["make", ".venv/infra.stamp", f"PYTHON={program}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert f"error: {tmp_path}/{said}" in done.stdout + done.stderr

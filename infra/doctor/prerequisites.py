@@ -70,12 +70,14 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
         if passphrase:
             yield ok("secrets", "encrypted with the passphrase of the environment")
         else:
+            salted = content.get("encryptionsalt")
+            what = f"Pulumi.{stack}.yaml is encrypted with a" if salted else "a state outside Pulumi Cloud needs a"
             yield problem(
                 "secrets",
-                f"Pulumi.{stack}.yaml is encrypted with a passphrase, and none is set",
+                f"{what} passphrase, and none is set",
                 'export PULUMI_CONFIG_PASSPHRASE_FILE=FILE   # or PULUMI_CONFIG_PASSPHRASE="" if it guards nothing',
             )
-    else:
+    elif backend:
         yield ok("secrets", "encrypted by the backend")
 
 
@@ -137,10 +139,3 @@ def context(config: StackConfig) -> Iterator[Finding]:
         )
     else:
         yield ok("cluster", f"{name} answers")
-
-
-def stack_content(stack: str) -> dict[str, Any]:
-    """The stack's file, with what is beside `config:`."""
-    import yaml
-
-    return yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text()) or {}

@@ -33,8 +33,8 @@ def _place(config: StackConfig) -> Iterator[str]:
     if eks.region.startswith(ELSEWHERE):
         yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(regions())}"
     elif eks.region not in regions():
-        close = difflib.get_close_matches(eks.region, regions(), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(regions())}"
+        close = difflib.get_close_matches(eks.region, regions(), n=2)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(regions())}"
         yield f"eks.region: the zones of '{eks.region}' are not known (infra/eks/zones.yaml); {hint}"
     else:
         known = regions()[eks.region].zones

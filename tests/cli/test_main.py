@@ -126,3 +126,32 @@ def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: 
     for name in (script, link):
         done = subprocess.run([name, "a b", "--c"], cwd="/", capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
+
+
+@pytest.mark.parametrize("command", ["doctor", "cost", "plan", "snapshot", "policy", "prove"])
+def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
+    (tmp_path / "Pulumi.mine.yaml").write_text("encryptionsalt: v1:x\n")
+    assert main([command, "mine"]) in (1, 2)
+    shown = capsys.readouterr()
+    assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
+
+
+def test_a_command_without_its_packages_says_how_to_install_them() -> None:
+    script = (
+        "import sys; sys.modules['grimp'] = None; from cli.__main__ import main; sys.exit(main(['docs', '--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    said = "error: docs needs the package grimp; make .venv/dev.stamp installs it\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("command", ["follow gcp-c3", "prove gcp-c3", "deploy up gcp-c3"])
+def test_a_missing_pulumi_is_told_in_a_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(command.split()) == 1
+    assert capsys.readouterr().err.startswith("error: pulumi is not on PATH; install it, or `make up`")

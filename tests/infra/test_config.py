@@ -60,6 +60,14 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
     assert "did you mean learningRate?" in problems(training={"optimizer": {"learningrate": 1e-3}})[0]
 
 
+@pytest.mark.parametrize("key", ["gke.project", "eks.apiAllowedCidrs[0]"])
+def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
+    (line,) = problems(**{key: "my-proj"})
+    assert (
+        line == f"{key}: was set without --path; pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
+    )
+
+
 def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
     assert problems(storage={"zzz": 1}) == [
         "storage.zzz: unknown key; allowed: kind, path, className, accessMode, sizeGib, retain, disk, diskType, tier, "

@@ -249,14 +249,26 @@ def test_the_passphrase_of_the_stacks_secrets(
     passphrase: str | None,
     level: str,
 ) -> None:
-    (machine / "Pulumi.local.yaml").write_text(f"config: {{}}\n{content}")
-    monkeypatch.setattr("infra.doctor.prerequisites.ROOT", machine)
+    (machine / "Pulumi.local.yaml").write_text(f"config: {{trainyard:cluster: {{}}}}\n{content}")
+    monkeypatch.setattr("infra.stackfiles.ROOT", machine)
     monkeypatch.setattr("cli.target.ROOT", machine)  # this checkout may have a local stack, which brings its own
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
     main(["doctor", "local"])
     assert f"{level} secrets: " in capsys.readouterr().out
+
+
+def test_without_a_backend_nothing_is_known_of_the_secrets_and_a_bucket_needs_a_passphrase(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path))
+    assert [(item.subject, item.level) for item in prerequisites.state("gcp-c3", {})] == [("state", "problem")]
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://states")
+    _, secrets = prerequisites.state("gcp-c3", {})
+    assert secrets.text == "a state outside Pulumi Cloud needs a passphrase, and none is set"
 
 
 def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(

@@ -49,6 +49,11 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
             "eks.region: the zones of 'us-west-3' are not known (infra/eks/zones.yaml); did you mean us-west-",
         ),
         (
+            {"eks": {"region": "us-esat-2", "zones": []}},
+            "eks.region: the zones of 'us-esat-2' are not known (infra/eks/zones.yaml); did you mean us-west-2 or "
+            "us-east-2?",
+        ),
+        (
             {"eks": {"region": "cn-north-1", "zones": []}},
             "eks.region: cn-north-1 is outside of AWS' public regions; allowed: us-east-1",
         ),

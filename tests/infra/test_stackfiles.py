@@ -9,7 +9,7 @@ import pytest
 from infra import stackfiles
 from infra.config import ConfigError
 from infra.parse import refuse_misplaced
-from infra.stackfiles import is_marked, marks
+from infra.stackfiles import is_marked, marks, stack_file_values
 
 
 @pytest.mark.parametrize("stack", ["gcp-a100", "Prod-AWS"])
@@ -34,3 +34,25 @@ def test_a_section_that_is_not_indented_is_refused_since_pulumi_would_pass_over_
         refuse_misplaced("mine")
     (line,) = caught.value.problems
     assert line.startswith("trainyard:dataset: stands beside `config:` in Pulumi.mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("encryptionsalt: v1:x\n", "has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.mine.yaml"),
+        ("config:\n", "has no config; "),
+        ("", "has no config; "),
+        ("config:\n\ttrainyard:cluster: {}\n", "is not YAML, line 2: found character '\\t'"),
+        ("config: \x00\n", "is not YAML: unacceptable character"),
+    ],
+)
+def test_a_file_that_holds_no_stack_says_what_to_do(
+    content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is what `pulumi stack init` writes."""
+    monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
+    (tmp_path / "Pulumi.mine.yaml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        stack_file_values("mine")
+    (line,) = caught.value.problems
+    assert line.startswith(f"Pulumi.mine.yaml: {said}")

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from infra.doctor.finding import problem
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
-from prove import command, report
+from prove import bring_up, close, command, report
 from prove.command import STEPS, steps
-from prove.engine import Result, State
-from prove.subject import LONG, Proved, hourly, overridden
+from prove.engine import Cannot, Result, State
+from prove.subject import LONG, Proved, Subject, hourly, overridden
 from review.recording import record
 
 PULUMI = """#!/bin/sh
@@ -118,6 +119,33 @@ def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, 
     assert "error: --limit-usd 5: gcp-a100 costs" in told.stderr
     assert "give --limit-usd" in told.stderr
     assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_a_machine_without_a_price_has_no_limit_to_hold(
+    pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = stack_file_values("gcp-a100")
+    values["nodes"] = {"machineType": "a3-highgpu-1g", "max": 1}
+    monkeypatch.setattr("prove.subject.stack_file_values", lambda _: values)
+    state = State("gcp-a100")
+    subject = Subject("gcp-a100", state, tmp_path / "run", 5, print)
+    said = r"no list price is known for .*a3-highgpu-1g.* \(infra/gke/prices.yaml\).*; give --limit-usd inf"
+    with pytest.raises(command.Refused, match=said):
+        command._refuse_what_costs_more(subject)
+    subject.limit_usd = float("inf")
+    command._refuse_what_costs_more(subject)
+
+
+def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject("gcp-smoke", State("gcp-smoke"), tmp_path / "run", 5, print)
+    fix = "pulumi config set --stack prove-gcp-smoke --path gke.project ID"
+    monkeypatch.setattr("prove.bring_up.diagnose", lambda *_: [problem("gke.project", "is still a placeholder", fix)])
+    with pytest.raises(AssertionError, match=r"--stack gcp-smoke --path gke\.project"):
+        bring_up.doctor(subject)
+    with pytest.raises(Cannot, match="nothing was made"):
+        close.cost(subject)
 
 
 def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(pulumi: Path, tmp_path: Path) -> None:
