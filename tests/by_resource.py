@@ -14,17 +14,26 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-#: Files that break the node, that train on it with pods of which each has to find room, or that share one stack.
-NODE = {
-    *("test_node_healing", "test_network_policies", "test_local_stack", "test_elastic_pods"),
-    *("test_data_in_model_out", "test_evaluate", "test_finetune"),
-}
+#: What goes on from what an earlier file left, or has to be alone on the node, in the order in which it begins: first
+#: who breaks the node, beside two that need none, then the trainings. All others fill in behind.
+GROUPS = (
+    ("test_node_healing", "test_elastic_pods", "test_network_policies"),
+    ("test_aws_engine",),
+    ("test_gcp_engine",),
+    ("test_local_stack", "test_data_in_model_out", "test_evaluate", "test_finetune"),
+    ("test_prove",),
+)
+PLACES = {file: place for place, group in enumerate(GROUPS) for file in group}
+
+
+def place(nodeid: str) -> int:
+    return PLACES.get(Path(nodeid.split("::")[0]).stem, len(GROUPS))
 
 
 class ByResource(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "node" if Path(file).stem in NODE else file
+        file, found = super()._split_scope(nodeid), place(nodeid)
+        return file if found == len(GROUPS) else f"group {found}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByResource:
@@ -36,7 +45,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who breaks the node goes first, and beside it what needs no node: the others wait until it is whole again."""
-    items.sort(
-        key=lambda item: ("node_alone" not in getattr(item, "fixturenames", ()), not item.get_closest_marker("engine"))
-    )
+    """In a group, who breaks the node is first: the others wait until it is whole again."""
+    items.sort(key=lambda item: (place(item.nodeid), "node_alone" not in getattr(item, "fixturenames", ())))

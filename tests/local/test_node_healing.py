@@ -15,7 +15,8 @@ import pytest
 from local import cgroups, images, network, paths, processes, teardown, up
 from tests.fixtures_cluster import bring_up, local
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("node_alone")]
+# One of the tests compiles kube-router, where nobody did before.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500), pytest.mark.usefixtures("node_alone")]
 
 
 def pids() -> dict[str, int]:

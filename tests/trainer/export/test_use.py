@@ -162,22 +162,6 @@ def test_sample_reads_checkpoints_folders_and_stdin(
     assert texts.pop().startswith("Light is")
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_model_that_does_not_fit_the_container_is_refused_before_it_is_read(
-    run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, parts: int
-) -> None:
-    """The kernel would kill the process, or TensorBoard beside it."""
-    net = AutoModelForCausalLM.from_pretrained(newest(run) / "model")
-    size = sum(parameter.numel() for parameter in net.parameters())
-    net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)
-    assert sources.weights(tmp_path) == size
-    shutil.copy(newest(run) / "model" / "tokenizer.json", tmp_path)
-    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size)
-    assert sample.main(["--model", str(tmp_path), "--tokens", "2"]) == 0
-    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size - 1)
-    assert "this container may use" in fails(sample.main, ["--model", str(tmp_path)], capsys)
-
-
 def test_the_cache_changes_no_text(run: Path) -> None:
     """Key-value cache or not, the likeliest continuation is the same."""
     folder = newest(run) / "model"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from tests.trainer import toy
 from trainer.config import schema as config
@@ -16,7 +16,7 @@ from trainer.config.memory import held, kept_by_layer, limit, of_document, of_pr
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import attention, memory, networks
+from trainer.models import attention, memory, networks, sources
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
@@ -222,3 +222,19 @@ def test_gradients_travel_in_bf16_between_accelerators(
     given: list[str], device: str, dtype: torch.dtype, sent: str
 ) -> None:
     assert communication.wire(config.load([*NEEDED, *given]), torch.device(device), dtype) == sent
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
+    parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would end the process, or another one of the container: TensorBoard's."""
+    net = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128))
+    size = sum(parameter.numel() for parameter in net.parameters())
+    net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)
+    assert sources.weights(tmp_path) == size
+    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size)
+    assert sources.load(sources.from_name(str(tmp_path), "--model")).config.n_embd == 32
+    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size - 1)
+    with pytest.raises(UserError, match="and this container may use"):
+        sources.load(sources.from_name(str(tmp_path), "--model"))
