@@ -47,9 +47,9 @@ class Proved(Stack):
             process = subprocess.Popen(
                 command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
-            self._note(process.pid)
             deadline = time.monotonic() + timeout
             try:
+                self._note(process.pid)
                 while process.poll() is None:
                     expect(time.monotonic() < deadline, f"{' '.join(command[:3])}: not done after {timeout:.0f} s")
                     self.tick()
