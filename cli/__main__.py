@@ -41,6 +41,7 @@ GROUPS = {
     "CI": {
         "deploy": "cli.deploy:app",
         "expired": "cli.ci:expired",
+        "preview-failed": "cli.ci:preview_failed",
         "docker-login": "cli.ci:docker_login",
         "image": "cli.ci:image",
     },

@@ -1,12 +1,15 @@
-"""Commands of workflows: stacks past their time, the image and its registry, known vulnerabilities."""
+"""Commands of workflows: stacks past their time, previews that failed, the image and its registry, vulnerabilities."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +17,26 @@ from typing import Annotated, Any
 import typer
 
 from cli import CommandError
-from cli.target import StackName, configuration
+from cli.target import PROOF, StackName, configuration
 from infra.gke.section import GkeConfig
 from infra.image import TRAINER, content_hash, stage
-from infra.stackfiles import ROOT, stacks
+from infra.stackfiles import PROJECT, ROOT, stacks
 
 #: What asks the backend for the project's stacks, with the time of their last update and what they have.
 COMMAND = ("pulumi", "stack", "ls", "--json")
+#: What a proof that died gets, in hours after its last `up`: its training ends by then (prove/subject.py).
+PROOF_HOURS = 6.0
 LOCKED = ("infra", "trainer", "policy")
 OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
 
-def past_their_time(listed: Iterable[Mapping[str, Any]], now: datetime) -> list[str]:
+def past_their_time(
+    listed: Iterable[Mapping[str, Any]], now: datetime, last_up: Callable[[str], str | None]
+) -> list[str]:
     """The stacks among those that the backend lists that have resources and are past their time.
+
+    A proof has the file of the stack that it proves, and a time of its own. `last_up` says when the newest `pulumi up`
+    of a stack began: the state's own time is also that of a destroy that failed.
 
     Raises:
         CommandError: a stack file is not valid.
@@ -34,29 +44,78 @@ def past_their_time(listed: Iterable[Mapping[str, Any]], now: datetime) -> list[
     found = []
     for entry in listed:
         name = entry["name"].rsplit("/", 1)[-1]
-        if name not in stacks() or entry.get("updateInProgress") or not entry.get("resourceCount", 1):
+        file = name.removeprefix(PROOF)
+        if file not in stacks() or entry.get("updateInProgress") or not entry.get("resourceCount", 1):
             continue
-        hours = configuration(name).cluster.ttl_hours
-        updated = entry.get("lastUpdate")
-        if hours and updated and now - datetime.fromisoformat(updated) > timedelta(hours=hours):
+        config = configuration(file)
+        hours = PROOF_HOURS if name != file and config.nodes else config.cluster.ttl_hours
+        # An `up` that was killed is in no history.
+        since = (last_up(entry["name"]) or entry.get("lastUpdate")) if hours else None
+        if hours and since and now - datetime.fromisoformat(since) > timedelta(hours=hours):
             found.append(name)
     return sorted(found)
 
 
+def _last_up(stack: str) -> str | None:
+    for page in itertools.count(1):
+        history = ("stack", "history", "--json", "--page-size", "100", "--page", str(page), "--stack", stack)
+        entries = _asked((COMMAND[0], *history))
+        for entry in entries:
+            if entry["kind"] == "update":
+                return entry["startTime"]
+        if not entries:
+            return None
+    return None
+
+
+def _asked(command: tuple[str, ...]) -> Any:
+    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
 def expired() -> None:
-    """List the stacks whose `cluster.ttlHours` have passed.
+    """List the stacks whose `cluster.ttlHours` have passed, and the proofs that died.
 
     Each `pulumi up` restarts a stack's time. The workflow ttl.yml runs this every hour and destroys what it lists.
     """
     try:
-        listed = subprocess.run(COMMAND, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        found = past_their_time(json.loads(listed), datetime.now(UTC))
+        found = past_their_time(_asked(COMMAND), datetime.now(UTC), _last_up)
     except FileNotFoundError:
         raise CommandError("pulumi is not on PATH; install it", code=2) from None
     except subprocess.CalledProcessError as error:
-        raise CommandError(f"{' '.join(COMMAND)}: {error.stderr.strip().splitlines()[-1]}", code=2) from None
+        raise CommandError(f"{' '.join(error.cmd)}: {error.stderr.strip().splitlines()[-1]}", code=2) from None
     # One line, as GitHub takes a step's outputs.
     print(f"stacks={json.dumps(found)}")
+
+
+def preview_failed(stack: StackName) -> None:
+    """Say in a pull request's comment that the newest preview of a stack failed.
+
+    pulumi/actions writes a comment on success alone, so that of the push before would stand. Runs in a job of GitHub.
+    """
+    given = os.environ
+    repository = f"{given['GITHUB_API_URL']}/repos/{given['GITHUB_REPOSITORY']}/issues"
+    # By what pulumi/actions finds its comment and edits it with the next success (src/libs/pr.ts, v7.0.0).
+    heading, summary = f"#### :tropical_drink: `preview` on {PROJECT}/{stack}\n", "<summary>Pulumi report</summary>"
+    for comment in _github(f"{repository}/{given['PULL_REQUEST']}/comments?per_page=100"):
+        if comment["body"].startswith(heading) and summary in comment["body"]:
+            run = f"{given['GITHUB_SERVER_URL']}/{given['GITHUB_REPOSITORY']}/actions/runs/{given['GITHUB_RUN_ID']}"
+            told = f"The preview of {given['COMMIT']} failed: {run}"
+            body = f"{heading}\n{told}\n\n<details>\n{summary}\n\nNone.\n</details>\n"
+            _github(f"{repository}/comments/{comment['id']}", {"body": body})
+
+
+def _github(url: str, change: dict[str, str] | None = None) -> Any:
+    request = urllib.request.Request(
+        url,
+        data=json.dumps(change).encode() if change else None,
+        method="PATCH" if change else "GET",
+        headers={"Authorization": f"Bearer {os.environ['GITHUB_TOKEN']}", "Accept": "application/vnd.github+json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+    except OSError as error:
+        raise CommandError(f"{url}: {error}") from None
 
 
 def image(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import typer
 
 from cli import CommandError
-from cli.target import StackName, configuration
+from cli.target import PROOF, RunningStack, StackName, configuration, known
 from infra.config import StackConfig
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.stackfiles import ROOT
@@ -37,8 +38,9 @@ COMMANDS = {
 }
 #: Minutes for everything that has no key of its own: control plane, nodes, image, storage (infra/scope.py, LONG).
 MINUTES = {"up": 75, "destroy": 120, "drift": 30}
-#: What GitHub lets a job take on a machine of its own; 10 are for what is before and after Pulumi.
-HOSTED_MINUTES = 360 - 10
+#: What GitHub lets a job take on a machine of its own, and how long a job's AWS credentials last, which nothing renews
+#: (aws-actions/configure-aws-credentials#359); 10 are for what is before and after Pulumi.
+JOB_MINUTES = 360 - 10
 #: Seconds that Pulumi gets to end what it has begun, then to give up, of the five minutes that GitHub gives.
 PATIENCE, LAST = 210.0, 30.0
 #: Pulumi prints it when it has the stack for itself (backend/diy/backend.go; with Pulumi Cloud a line earlier).
@@ -183,16 +185,33 @@ def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) ->
     return 0
 
 
+def pending(stack: str) -> list[str]:
+    """What Pulumi began to create and does not know the end of; `destroy` only warns of it."""
+    command = ["pulumi", "stack", "export", "--stack", stack]
+    told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = json.loads(told)["deployment"].get("pending_operations") or []
+    return [" ".join(operation["resource"]["urn"].split("::")[-2:]) for operation in found]
+
+
+def shortened(config: StackConfig) -> str:
+    """Why a job ends after JOB_MINUTES; empty: it does not."""
+    where = os.environ.get("RUNNER_ENVIRONMENT")  # of GitHub's jobs alone
+    if where and (isinstance(config.cloud, EksConfig) or os.environ.get("PULUMI_BACKEND_URL", "").startswith("s3://")):
+        return "a job's AWS credentials last six hours, on every runner"
+    if where == "github-hosted":
+        return "GitHub's machines stop after six hours; your own, named in the variable RUNNER, do not"
+    return ""
+
+
 def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     limit = minutes(command, config)
-    if limit > HOSTED_MINUTES and os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted":
+    if limit > JOB_MINUTES and (reason := shortened(config)):
         print(
-            f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes, and "
-            f"GitHub's machines stop earlier: it ends after {HOSTED_MINUTES}, and the next one continues; your own "
-            "runner, named in the variable RUNNER, has no such limit",
+            f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes; it ends "
+            f"after {JOB_MINUTES}, and the next one continues: {reason}",
             flush=True,
         )
-        limit = HOSTED_MINUTES
+        limit = JOB_MINUTES
     if command == "up":
         subprocess.run(["pulumi", "stack", "select", "--create", stack], cwd=ROOT, check=True)
 
@@ -207,6 +226,13 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     if process.poll() is None:
         end(stack, run)
     run.pid_file.unlink(missing_ok=True)
+    if command == "destroy" and code == 0 and (left := pending(stack)):
+        print(
+            f"error: Pulumi was once stopped while it created {', '.join(left)}, which may exist and is not destroyed; "
+            f"look for it in the cloud, then `pulumi refresh --clear-pending-creates --stack {stack}`",
+            file=sys.stderr,
+        )
+        code = 1
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a") as page:
             page.write(f"### pulumi {command} {stack}\n\n```\n{run.text()[-SHOWN:]}\n```\n")
@@ -214,7 +240,7 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
 
 
 @app.command()
-def settle(stack: StackName) -> int:
+def settle(stack: RunningStack) -> int:
     """Wait for what a cancelled job has begun to end; leave no locked stack."""
     return end(stack, Run())
 
@@ -231,7 +257,7 @@ def _change(command: str, stack: str) -> int:
     # does not reach it takes it down all the same.
     if command != "destroy":
         reach(stack)
-    return change(command, stack, configuration(stack), Run())
+    return change(command, stack, configuration(known(stack.removeprefix(PROOF))), Run())
 
 
 @app.command()
@@ -241,8 +267,8 @@ def up(stack: StackName) -> int:
 
 
 @app.command()
-def destroy(stack: StackName) -> int:
-    """Destroy a stack."""
+def destroy(stack: RunningStack) -> int:
+    """Destroy a stack, or that of a proof that died (prove-STACK)."""
     return _change("destroy", stack)
 
 

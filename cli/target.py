@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from infra.config import StackConfig
 
 
+#: Before the name of the stack that a proof makes of a stack's file.
+PROOF = "prove-"
+
+
 def known(name: str) -> str:
     """A stack that has a file. Raises CommandError."""
     if name not in stacks():

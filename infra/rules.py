@@ -44,6 +44,8 @@ def _worker_range(config: StackConfig) -> Iterator[str]:
 
 #: What the pods take from Kubernetes itself, or from the stack's Secret.
 _TAKEN = ("POD_IP", "RDZV_ID", "NODE_RANK", "NODE_NAME", "NAMESPACE", "HF_TOKEN", "WANDB_API_KEY")
+#: As in policy/kubernetes.py, which the pack runs where there is no infra.
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
 #: NCCL's limits for its helper threads, and for their sockets together (NVIDIA/nccl, src/transport/net_socket.cc).
 _THREADS, _SOCKETS = 16, 64
 
@@ -55,6 +57,8 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
             yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
         if name in _TAKEN:
             yield f"workers.environment.{name}: the stack's own pods have it from elsewhere; remove it"
+        elif _SECRET.search(name):
+            yield f"workers.environment.{name}: the Job would show a secret as text; allowed: those of `secrets`"
     threads, sockets = (given.get(name, "1") for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     numbers = [int(text) if text.isdecimal() else 0 for text in (threads, sockets)]
     if not (1 <= numbers[0] <= _THREADS and numbers[1] >= 1 and numbers[0] * numbers[1] <= _SOCKETS):

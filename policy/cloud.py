@@ -12,8 +12,12 @@ from policy.rules import UNKNOWN, Resource, Rule, Stack
 #: Most hosts' bits of a range that may come in: a /8 is the largest that one organisation has. Two halves of the
 #: internet (0.0.0.0/1, 128.0.0.0/1) are as open as the whole.
 WIDEST = 8
-#: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, P, Trainium, Inferentia, DL, F, VT.
-AWS_ACCELERATED = ("g", "p", "trn", "inf", "dl", "f", "vt")
+#: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, Gr, P, Trainium, Inferentia, DL, F, VT.
+AWS_ACCELERATED = ("g", "gr", "p", "trn", "inf", "dl", "f", "vt")
+#: Compute Engine's series whose machines include GPUs, or TPUs (ct, tpu), without guestAccelerators
+#: (docs.cloud.google.com/compute/docs/accelerator-optimized-machines, /kubernetes-engine/docs/concepts/plan-tpus,
+#: 2026-11-23).
+GCP_ACCELERATED = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "ct", "tpu")
 #: Resources that a cloud makes a load balancer of, and bills by the hour; Kubernetes would leave them behind.
 BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
 #: What a bill is divided by.
@@ -39,6 +43,11 @@ def _sources(resource: Resource) -> Iterator[Any]:
         case "gcp:container/cluster:Cluster":
             blocks = resource.at("masterAuthorizedNetworksConfig", "cidrBlocks") or []
             yield from (block.get("cidrBlock") for block in blocks)
+            # GKE takes no list as the whole internet, unless nothing public has an IP address.
+            listed = resource.at("masterAuthorizedNetworksConfig") is not None
+            by_address = resource.at("controlPlaneEndpointsConfig", "ipEndpointsConfig", "enabled") is not False
+            if not listed and by_address and not resource.at("privateClusterConfig", "enablePrivateEndpoint"):
+                yield "0.0.0.0/0"
         case "aws:ec2/securityGroup:SecurityGroup" | "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup":
             for rule in resource.at("ingress") or []:
                 yield from [*(rule.get("cidrBlocks") or []), *(rule.get("ipv6CidrBlocks") or [])]
@@ -72,7 +81,7 @@ def no_load_balancer(resource: Resource, stack: Stack) -> Iterator[str]:
 def no_accelerator_at_rest(resource: Resource, stack: Stack) -> Iterator[str]:
     """Accelerators are not there while nothing trains: their pools begin with, and return to, no node."""
     match resource.type:
-        case "gcp:container/nodePool:NodePool" if resource.at("nodeConfig", "guestAccelerators"):
+        case "gcp:container/nodePool:NodePool" if _has_accelerators(resource.at("nodeConfig") or {}):
             scaling = resource.at("autoscaling") or {}
             yield from _at_rest(resource.inputs, "nodeCount", "initialNodeCount")
             yield from _at_rest(scaling, "minNodeCount", "totalMinNodeCount")
@@ -81,7 +90,7 @@ def no_accelerator_at_rest(resource: Resource, stack: Stack) -> Iterator[str]:
         case "aws:eks/nodeGroup:NodeGroup" if _is_accelerated(resource, stack):
             yield from _at_rest(resource.at("scalingConfig") or {}, "minSize", "desiredSize")
         case "gcp:compute/instance:Instance" | "aws:ec2/instance:Instance":
-            if resource.at("guestAccelerators") or _family(resource.at("instanceType")) in AWS_ACCELERATED:
+            if _has_accelerators(resource.inputs) or _family(resource.at("instanceType")) in AWS_ACCELERATED:
                 yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
 
 
@@ -89,6 +98,11 @@ def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
     for key in keys:
         if values.get(key) not in (None, 0, UNKNOWN):
             yield f"{key} is {values[key]:g}; allowed: 0, the autoscaler adds nodes for a Job and removes them after it"
+
+
+def _has_accelerators(machine: Mapping[str, Any]) -> bool:
+    """Whether a machine of Google's, or a pool's, has accelerators."""
+    return bool(machine.get("guestAccelerators")) or str(machine.get("machineType")).startswith(GCP_ACCELERATED)
 
 
 def _is_accelerated(group: Resource, stack: Stack) -> bool:

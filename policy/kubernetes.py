@@ -11,7 +11,7 @@ from policy.rules import UNKNOWN, Resource, Rule, Stack
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 #: Names of environment variables that hold what nobody else may know.
-SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|CREDENTIALS?)$")
+SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
 #: What builds an image: with BuildKit, with buildah.
 BUILDS = ("docker-build:index:Image", ":BuildahImage")
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")

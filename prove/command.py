@@ -27,7 +27,8 @@ from infra.stackfiles import ROOT, stack_file_values
 from prove import bring_up, close, faults, report, volume
 from prove.engine import State, Step, load, play
 from prove.report import Screen
-from prove.subject import Command, Subject
+from prove.stack import Command, stop_signals
+from prove.subject import Subject
 from review.recording import record
 
 HOME = ROOT / ".local" / "prove"
@@ -144,15 +145,13 @@ def _prove(subject: Subject, screen: Screen, chosen: list[str], keep: bool, repo
         played = tuple(step for step in played if step.closing)
     if screen.console.is_terminal:
         screen.console.print(f"Proof of {stack} as stack {subject.stack.name}; log: {folder / 'log.txt'}")
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        good = play(played, subject, screen, keep=keep)
+        with stop_signals(signal.default_int_handler):
+            good = play(played, subject, screen, keep=keep)
     except KeyboardInterrupt:
         screen.close()
         print(f"\nInterrupted. {_what_is_there(subject)}", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     path = report.write(stack, steps(state.short), state, report.facts(subject.config, state), report_to)
     print(f"\n{report.verdict(state)}. Report: {path}")
     if state.is_up:

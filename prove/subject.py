@@ -6,138 +6,31 @@ somebody brought up is not touched. Every wait here ends when the run has cost a
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 
 from chaos.lab import Expected
-from chaos.row import expect, until
-from chaos.stack import Stack
+from chaos.row import until
 from cli.cluster import as_json, connect
 from cli.state import State as Training
 from cli.status import read
-from cli.target import Target, target_of
+from cli.target import PROOF, Target, target_of
 from infra.config import StackConfig
 from infra.parse import parse
-from infra.stackfiles import ROOT, stack_file_values
+from infra.stackfiles import stack_file_values
 from prove.engine import State, check_limit
+from prove.stack import Proved
 
-PYTHON = sys.executable
-LEAVE_SECONDS = 300
-"""What a command that is asked to stop gets: Pulumi waits for the resource that it is making."""
+MAX_HOURS = 6
+"""What the training of a proof gets at most, should the proof die: three times what one takes."""
 LONG = 1_000_000
 """Steps of a training that is there until the proof replaces it."""
-
-
-class Command(Exception):
-    """A command that failed, with the last lines of what it said."""
-
-
-@dataclass
-class Proved(Stack):
-    """The temporary stack; commands go to the log of the run, and end at the cost limit."""
-
-    tick: Callable[[], None] = lambda: None
-    """Called twice a second while a command runs; may raise OverLimit."""
-
-    def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
-        with open(self.folder / "log.txt", "a+", encoding="utf-8") as log:
-            log.write(f"\n$ {' '.join(command)}\n")
-            log.flush()
-            begin = log.tell()
-            # A session of its own: Ctrl-C at a terminal must reach Pulumi once, and a second one kills it.
-            process = subprocess.Popen(
-                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
-            )
-            deadline = time.monotonic() + timeout
-            try:
-                while process.poll() is None:
-                    expect(time.monotonic() < deadline, f"{' '.join(command[:3])}: not done after {timeout:.0f} s")
-                    self.tick()
-                    time.sleep(0.5)
-            finally:
-                _end(process)
-            log.seek(begin)
-            said = log.read()
-        return subprocess.CompletedProcess(command, process.returncode, said, said)
-
-    def done(self, command: list[str], timeout: float = 7200) -> str:
-        """What a command says that has to succeed."""
-        ran = self.run(command, timeout)
-        if ran.returncode:
-            lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
-            told = [line for line in lines if "error" in line.lower()] or lines
-            raise Command(f"{' '.join(command[:4])} ended with {ran.returncode}: {' / '.join(told[-3:])}")
-        return ran.stdout
-
-    def pulumi_done(self, *arguments: str) -> str:
-        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
-        return self.done([*command, *([] if arguments[0] == "stack" else ["--config-file", str(self.config)])])
-
-    def up(self, *options: str) -> str:
-        return self.pulumi_done("up", "--yes", "--skip-preview", *options)
-
-    def _ask(self, what: str) -> tuple[dict[str, Any] | None, str]:
-        """What `pulumi stack WHAT` tells, or None and the last line of its error."""
-        command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
-        told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        return (None, told.stderr.strip().splitlines()[-1]) if told.returncode else (json.loads(told.stdout), "")
-
-    def outputs(self) -> dict[str, Any]:
-        found, problem = self._ask("output --json")
-        if found is None:
-            raise Command(problem)
-        return found
-
-    def exists(self) -> bool:
-        return self._export() is not None
-
-    def resources(self) -> list[str]:
-        """URNs of what the state knows, without providers."""
-        found = (self._export() or {}).get("deployment", {}).get("resources") or []
-        return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
-
-    def _export(self) -> dict[str, Any] | None:
-        found, problem = self._ask("export")
-        if found is None and "no stack named" not in problem:
-            raise Command(problem)
-        return found
-
-    def init(self) -> None:
-        """Make the stack; the one that the user has selected stays selected."""
-        if self.exists():
-            self.unlock()
-            return
-        self.pulumi_done("stack", "init", "--no-select")
-        # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
-        (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
-
-    def unlock(self) -> None:
-        """Take away the lock of a Pulumi that was killed. Without one some backends complain."""
-        self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
-
-    def tool(self, command: str, *arguments: str) -> str:
-        return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LEAVE_SECONDS)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 class Subject:
@@ -152,11 +45,15 @@ class Subject:
         if values.get("cluster", {}).get("kind", "existing") != "existing":
             # The cluster's credentials are of no use to the user, whose kubeconfig stays as it is.
             os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
-        self.stack = Proved(f"prove-{stack}", folder, dict(os.environ), values, tick=self.tick)
+        self.stack = Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say)
         self.config: StackConfig = parse(self.stack.values, self.stack.name)
         most = self.config.nodes.max if self.config.nodes else 3
         self.workers, self.most = self.config.workers.count, most
         state.usd_per_hour = state.usd_per_hour or hourly(self.config)
+        if state.usd_per_hour and "values" not in state.notes:
+            # A proof that dies holds no limit: the training ends by itself.
+            hours = min(MAX_HOURS, max(1, limit_usd / state.usd_per_hour))
+            self.stack.write(job={"maxHours": round(hours, 1)})
 
     def tick(self) -> None:
         if self.holding:
@@ -212,8 +109,8 @@ class Subject:
     def training(self) -> Training:
         return read(self.target(), self.config.cluster.kubeconfig)
 
-    def steps_on(self, workers: int, seconds: float, after: Training | None = None) -> Training:
-        """Wait for two different steps of so many workers, in another round than `after`'s."""
+    def steps_on(self, workers: int, seconds: float, anew: Callable[[Training], bool] = lambda _: True) -> Training:
+        """Wait for two different steps of so many workers, both of a training that is `anew`."""
         first: list[Training] = []
 
         def trains() -> Training | None:
@@ -224,7 +121,7 @@ class Subject:
             self.say(f"step {found.figures.get('step', '-')}, round {found.round}, {pods} pods")
             if found.figures.get("world_size") != workers * self.config.workers.processes:
                 return None
-            if after and found.round == after.round:
+            if not anew(found):
                 return None
             if not first or found.figures["step"] < first[0].figures["step"]:
                 first[:] = [found]
@@ -234,13 +131,19 @@ class Subject:
 
 
 def hourly(config: StackConfig) -> float:
-    """USD an hour at full size; infinite where the list of prices has a gap."""
+    """USD an hour at full size, of the dearest machines that may come; infinite where the list of prices has a gap."""
     from infra.cost import estimate
 
-    bill = estimate(config)
-    if bill is None:
+    nodes, rates = config.nodes, [0.0]
+    if nodes is None:
         return 0.0
-    return float("inf") if bill.at_full is None else bill.at_full
+    consumption = "on_demand" if nodes.fallback == "on_demand" else nodes.consumption
+    for machine_type in (nodes.machine_type, *nodes.alternatives):
+        change = {"machine_type": machine_type, "consumption": consumption}
+        bill = estimate(replace(config, nodes=nodes.model_copy(update=change)))
+        if bill is not None:
+            rates.append(float("inf") if bill.at_full is None else bill.at_full)
+    return max(rates)
 
 
 def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, Any]:
@@ -259,7 +162,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     cluster.update(deletionProtection=False)
     if nodes:
         # Short: Google allows a service account 30 characters.
-        cluster.update(name=f"prove-{stack}")
+        cluster.update(name=PROOF + stack)
         workers.update(count=min(2, nodes.get("max", 2)), min=1)
     elif not workers.get("gpus"):
         # Three of them fit on a node with two processors.
@@ -269,7 +172,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     # Somebody's disk or file system with somebody's data.
     storage.pop("disk", None)
     changed["dataset"] = {"name": run, "input": ["sample"]}
-    changed["job"] = {"name": run, "maxHours": 6}
+    changed["job"] = {"name": run, "maxHours": MAX_HOURS}
     for key in ("task", "distillation", "adapter"):
         training.pop(key, None)
     model = training.get("model", {})

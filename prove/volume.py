@@ -13,7 +13,8 @@ from chaos.row import expect
 from cli.reach import Pod, volume_pod
 from infra.stackfiles import ROOT
 from prove.engine import Cannot
-from prove.subject import PYTHON, Subject
+from prove.stack import PYTHON
+from prove.subject import Subject
 from trainer.contract import DONE
 from workloads.layout import DATA
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -13,12 +12,9 @@ import yaml
 
 from cli import deploy
 from cli.__main__ import main
-from infra.eks.doctor import aws_client
-from infra.eks.section import KEEP_RELEASES
-from infra.parse import parse
+from cli.target import PROOF
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from local import toolchain
-from review.recording import record_anywhere
 
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
@@ -180,7 +176,7 @@ def test_a_job_that_is_cancelled_settles_what_it_began() -> None:
 def test_credentials_last_as_long_as_a_job_may() -> None:
     for name, found in deploying().items():
         (ready,) = [step["with"] for step in found if step.get("uses") == "./.github/actions/ready"]
-        assert ready.get("aws-seconds", 3600) >= (3600 if name == "drift" else deploy.HOSTED_MINUTES * 60)
+        assert ready.get("aws-seconds", 3600) >= (3600 if name == "drift" else deploy.JOB_MINUTES * 60)
 
 
 def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
@@ -198,47 +194,41 @@ def test_a_preview_says_first_whether_it_reaches_the_cluster() -> None:
     assert "pulumi/actions" in found[at + 1]["uses"]
 
 
-@pytest.mark.parametrize("stack", CLOUD)
-def test_a_limit_follows_the_stacks_keys(stack: str) -> None:
-    values = stack_file_values(stack)
-    config = parse(values, stack)
-    limit = deploy.minutes("up", config)
-    for section, more in (("dataset", {}), ("check", {"enabled": True})):
-        minutes = getattr(config, section).timeout_minutes + 7
-        longer = {**values, section: {**values.get(section, {}), **more, "timeoutMinutes": minutes}}
-        assert deploy.minutes("up", parse(longer, stack)) >= limit + 7
-    assert deploy.minutes("destroy", config) == deploy.MINUTES["destroy"]
+def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewers() -> None:
+    """Pulumi's own lock keeps ttl's destroy and a change apart."""
+
+    def concurrency(name: str) -> dict[str, Any]:
+        return list(jobs(workflow(name)).values())[-1]["concurrency"]
+
+    by_hand = {"group": "stack-${{ inputs.stack }}", "cancel-in-progress": False, "queue": "max"}
+    assert concurrency("up") == concurrency("destroy") == by_hand
+    for name in ("ttl", "drift"):
+        assert concurrency(name) == {"group": f"{name}-${{{{ matrix.stack }}}}", "cancel-in-progress": False}
 
 
-def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Aws:
-        def ask(self, service: str, operation: str, **given: Any) -> dict[str, Any]:
-            return {"cluster": {"endpoint": f"https://{'0' * 32}.invalid"}}
-
-    monkeypatch.setattr(aws_client, "own_address", lambda: "198.51.100.9")
-    monkeypatch.setattr(aws_client, "connect", lambda region: Aws())
-    assert main(["deploy", "reach", "aws-g4dn"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: eks.apiAllowedCidrs: ")
-    assert "does not let in 198.51.100.9, and the cluster is not reachable from here; name a runner inside" in error
-    # A runner inside reaches the private address, whatever the list says.
-    monkeypatch.setattr(deploy, "_answers", lambda host: True)
-    assert main(["deploy", "reach", "aws-g4dn"]) == 0
-    monkeypatch.setattr(deploy, "_answers", lambda host: False)
-    allowed = stack_file_values("aws-g4dn")["eks"]["apiAllowedCidrs"][0].partition("/")[0]
-    monkeypatch.setattr(aws_client, "own_address", lambda: allowed)
-    assert main(["deploy", "reach", "aws-g4dn"]) == 0
-    # GKE's endpoint is a name that everybody reaches and that IAM guards.
-    assert main(["deploy", "reach", "gcp-c3"]) == 0
+def test_a_preview_that_fails_replaces_the_comment_of_an_earlier_push() -> None:
+    last = jobs(workflow("preview"))["preview"]["steps"][-1]
+    assert last["if"] == "failure()"
+    assert last["run"] == '.venv/bin/trainyard preview-failed "$STACK"'
+    assert set(last["env"]) == {"STACK", "GITHUB_TOKEN", "PULL_REQUEST", "COMMIT"}
 
 
-def test_whatever_changes_a_stack_waits_for_what_changes_it_already() -> None:
-    for name in ("up", "destroy", "ttl", "drift"):
-        job = list(jobs(workflow(name)).values())[-1]
-        assert job["concurrency"]["group"] in ("stack-${{ inputs.stack }}", "stack-${{ matrix.stack }}")
-        assert job["concurrency"]["cancel-in-progress"] is False
+@pytest.mark.parametrize("cloud", ["gcp", "aws"])
+def test_a_proof_that_died_is_destroyed_with_its_clouds_identity(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = [step["if"] for step in steps(FOLDER / "actions" / "ready" / "action.yml") if cloud in step.get("if", "")]
+    assert login
+    assert all(f"startsWith(inputs.stack, '{PROOF}{cloud}-')" in when for when in login)
+    asked: list[Any] = []
+    monkeypatch.setattr(deploy, "change", lambda *given: asked.append(given) or 0)
+    assert main(["deploy", "destroy", f"{PROOF}{cloud}-smoke"]) == 0
+    ((command, stack, config, _),) = asked
+    assert (command, stack, config.cloud) == (
+        "destroy",
+        f"{PROOF}{cloud}-smoke",
+        deploy.configuration(f"{cloud}-smoke").cloud,
+    )
+    assert main(["deploy", "destroy", f"{PROOF}nothing"]) == 2
+    assert main(["deploy", "up", f"{PROOF}{cloud}-smoke"]) == 2
 
 
 def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
@@ -248,30 +238,6 @@ def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
     command, *options = deploy.COMMANDS["drift"]
     assert command == "preview"
     assert {"--refresh", "--expect-no-changes"} <= set(options)
-
-
-def test_a_stack_is_destroyed_from_where_its_cluster_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a forgotten one would be paid for until somebody with the right address comes by."""
-    monkeypatch.setattr(deploy, "unreachable", lambda config: "not from here")
-    monkeypatch.setattr(deploy, "change", lambda *_: 0)
-    assert main(["deploy", "destroy", "aws-g4dn"]) == 0
-    assert main(["deploy", "up", "aws-g4dn"]) == 2
-    objects = [item for item in record_anywhere("aws-g4dn").resources if item.type.startswith("kubernetes:")]
-    assert len(objects) > 20
-    assert all(item.deleted_with for item in objects if not item.type.endswith("Patch"))
-
-
-@pytest.mark.parametrize(("command", "keeps"), [("drift", True), ("up", False)])
-def test_drift_alone_lets_nodes_keep_their_release(
-    command: str, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pulumi").write_text(f'#!/bin/sh\necho "kept=${KEEP_RELEASES}"\n')
-    (tmp_path / "pulumi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
-    run = deploy.Run()
-    assert run.start(command, "aws-g4dn").wait() == 0
-    assert ("kept=true" in run.text()) is keeps
 
 
 def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ from cli.__main__ import main
 from cli.ci import past_their_time
 from tests.infra.recorded import changed
 
+#: Nothing is known of the stacks' history, unless a test says so.
+NEVER: dict[str, str] = {}
 NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 
 
@@ -20,6 +26,20 @@ def listed(name: str, hours_ago: float, **more: Any) -> dict[str, Any]:
     """As `pulumi stack ls --json` has it."""
     updated = (NOW - timedelta(hours=hours_ago)).isoformat().replace("+00:00", "Z")
     return {"name": name, "lastUpdate": updated, "resourceCount": 58, **more}
+
+
+#: A stack that came up on the first of January; a hundred destroys, the last a minute ago, have failed since.
+PULUMI = f"""#!{sys.executable}
+import json, sys
+from datetime import datetime, UTC
+if "ls" in sys.argv:
+    told = [{{"name": "gcp-c3", "lastUpdate": datetime.now(UTC).isoformat()}}]
+elif "--page" in sys.argv and sys.argv[sys.argv.index("--page") + 1] == "1":
+    told = [{{"kind": "destroy", "startTime": datetime.now(UTC).isoformat()}}] * 100
+else:
+    told = [{{"kind": "update", "startTime": "2026-01-01T00:00:00.000Z"}}]
+print(json.dumps(told))
+"""
 
 
 @pytest.fixture
@@ -30,8 +50,8 @@ def ttl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stack_past_its_time_is_named(ttl: None) -> None:
-    assert past_their_time([listed("gcp-c3", 8.1), listed("gcp-a100", 500)], NOW) == ["gcp-c3"]
-    assert past_their_time([listed("you/trainyard/gcp-c3", 8.1)], NOW) == ["gcp-c3"]
+    assert past_their_time([listed("gcp-c3", 8.1), listed("gcp-a100", 500)], NOW, NEVER.get) == ["gcp-c3"]
+    assert past_their_time([listed("you/trainyard/gcp-c3", 8.1)], NOW, NEVER.get) == ["gcp-c3"]
 
 
 @pytest.mark.parametrize(
@@ -45,20 +65,34 @@ def test_a_stack_past_its_time_is_named(ttl: None) -> None:
     ],
 )
 def test_what_is_young_empty_busy_or_unknown_is_left_alone(ttl: None, entry: dict[str, Any]) -> None:
-    assert past_their_time([entry], NOW) == []
+    assert past_their_time([entry], NOW, NEVER.get) == []
+
+
+def test_a_destroy_that_failed_gives_no_new_time(ttl: None) -> None:
+    """It is an update of the state, as `pulumi stack ls` tells it."""
+    ups = {"gcp-c3": listed("gcp-c3", 8.1)["lastUpdate"]}
+    assert past_their_time([listed("gcp-c3", 0.5)], NOW, ups.get) == ["gcp-c3"]
+    assert past_their_time([listed("gcp-c3", 7)], NOW, {"gcp-c3": listed("gcp-c3", 7.9)["lastUpdate"]}.get) == []
+
+
+def test_a_proof_that_died_is_named_whatever_its_stack_says(ttl: None) -> None:
+    """But one that runs on a cluster of somebody's own."""
+    entries = [listed(name, 6.1) for name in ("prove-gcp-a100", "prove-gcp-c3", "prove-nothing", "prove-local")]
+    assert past_their_time(entries, NOW, NEVER.get) == ["prove-gcp-a100", "prove-gcp-c3"]
+    assert past_their_time([listed("prove-gcp-a100", 5.9)], NOW, NEVER.get) == []
 
 
 def test_a_broken_stack_file_is_told_and_destroys_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.target.stack_file_values", lambda name: changed(name, cluster={"ttlHours": -1}))
     with pytest.raises(CommandError, match=r"cluster\.ttlHours"):
-        past_their_time([listed("gcp-c3", 500)], NOW)
+        past_their_time([listed("gcp-c3", 500)], NOW, NEVER.get)
 
 
 def test_the_command_prints_what_a_workflow_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ttl: None
 ) -> None:
     program = tmp_path / "pulumi"
-    program.write_text('#!/bin/sh\necho \'[{"name": "gcp-c3", "lastUpdate": "2026-01-01T00:00:00Z"}]\'\n')
+    program.write_text(PULUMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ci, "COMMAND", (str(program), *ci.COMMAND[1:]))
@@ -78,3 +112,46 @@ def test_an_audit_without_its_program_says_how_to_install_it(
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert main(["audit"]) == 1
     assert capsys.readouterr().err == "error: pip-audit is not installed; make .venv/dev.stamp installs it\n"
+
+
+def test_a_preview_that_failed_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    heading, summary = "#### :tropical_drink: `preview` on trainyard/", "<summary>Pulumi report</summary>"
+    bodies = ["mine", f"{heading}gcp-c3x\n{summary}", f"{heading}gcp-c3\n\n<details>\n{summary}", f"{heading}gcp-c3\n"]
+    asked: list[tuple[str, str, str]] = []
+
+    class GitHub(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+            asked.append((self.command, self.path, text))
+            assert self.headers["Authorization"] == "Bearer secret"
+            told = [{"id": at, "body": body} for at, body in enumerate(bodies)] if self.command == "GET" else {}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        do_GET = do_PATCH = answer
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), GitHub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        variables = {
+            "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}",
+            "GITHUB_SERVER_URL": "https://github.example",
+            "GITHUB_REPOSITORY": "you/trainyard",
+            "GITHUB_RUN_ID": "9",
+            "GITHUB_TOKEN": "secret",
+            "PULL_REQUEST": "7",
+            "COMMIT": "abc",
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert main(["preview-failed", "gcp-c3"]) == 0
+        server.shutdown()
+    (_, listed_at, _), (method, path, text) = asked
+    assert listed_at == "/repos/you/trainyard/issues/7/comments?per_page=100"
+    assert (method, path) == ("PATCH", "/repos/you/trainyard/issues/comments/2")
+    body = json.loads(text)["body"]
+    assert "The preview of abc failed: https://github.example/you/trainyard/actions/runs/9" in body
+    assert body.startswith(f"{heading}gcp-c3\n"), "the next success finds it by these two"
+    assert summary in body

@@ -152,6 +152,23 @@ def test_what_does_not_end_is_left_and_the_stack_is_free(project: Project) -> No
     assert project.locks() == []
 
 
+def test_a_destroy_fails_that_leaves_what_was_once_begun(project: Project) -> None:
+    """The state no longer has it, and nothing would look for it again."""
+    project.write(seconds=3600)
+    project.cancelled()
+    assert project.run("settle", patience=1)[0] == 0
+    code, text = project.run("destroy")
+    assert code == 1
+    assert (
+        "error: Pulumi was once stopped while it created pulumi-python:dynamic:Resource slow, which may exist" in text
+    )
+    command = ["pulumi", "refresh", "--yes", "--clear-pending-creates", "--stack", "local"]
+    assert " ".join([*command[:2], *command[3:]]) in text
+    subprocess.run(command, cwd=project.folder, env=project.environment, check=True, capture_output=True)
+    code, text = project.run("destroy")
+    assert code == 0, text
+
+
 def test_a_pulumi_that_has_to_be_killed_leaves_no_lock(project: Project) -> None:
     project.write(seconds=3600)
     project.cancelled()
@@ -181,7 +198,7 @@ def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
     """On GitHub's machines that of theirs, where the stack's is longer."""
     project.write(seconds=4)
     project.environment["RUNNER_ENVIRONMENT"] = "github-hosted"
-    project.driver = DRIVER.replace("deploy.ROOT =", "deploy.HOSTED_MINUTES = 0.02\ndeploy.ROOT =")
+    project.driver = DRIVER.replace("deploy.ROOT =", "deploy.JOB_MINUTES = 0.02\ndeploy.ROOT =")
     code, text = project.run("up")
     assert code == 1
     assert "warning: up may take" in text

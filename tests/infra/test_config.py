@@ -99,6 +99,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"workers": {"environment": {"RDZV_ID": "1"}}}, "workers.environment.RDZV_ID: the stack's own pods have it"),
         ({"workers": {"environment": {"HF_TOKEN": "1"}}}, "workers.environment.HF_TOKEN: the stack's own pods have it"),
         (
+            {"workers": {"environment": {"GITHUB_PAT": "1"}}},
+            "workers.environment.GITHUB_PAT: the Job would show a secret",
+        ),
+        (
             {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
             "workers.environment: NCCL_SOCKET_NTHREADS 16 with NCCL_NSOCKS_PERTHREAD 8; allowed: 1 to 16 threads",
         ),

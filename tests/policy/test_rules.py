@@ -134,6 +134,11 @@ def test_an_object_that_would_outlive_its_cluster_is_found() -> None:
 INTERNET = "0.0.0.0/0"
 
 
+def endpoint(enabled: bool) -> Inputs:
+    """Whether GKE's API has an IP address."""
+    return {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": enabled}}}
+
+
 @pytest.mark.parametrize(
     "resource",
     [
@@ -145,6 +150,8 @@ INTERNET = "0.0.0.0/0"
         declared("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", cidrIpv4=INTERNET),
         declared("aws:eks/cluster:Cluster", vpcConfig={"endpointPublicAccess": True}),
         declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": [INTERNET]}),
+        declared("gcp:container/cluster:Cluster"),
+        declared("gcp:container/cluster:Cluster", **endpoint(True)),
     ],
     ids=lambda resource: f"{resource.type.rsplit(':', 1)[1]} {dict(resource.inputs)}",
 )
@@ -163,6 +170,9 @@ def test_every_way_in_for_the_whole_internet_is_found(resource: Resource) -> Non
         declared("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", cidrIpv4=UNKNOWN),
         declared("aws:eks/cluster:Cluster", vpcConfig={"endpointPublicAccess": False}),
         declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": ["203.0.113.7/32"]}),
+        declared("gcp:container/cluster:Cluster", **endpoint(False)),
+        declared("gcp:container/cluster:Cluster", masterAuthorizedNetworksConfig={}),
+        declared("gcp:container/cluster:Cluster", privateClusterConfig={"enablePrivateEndpoint": True}),
     ],
     ids=lambda resource: f"{resource.type.rsplit(':', 1)[1]} {dict(resource.inputs)}",
 )
@@ -188,8 +198,24 @@ def test_accelerators_are_recognised_by_machine_type_template_or_image() -> None
         assert problems(*given) == {"no-accelerator-at-rest"}, given
     assert problems(*group(instanceTypes=["m5.large"])) == set()
     assert problems(*group(instanceTypes=["g4dn.xlarge"], scalingConfig={"minSize": 0, "desiredSize": 0})) == set()
-    assert problems(declared("aws:ec2/instance:Instance", instanceType="g4dn.xlarge")) == {"no-accelerator-at-rest"}
+    for type_ in ("g4dn.xlarge", "gr6.4xlarge"):
+        assert problems(declared("aws:ec2/instance:Instance", instanceType=type_)) == {"no-accelerator-at-rest"}
     assert problems(declared("aws:ec2/instance:Instance", instanceType="m5.large")) == set()
+
+
+@pytest.mark.parametrize(
+    "type_", ["a2-highgpu-8g", "a3-highgpu-1g", "a4x-highgpu-4g", "g2-standard-4", "ct6e-standard-4t"]
+)
+def test_google_has_accelerators_in_the_machine_type(type_: str) -> None:
+    scaling: Inputs = {"autoscaling": {"minNodeCount": 0}}
+
+    def pool(machine_type: str, **inputs: Any) -> set[str]:
+        return problems(declared("gcp:container/nodePool:NodePool", nodeConfig={"machineType": machine_type}, **inputs))
+
+    assert pool(type_) == pool(type_, autoscaling={"minNodeCount": 2}) == {"no-accelerator-at-rest"}
+    assert pool(type_, **scaling) == pool("c3-standard-4") == pool("n2-standard-2") == set()
+    assert problems(declared("gcp:compute/instance:Instance", machineType=type_)) == {"no-accelerator-at-rest"}
+    assert problems(declared("gcp:compute/instance:Instance", machineType="e2-standard-4")) == set()
 
 
 def test_storage_in_plain_text_is_found() -> None:
@@ -229,6 +255,16 @@ def test_the_image_that_lies_on_the_node_needs_no_digest() -> None:
         spec = {"containers": [{"name": "c", "image": "cos-nvidia-installer:fixed", "imagePullPolicy": policy}]}
         metadata = {"namespace": "kube-system", "name": "gpu-driver"}
         assert problems(declared("kubernetes:core/v1:Pod", metadata=metadata, spec=spec)) == found
+
+
+def test_a_secret_is_known_by_the_last_word_of_its_variable() -> None:
+    def found(variable: str) -> bool:
+        env = {"containers": [{"name": "c", "env": [{"name": variable, "value": "x"}]}]}
+        return "secrets-by-reference" in problems(declared("kubernetes:core/v1:Pod", spec=env))
+
+    secrets = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_PRIVATE_KEY", "GITHUB_PAT", "PAT", "GOOGLE_CREDENTIALS")
+    assert all(map(found, secrets))
+    assert not any(map(found, ("AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "SPAT", "SORT_KEY")))
 
 
 def test_a_listed_pod_may_do_what_is_listed_and_no_more() -> None:

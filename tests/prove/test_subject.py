@@ -17,15 +17,8 @@ from infra.stackfiles import ROOT, stack_file_values, stacks
 from prove import bring_up, close, command, report
 from prove.command import STEPS, steps
 from prove.engine import Cannot, Result, State
-from prove.subject import LONG, Proved, Subject, hourly, overridden
+from prove.subject import LONG, MAX_HOURS, Subject, hourly, overridden
 from review.recording import record
-
-PULUMI = """#!/bin/sh
-case "$1 $2" in
-  "stack export") test -f "$STATE" && cat "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
-  "up --yes") trap 'echo stopped; exit 1' INT; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.2; done;;
-esac
-"""
 
 
 @pytest.mark.parametrize("stack", stacks())
@@ -74,6 +67,27 @@ def test_the_smallest_stacks_are_proved_for_two_dollars(stack: str) -> None:
     assert 0 < rate * command.expected_minutes(f"prove-{stack}", values) / 60 < 2
 
 
+def test_a_proof_costs_at_most_what_its_dearest_machines_do() -> None:
+    def rate(**nodes: Any) -> float:
+        values = stack_file_values("aws-g4dn")
+        return hourly(parse({**values, "nodes": {**values["nodes"], **nodes}}, "aws-g4dn"))
+
+    alone = rate(alternatives=[])
+    assert rate(alternatives=["g4dn.2xlarge", "g4dn.4xlarge"]) == rate(alternatives=["g4dn.4xlarge"]) > alone
+    assert rate(alternatives=[], fallback="on_demand") == rate(alternatives=[], consumption="on_demand") > alone
+
+
+@pytest.mark.parametrize(("limit_usd", "hours"), [(100.0, 1.7), (10_000.0, MAX_HOURS)])
+def test_the_training_of_a_proof_that_died_ends_near_its_limit(
+    limit_usd: float, hours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "")
+    subject = Subject("gcp-a100", State("gcp-a100"), tmp_path, limit_usd, print)
+    assert 59 < subject.state.usd_per_hour < 60
+    assert subject.stack.values["job"]["maxHours"] == hours
+    assert f"maxHours: {hours}" in subject.stack.config.read_text()
+
+
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cli", "prove", *arguments],
@@ -98,19 +112,6 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, tmp_
     assert told.returncode == 2
     assert told.stderr.startswith(said)
     assert len(told.stderr.splitlines()) == 1
-
-
-@pytest.fixture
-def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pulumi that knows one stack, once STATE exists."""
-    program = tmp_path / "bin" / "pulumi"
-    program.parent.mkdir()
-    program.write_text(PULUMI)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    state = tmp_path / "exported.json"
-    monkeypatch.setenv("STATE", str(state))
-    return state
 
 
 def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, tmp_path: Path) -> None:
@@ -161,32 +162,6 @@ def test_a_run_that_is_not_at_its_end_is_not_begun_anew(tmp_path: Path) -> None:
     told = run("--stack", "gcp-c3", "--folder", str(tmp_path))
     assert told.returncode == 2
     assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told.stderr
-
-
-def proved(folder: Path, **given: Any) -> Proved:
-    folder.mkdir()
-    return Proved("prove-x", folder, dict(os.environ), {"cluster": {}}, **given)
-
-
-def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: Path) -> None:
-    """As Pulumi needs it: a second signal kills it, with a resource half made and the stack locked."""
-    calls: list[int] = []
-
-    def tick() -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    stack = proved(tmp_path / "run", tick=tick)
-    with pytest.raises(KeyboardInterrupt):
-        stack.up()
-    assert (tmp_path / "run" / "log.txt").read_text().count("stopped") == 1
-
-
-def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:
-    stack = proved(tmp_path / "run")
-    with pytest.raises(Exception, match="ended with 3: error: it is broken"):
-        stack.done(["sh", "-c", "echo error: it is broken; exit 3"])
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:

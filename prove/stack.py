@@ -1,0 +1,185 @@
+"""The temporary stack of a proof, and the commands that change it, each of which is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.row import expect
+from chaos.stack import Stack
+from infra.stackfiles import ROOT
+
+PYTHON = sys.executable
+LEAVE_SECONDS = 300
+"""What a command that is asked to stop gets: Pulumi waits for the resource that it is making."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Command(Exception):
+    """A command that failed, with the last lines of what it said."""
+
+
+@dataclass
+class Proved(Stack):
+    """The temporary stack; commands go to the log of the run, and end at the cost limit."""
+
+    tick: Callable[[], None] = lambda: None
+    """Called twice a second while a command runs; may raise OverLimit."""
+    say: Callable[[str], None] = lambda _: None
+    """Told what is waited for."""
+
+    def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
+        self._end_former()
+        with open(self.folder / "log.txt", "a+", encoding="utf-8") as log:
+            log.write(f"\n$ {' '.join(command)}\n")
+            log.flush()
+            begin = log.tell()
+            # A session of its own: Ctrl-C at a terminal must reach Pulumi once, and a second one kills it.
+            process = subprocess.Popen(
+                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+            deadline = time.monotonic() + timeout
+            try:
+                self._note(process.pid)
+                while process.poll() is None:
+                    expect(time.monotonic() < deadline, f"{' '.join(command[:3])}: not done after {timeout:.0f} s")
+                    self.tick()
+                    time.sleep(0.5)
+            finally:
+                if process.poll() is None:
+                    self._stop(process.pid, lambda: process.poll() is not None)
+                    process.wait()
+                self.child.unlink(missing_ok=True)
+            log.seek(begin)
+            said = log.read()
+        return subprocess.CompletedProcess(command, process.returncode, said, said)
+
+    def done(self, command: list[str], timeout: float = 7200) -> str:
+        """What a command says that has to succeed."""
+        ran = self.run(command, timeout)
+        if ran.returncode:
+            lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
+            told = [line for line in lines if "error" in line.lower()] or lines
+            raise Command(f"{' '.join(command[:4])} ended with {ran.returncode}: {' / '.join(told[-3:])}")
+        return ran.stdout
+
+    def pulumi_done(self, *arguments: str) -> str:
+        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
+        return self.done([*command, *([] if arguments[0] == "stack" else ["--config-file", str(self.config)])])
+
+    def up(self, *options: str) -> str:
+        return self.pulumi_done("up", "--yes", "--skip-preview", *options)
+
+    def _ask(self, what: str) -> tuple[dict[str, Any] | None, str]:
+        """What `pulumi stack WHAT` tells, or None and the last line of its error."""
+        command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
+        told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        return (None, told.stderr.strip().splitlines()[-1]) if told.returncode else (json.loads(told.stdout), "")
+
+    def outputs(self) -> dict[str, Any]:
+        found, problem = self._ask("output --json")
+        if found is None:
+            raise Command(problem)
+        return found
+
+    def exists(self) -> bool:
+        return self._export() is not None
+
+    def resources(self) -> list[str]:
+        """URNs of what the state knows, without providers."""
+        found = (self._export() or {}).get("deployment", {}).get("resources") or []
+        return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
+
+    def _export(self) -> dict[str, Any] | None:
+        found, problem = self._ask("export")
+        if found is None and "no stack named" not in problem:
+            raise Command(problem)
+        return found
+
+    def init(self) -> None:
+        """Make the stack; the one that the user has selected stays selected."""
+        if self.exists():
+            self.unlock()
+            return
+        self.pulumi_done("stack", "init", "--no-select")
+        # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
+        (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
+
+    def unlock(self) -> None:
+        """Take away the lock of a Pulumi that was killed. Without one some backends complain."""
+        self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
+
+    def tool(self, command: str, *arguments: str) -> str:
+        return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])
+
+    # The command that runs.
+
+    @property
+    def child(self) -> Path:
+        """Notes the command that runs: one that a killed proof leaves is found by the next."""
+        return self.folder / "child.json"
+
+    def _note(self, pid: int, asked: bool = False) -> None:
+        self.child.write_text(json.dumps({"pid": pid, "started": started(pid), "asked": asked}))
+
+    def _end_former(self) -> None:
+        """Wait for the command of a proof that was killed: two Pulumis must not write one state."""
+        try:
+            noted = json.loads(self.child.read_text())
+        except (OSError, ValueError):
+            return
+        pid, since = noted["pid"], noted["started"]
+        if since and started(pid) == since:
+            self._stop(pid, lambda: started(pid) != since, noted["asked"])
+
+    def _stop(self, pid: int, ended: Callable[[], bool], asked: bool = False) -> None:
+        """Ask a command to stop and wait; kill one that does not. Ctrl-C does not end the wait."""
+        with stop_signals(signal.SIG_IGN):
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self.say(f"process {pid} ends what it has begun, in {LEAVE_SECONDS} s at most")
+            if not asked:
+                # Before the signal: a second one would kill Pulumi.
+                self._note(pid, asked=True)
+                _signal(os.kill, pid, signal.SIGINT)
+            deadline = time.monotonic() + LEAVE_SECONDS
+            while not ended():
+                if time.monotonic() > deadline:
+                    _signal(os.killpg, pid, signal.SIGKILL)
+                    return
+                time.sleep(0.1)
+
+
+def started(pid: int) -> str | None:
+    """When a process began, which tells it from a later one with its id; None: it has ended, or this is not Linux."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+
+
+def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        send(pid, number)
+
+
+@contextlib.contextmanager
+def stop_signals(handler: Any) -> Iterator[None]:
+    """Ctrl-C, a job's end and a terminal's end have this handler; what `nohup` ignores stays ignored."""
+    numbers = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)

@@ -1,0 +1,36 @@
+"""A Pulumi that a proof starts, without a cloud."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+#: `up` takes a while, and a second more when it is asked to stop, as Pulumi does with what it has begun; asked again it
+#: leaves that.
+PULUMI = """#!/bin/sh
+begun() {
+  trap 'trap "echo killed; exit 1" INT; echo asked; sleep 1; echo stopped; exit 1' INT
+  echo begun
+  for i in $(seq 100); do sleep 0.2; done
+}
+case "$1 $2" in
+  "stack export") test -f "$STATE" && cat "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
+  "up --yes") begun;;
+  "cancel --yes") echo unlocked;;
+esac
+"""
+
+
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pulumi that knows one stack, once STATE exists."""
+    program = tmp_path / "bin" / "pulumi"
+    program.parent.mkdir()
+    program.write_text(PULUMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    state = tmp_path / "exported.json"
+    monkeypatch.setenv("STATE", str(state))
+    return state
