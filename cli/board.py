@@ -33,7 +33,7 @@ def board(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
 ) -> None:
     target = target_of(stack)
-    api = connect(target.context, kubeconfig)
+    api = connect(target.context, kubeconfig or target.kubeconfig)
     ready_pod(api, target.namespace)
     with contextlib.suppress(KeyboardInterrupt), listener(port) as listening:
         address = f"http://localhost:{listening.getsockname()[1]}"

@@ -76,7 +76,7 @@ class TrainingJob:
 
     @classmethod
     def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
-        api = connect(target.context, kubeconfig)
+        api = connect(target.context, kubeconfig or target.kubeconfig)
         return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:

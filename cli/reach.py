@@ -122,7 +122,7 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and the bar of a transfer, which Ctrl-C may end at any time."""
-    api = connect(target.context, kubeconfig)
+    api = connect(target.context, kubeconfig or target.kubeconfig)
     try:
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
             yield Volume(lambda: pod.connect(PORT)), pod, bar

@@ -95,7 +95,7 @@ def either(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config.")]
+Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: the stack's, or as for kubectl.")]
 
 
 def configuration(stack: str) -> StackConfig:
@@ -124,6 +124,8 @@ class Target:
     """Output name -> command line, for advice."""
     run_directory: str | None = None
     """Folder of the run in the pods."""
+    kubeconfig: str | None = None
+    """The file with the context; None: wherever kubectl looks."""
 
 
 def target_of(stack: str) -> Target:
@@ -145,6 +147,7 @@ def target_of(stack: str) -> Target:
         data_folder=outputs.get("dataFolder"),
         commands={name: value for name, value in outputs.items() if name.endswith("Command")},
         run_directory=outputs.get("runDirectory"),
+        kubeconfig=outputs.get("kubeconfig"),
     )
 
 

@@ -83,7 +83,7 @@ def up(
     problems = preflight.node_problems(facts)
     if problems:
         return refuse(problems)
-    if told := preflight.announcement(facts):
+    if not as_is and (told := preflight.announcement(facts)):
         print(f"local: {told}", file=sys.stderr)
     with orchestration.exclusive():
         phases = Phases(paths.TIMINGS)

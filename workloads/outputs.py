@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pulumi
 
@@ -24,8 +25,12 @@ def export(
     """The stack's outputs; cli/follow.py reads them."""
     cluster = workspace.cluster
     name = config.cluster.namespace
-    kubectl = f"kubectl --context {shlex.quote(cluster.context)} --namespace {name}"
+    own = str(Path(config.cluster.kubeconfig).expanduser()) if config.cluster.kubeconfig else None
+    where = f"--kubeconfig {shlex.quote(own)} " if own else ""
+    kubectl = f"kubectl {where}--context {shlex.quote(cluster.context)} --namespace {name}"
     pulumi.export("context", cluster.context)
+    if own:
+        pulumi.export("kubeconfig", own)
     pulumi.export("namespace", workspace.namespace.name)
     pulumi.export("jobName", training.job_name)
     pulumi.export("runDirectory", training.run_directory)

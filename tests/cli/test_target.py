@@ -56,9 +56,13 @@ def test_a_cluster_that_does_not_answer_is_one_line_with_the_reason(
         "contexts": [{"name": "gone", "context": {"cluster": "gone", "user": "me"}}],
     }
     (tmp_path / "config").write_text(json.dumps(kubeconfig))
-    job = TrainingJob.of(target.Target("gone", "space", "job", None, {}), str(tmp_path / "config"))
-    with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
-        job.read()
+    file = str(tmp_path / "config")
+    for job in (
+        TrainingJob.of(target.Target("gone", "space", "job", None, {}), file),
+        TrainingJob.of(target.Target("gone", "space", "job", None, {}, kubeconfig=file), None),
+    ):
+        with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
+            job.read()
     assert not caplog.records, "no warning for each retry"
 
 

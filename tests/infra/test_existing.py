@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,23 @@ def test_contexts_are_merged_over_the_files_of_kubeconfig(tmp_path: Path, monkey
     stack = record("local")
     assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/srv/trainyard"
     assert stack.one("kubernetes", "cluster").inputs["kubeconfig"] == str(second)
+
+
+def test_the_commands_use_the_kubeconfig_of_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_kubeconfig(tmp_path / "my clusters", "trainyard-local", OFFER)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stack = record(
+        "local", {"cluster": {"kind": "existing", "context": "trainyard-local", "kubeconfig": "~/my clusters"}}
+    )
+    assert stack.outputs["kubeconfig"] == str(file)
+    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
+        assert shlex.split(stack.outputs[command])[:5] == [
+            "kubectl",
+            "--kubeconfig",
+            str(file),
+            "--context",
+            "trainyard-local",
+        ]
 
 
 def test_the_provider_is_explicit_and_never_replaced_over_an_unknown_kubeconfig(local_kubeconfig: Path) -> None:
