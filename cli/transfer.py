@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlencode
 
@@ -94,13 +94,22 @@ class Volume:
         self.drop()
 
     def files(self, path: str) -> dict[str, int]:
-        """Relative path -> size of every file under `path`; empty when there is none."""
+        """Relative path -> size of every file under `path`; empty when there is none.
+
+        Raises TransferError for a name that leads out of the folder: whoever may change pods may answer in the server's
+        place, and the files go to this machine.
+        """
         try:
             found = json.loads(self.ask("GET", "files", path=path))["files"]
         except TransferError as error:
             if error.status != 404:
                 raise
             return {}
+        for name in (PurePosixPath(entry["path"]) for entry in found):
+            if name.is_absolute() or ".." in name.parts:
+                raise TransferError(
+                    f"{path}: the volume names {str(name)!r}, which leads out of the folder; nothing is fetched"
+                )
         return {entry["path"]: entry["size"] for entry in found}
 
     def hashes(self, path: str, size: int, is_partial: bool = False) -> list[str]:

@@ -31,10 +31,13 @@ def upload(
     stack: RunningStack = "local",
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
+    follow_links: Annotated[
+        bool, typer.Option("--follow-links", help="Also what links of the folder name elsewhere on this machine.")
+    ] = False,
 ) -> None:
     remote = is_remote(source)
     folder = target_folder(source, to)
-    pairs = [] if remote else local_files(Path(source), folder)
+    pairs = [] if remote else local_files(Path(source), folder, follow_links)
     inside, changed = pairs[0].remote if pairs and Path(source).is_file() else folder, False
     with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
         if remote:
@@ -87,8 +90,11 @@ def remote_name(source: str) -> str:
     return PurePosixPath(parts.path).name or parts.netloc
 
 
-def local_files(source: Path, folder: str) -> list[Pair]:
-    """Each file with its place. Hidden ones stay here. Raises CommandError when there is nothing to send."""
+def local_files(source: Path, folder: str, follow_links: bool = False) -> list[Pair]:
+    """Each file with its place. Hidden ones stay here.
+
+    Raises CommandError when there is nothing to send, and for a link out of the folder: a downloaded one may name keys.
+    """
     if source.is_file():
         return [Pair(source, f"{folder}/{source.name}", source.stat().st_size)]
     if not source.is_dir():
@@ -96,7 +102,12 @@ def local_files(source: Path, folder: str) -> list[Pair]:
     found = sorted(_walk(source))
     if not found:
         raise CommandError(f"{source}: the folder holds no file")
+    top = source.resolve()
     for path in found:
+        if not follow_links and not path.resolve().is_relative_to(top):
+            raise CommandError(
+                f"{path}: links to {path.resolve()}, out of the folder; --follow-links uploads it as well"
+            )
         if any(ord(letter) in SURROGATES for letter in str(path)):
             raise CommandError(f"{str(path)!r}: is no name in UTF-8; rename the file")
     return [Pair(path, f"{folder}/{path.relative_to(source).as_posix()}", path.stat().st_size) for path in found]

@@ -146,6 +146,8 @@ def prepare() -> None:
     """Makes the directories that the settings name: Pulumi's file backend refuses one that is missing."""
     for folder in (paths.PULUMI_HOME, paths.PULUMI_STATE):
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o700)  # the state holds tokens and keys, and its passphrase is empty
     _join_pulumi()
 
 

@@ -180,8 +180,9 @@ def test_credentials_last_as_long_as_a_job_may() -> None:
 
 
 def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
-    own = "${{ vars.RUNNER || 'ubuntu-24.04' }}"
     for path in WORKFLOWS:
+        # A branch's own code: another machine than the one that deploys.
+        own = f"${{{{ vars.{'PREVIEW_RUNNER' if path.stem == 'preview' else 'RUNNER'} || 'ubuntu-24.04' }}}}"
         for name, job in jobs(path).items():
             clouds = "id-token" in job.get("permissions", {})
             assert job["runs-on"] == (own if clouds else "ubuntu-24.04"), f"{path.stem} {name}"

@@ -123,7 +123,7 @@ def _figures(runs: list[Run]) -> str:
             f'<td class=name><span class="swatch" style="background:{colour(number)}"></span>{escape(run.name)}</td>'
         )
         cells += f"<td class=state>{escape(run.state)}</td><td class=number>{steps}</td>"
-        cells += f"<td class=number>{run.status.get('world_size', '')}</td>"
+        cells += f"<td class=number>{escape(str(run.status.get('world_size', '')))}</td>"
         for index, (name, better, _) in enumerate(columns):
             column = [row[index] for row in values if row[index] is not None]
             best = better and len(column) > 1 and values[number][index] == (min if better == "min" else max)(column)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli import CommandError, fetch
-from cli.transfer import Pair, TransferError, get
+from cli.transfer import Pair, TransferError, Volume, get
 from cli.volume_server import PIECE, hashes, partial
 from tests.cli.volume import Seen, Wire, server
 
@@ -108,6 +109,17 @@ def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: P
     with pytest.raises(TransferError, match=r"gone\.safetensors: No such file"):
         get(wire.volume, [pair], Seen())
     assert names(tmp_path / "here") == set()
+
+
+@pytest.mark.parametrize("name", ["/root/.bashrc", "../../escaped", "model/../../escaped"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may change pods may answer in the server's place."""
+    volume = Volume(lambda: socket.socket())
+    monkeypatch.setattr(volume, "ask", lambda *_, **__: json.dumps({"files": [{"path": name, "size": 1}]}))
+    with pytest.raises(TransferError, match="leads out of the folder"):
+        volume.files(RUN)
+    monkeypatch.setattr(volume, "ask", lambda *_, **__: json.dumps({"files": [{"path": "a..b/c", "size": 1}]}))
+    assert volume.files(RUN) == {"a..b/c": 1}
 
 
 def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:

@@ -211,11 +211,15 @@ def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(t
     noise(elsewhere / "b.txt", 1)
     (source / "linked").symlink_to(elsewhere)
     (source / "around").symlink_to(source)
-    found = [pair.remote for pair in upload.local_files(source, "/data/corpus")]
+    with pytest.raises(
+        CommandError, match=rf"linked/b.txt: links to {elsewhere}/b.txt, out of the folder; --follow-links"
+    ):
+        upload.local_files(source, "/data/corpus")
+    found = [pair.remote for pair in upload.local_files(source, "/data/corpus", follow_links=True)]
     assert found == ["/data/corpus/a.txt", "/data/corpus/linked/b.txt"]
     Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.txt")).write_text("x")
     with pytest.raises(CommandError, match=r"caf\\udce9\.txt': is no name in UTF-8; rename the file"):
-        upload.local_files(source, "/data/corpus")
+        upload.local_files(source, "/data/corpus", follow_links=True)
 
 
 @pytest.mark.parametrize("name", ["sample", "2024", "1.5", "true"])

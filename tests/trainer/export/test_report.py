@@ -119,6 +119,9 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     ago = {"state": "compiling", "updated": time.time() - 300}
     (compiling / "status.json").write_text(json.dumps(json.loads((compiling / "status.json").read_text()) | ago))
     begun = make(tmp_path / "begun", 0)
+    (begun / "status.json").write_text(
+        (begun / "status.json").read_text().replace('"world_size": 4', '"world_size": "<b>"')
+    )
     empty = make(tmp_path / "empty", 0)
     (empty / "metrics.jsonl").write_text("")
     output = tmp_path / "report"
@@ -127,6 +130,7 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     assert states["stopped"] == ["interrupted", "50 / 100"]
     assert states["compiling"] == ["compiling", "0 / 100"]
     assert states["begun"] == ["starting", "0 / 100"]
+    assert "<td class=number>&lt;b&gt;</td>" in (output / "index.html").read_text()
     assert states["empty"] == ["starting", "0 / 100"]
     for one in (begun, empty):
         report.write(plots.read_runs([one]), output)
