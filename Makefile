@@ -34,11 +34,12 @@ down: .venv/infra.stamp  ## destroy the local stack and stop the node; datasets,
 	@test ! -e $(STATE) || $(MAKE) --no-print-directory destroy
 	@$(TRAINYARD) local down
 
-destroy: node
+destroy: .venv/infra.stamp
+	@$(TRAINYARD) local up --as-is --context "$(CONTEXT)"
 	@$(TRAINYARD) local run --phase "pulumi destroy" -- pulumi destroy --stack local --yes --skip-preview --suppress-progress
 	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
 
-clean: down  ## down, and remove .local/ with the trained models, images and state, and what Go keeps of our builds
+clean: .venv/infra.stamp  ## stop the node, and remove .local/ with the trained models, images and state, and what Go keeps of our builds
 	@$(TRAINYARD) local down --all
 
 test: .venv/dev.stamp  ## all fast tests

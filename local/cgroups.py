@@ -6,6 +6,10 @@ ROOT = "/trainyard"
 MOUNT = Path("/sys/fs/cgroup")
 # What the kubelet needs to count and to limit.
 NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
+# With version 2. Where the machine has hugetlb, the kubelet asks for it in its group as well (Kubernetes 1.34,
+# cgroup_v2_manager_linux.go), and systemd hands it on to nobody.
+UNIFIED = ("cpu", "cpuset", "memory", "pids")
+UNIFIED_OPTIONAL = ("hugetlb",)
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
@@ -17,7 +21,7 @@ def missing(mount: Path = MOUNT) -> list[str]:
     """The controllers that the kubelet needs and this machine does not have."""
     if is_unified(mount):
         have = (mount / "cgroup.controllers").read_text().split()
-        return [name for name in ("cpu", "cpuset", "memory", "pids") if name not in have]
+        return [name for name in UNIFIED if name not in have]
     return [name for name in NEEDED if not (mount / name / "cgroup.procs").exists()]
 
 
@@ -29,19 +33,28 @@ def hierarchies(mount: Path = MOUNT) -> list[Path]:
     return sorted(entry for entry in mount.iterdir() if (entry / "cgroup.procs").exists() and not entry.is_symlink())
 
 
-def ensure() -> None:
+def ensure(mount: Path = MOUNT) -> None:
     """Makes ROOT in every tree: the kubelet refuses to start without it."""
-    for tree in hierarchies():
+    unified = is_unified(mount)
+    for tree in hierarchies(mount):
         if tree.name == "unified":
             continue  # version 2 beside version 1: the kubelet does not ask for it, runc makes there what it wants
         group = tree / ROOT.lstrip("/")
         group.mkdir(exist_ok=True)
-        if is_unified() and tree == MOUNT:
-            for controller in ("cpu", "cpuset", "memory", "pids"):
-                (tree / "cgroup.subtree_control").write_text(f"+{controller}")
-        for name in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new group, and then no process may enter
+        if unified:
+            _hand_on(tree, group)
+            continue
+        for name in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, and then no process may enter
             if (group / name).exists() and not (group / name).read_text().strip():
                 (group / name).write_text((tree / name).read_text())
+
+
+def _hand_on(*groups: Path) -> None:
+    """Gives the controllers to the children of each group. systemd takes from the root what no child hands on."""
+    have = (groups[0] / "cgroup.controllers").read_text().split()
+    wanted = " ".join(f"+{controller}" for controller in (*UNIFIED, *UNIFIED_OPTIONAL) if controller in have)
+    for group in groups:
+        (group / "cgroup.subtree_control").write_text(wanted)
 
 
 def processes() -> list[int]:

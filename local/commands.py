@@ -1,11 +1,13 @@
 """Run a real one-node Kubernetes on this machine, with all that Pulumi needs to use it."""
 
+import math
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +24,8 @@ class Commands(TyperGroup):
     """Tells every error that a user can cause in lines that begin with `local:`."""
 
     def invoke(self, ctx: Any) -> int:
+        # Root by plain `su` has a user's PATH, and iptables, sysctl and dpkg's helpers are not on it.
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
         try:
             return super().invoke(ctx) or 0
         except LocalError as error:
@@ -54,6 +58,9 @@ def up(
     policies: Annotated[
         bool, typer.Option("--policies", help="Enforce network policies, as the clouds do, until the node stops.")
     ] = False,
+    as_is: Annotated[
+        bool, typer.Option("--as-is", help="With the base image that is there, however old, and on a full disk.")
+    ] = False,
     download: Download = False,
 ) -> int:
     """Build the toolchain and start the node, or repair them; safe to run at any time."""
@@ -71,6 +78,8 @@ def up(
     pulumi = () if environment.installed_pulumi() else preflight.toolchain.PULUMI_TOOLS
     enforcer = ("kube-router",) if policies else ()
     facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *pulumi, *enforcer))
+    if as_is:
+        facts = replace(facts, disk_free=math.inf, cache_free=None)
     problems = preflight.node_problems(facts)
     if problems:
         return refuse(problems)
@@ -80,7 +89,7 @@ def up(
         phases = Phases(paths.TIMINGS)
         environment.prepare()
         try:
-            orchestration.up(facts, phases, download, policies)
+            orchestration.up(facts, phases, download, policies, as_is)
         finally:
             phases.save()
     took = f"{time.monotonic() - began:.1f} s"
@@ -170,6 +179,8 @@ def down(
     if everything and (living := teardown.living_stacks()):
         said = "only {} knows what stack {} made; first: trainyard local run -- pulumi destroy --stack {}"
         return refuse([said.format(paths.PULUMI_STATE, name, name) for name in living])
+    if everything and (mounted := teardown.storage_mounts()):
+        return refuse([f"{mounted[0]} is mounted, and its files would go with .local: umount it first"])
     if not paths.STATE.exists():
         print("local: nothing here to stop", file=sys.stderr)
         return 0

@@ -9,10 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from local import certs, network, paths
 
 CONTEXT = "trainyard-local"
 EXTENSION = "trainyard"
+LISTS = ("clusters", "users", "contexts")
 
 
 def _encoded(path: Path) -> str:
@@ -65,4 +68,24 @@ def write_user(base_image: str, etcd_image: str) -> None:
         "baseImage": base_image,
         "etcdImage": etcd_image,
     }
-    write(paths.KUBECONFIG, build("admin", extension))
+    content, others = build("admin", extension), foreign()
+    write(paths.KUBECONFIG, content | {name: [*content[name], *others[name]] for name in LISTS})
+
+
+def remove_user() -> None:
+    """Takes our context out of the user's kubeconfig, and the file away where nothing else is in it."""
+    if any(others := foreign().values()):
+        named = dict(zip(LISTS, others, strict=True))
+        write(paths.KUBECONFIG, {"apiVersion": "v1", "kind": "Config", **named})
+    else:
+        paths.KUBECONFIG.unlink(missing_ok=True)
+
+
+def foreign() -> dict[str, list[Any]]:
+    """What others wrote there: it is first in $KUBECONFIG, where `aws eks update-kubeconfig` and kind put contexts."""
+    try:
+        there = yaml.safe_load(paths.KUBECONFIG.read_text())
+    except (OSError, yaml.YAMLError):
+        there = None
+    there = there if isinstance(there, dict) else {}
+    return {name: [each for each in there.get(name) or () if each["name"] != CONTEXT] for name in LISTS}

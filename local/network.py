@@ -51,6 +51,12 @@ def owner() -> str | None:
         return "unknown"
 
 
+def is_ours() -> bool:
+    """Whether nobody else has a node here: there is no namespace, or it is this checkout's or that of a deleted one."""
+    found = owner()
+    return found in (None, str(paths.ROOT)) or (found.startswith("/") and not Path(found, "Makefile").exists())
+
+
 def ip(*arguments: str, inside: bool = False) -> str:
     return run(["ip", *(["-n", NAMESPACE] if inside else []), *arguments], "set up the node's network")
 
@@ -80,6 +86,10 @@ def ensure() -> bool:
     # The apiserver and kube-proxy choose "the node's address" by the default route; nothing forwards what takes it.
     ip("route", "replace", "default", "via", HOST_ADDRESS, inside=True)
     set_kernel("net.ipv4.ip_forward", "let pods reach each other")
+    # What one pod answers another on the bridge has to pass iptables, which puts the Service's address back.
+    if not Path("/proc/sys/net/bridge").exists():
+        run(["modprobe", "br_netfilter"], "load the kernel's br_netfilter, without which no pod reaches a Service")
+    set_kernel("net.bridge.bridge-nf-call-iptables", "let iptables see what pods send each other")
     return fresh
 
 

@@ -29,6 +29,8 @@ PACKAGES = {
     "iproute2": "ip",
     "util-linux": "nsenter",
     "procps": "sysctl",
+    "kmod": "modprobe",
+    "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
 }
 
 # GB on the first `make up` of a fresh clone, 2026-11-22: Go's build cache 4.8, modules 2.5, programs 0.7.
@@ -73,11 +75,10 @@ class Facts:
 
 
 def packages_missing() -> tuple[str, ...]:
-    extra = ":/usr/sbin:/sbin"  # root's tools, also when PATH is a plain user's
     return tuple(
         package
         for package, sign in PACKAGES.items()
-        if not (Path(sign).exists() if sign.startswith("/") else shutil.which(sign, path=os.environ["PATH"] + extra))
+        if not (Path(sign).exists() if sign.startswith("/") else shutil.which(sign))
     )
 
 
@@ -87,10 +88,9 @@ def go_available() -> bool:
 
 
 def other_checkout() -> str | None:
-    owner = network.owner()
-    if owner in (None, str(paths.ROOT)) or not processes.in_namespace(network.NAMESPACE):
+    if network.is_ours() or not processes.in_namespace(network.NAMESPACE):
         return None
-    return owner
+    return network.owner()
 
 
 def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOLS) -> Facts:

@@ -1,7 +1,9 @@
-"""Runs helper programs to their end; the last line of a failed one's output becomes the one-line error."""
+"""Runs helper programs to their end; a line of a failed one's output becomes the one-line error."""
 
 import os
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
+POLICY_TEXT = "#!/bin/sh\n# trainyard installs packages, and starts their services itself.\nexit 101\n"
+# Of those packages: a service that nobody asked for would start with the machine's next boot.
+SERVICES = ("containerd", "docker-registry")
 # A program that writes to a log is not silent for longer, in seconds. Ours speak every 15 by themselves.
 QUIET = 20.0
 
@@ -26,7 +31,9 @@ def run(command: list[str], what: str, **environment: str) -> str:
         raise LocalError(f"cannot {what}: {command[0]}: {error.strerror}") from None
     if result.returncode:
         lines = [line for line in (result.stderr or result.stdout).strip().splitlines() if line.strip()]
-        raise LocalError(f"cannot {what}: {lines[-1].strip() if lines else f'exit code {result.returncode}'}")
+        # apt and mmdebstrap say first what is wrong, and last that they failed.
+        told = [line for line in lines if line.startswith("E: ")][:1] or lines[-1:]
+        raise LocalError(f"cannot {what}: {told[0].strip() if told else f'exit code {result.returncode}'}")
     return result.stdout
 
 
@@ -64,17 +71,23 @@ def _copy(process: "subprocess.Popen[bytes]", tell: Callable[[], None]) -> None:
 def no_services() -> Iterator[None]:
     """Keeps the packages' own services from starting (containerd, docker-registry): we start our own, in a namespace.
 
-    policy-rc.d is Debian's hook for that; an existing one is left as it is.
+    policy-rc.d is Debian's hook for that; one of the machine's own is left as it is. One that a killed run left would
+    keep every service of the machine from starting.
     """
-    if POLICY.exists():
+    if POLICY.exists() and POLICY.read_text() != POLICY_TEXT:
         yield
         return
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
-    POLICY.chmod(0o755)
+    # nohup ignores SIGHUP, and so does this then.
+    endings = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = [signal.signal(number, signal.default_int_handler) for number in endings]
     try:
+        POLICY.write_text(POLICY_TEXT)
+        POLICY.chmod(0o755)
         yield
     finally:
-        POLICY.unlink()
+        POLICY.unlink(missing_ok=True)
+        for number, handler in zip(endings, before, strict=True):
+            signal.signal(number, handler)
 
 
 def install(names: tuple[str, ...]) -> None:
@@ -89,3 +102,6 @@ def install(names: tuple[str, ...]) -> None:
         except LocalError:
             run(["apt-get", "update", "-qq"], "refresh the lists of Debian packages", **quiet)
             run(command, f"install the Debian packages {' '.join(names)}", **quiet)
+    disable = ["systemctl"] if shutil.which("systemctl") else ["deb-systemd-helper"]
+    for service in set(SERVICES) & set(names):
+        run([*disable, "disable", f"{service}.service"], f"keep {service} from starting at boot")

@@ -6,12 +6,13 @@ not matter what is left of a node that was killed: each step takes what it finds
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
-from local import cgroups, network, node, paths, processes, toolchain
+from local import cgroups, kubeconfig, network, node, paths, processes, toolchain
 from local.kubeconfig import CONTEXT
 from local.shell import LocalError
 
@@ -33,23 +34,26 @@ POD_SECONDS = 10.0
 # Places outside our directories that libcni and the kubelet write to whatever they are told.
 CNI_RESULTS = Path("/var/lib/cni/results")
 LOG_LINKS = Path("/var/log/containers")
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 def stop_node() -> None:
     """Everything, in order. Raises LocalError when something could not be removed."""
     # First the context: who comes now is told that there is none, and does not wait for an address without an answer.
-    paths.KUBECONFIG.unlink(missing_ok=True)
+    kubeconfig.remove_user()
     processes.stop("kubelet")
     stop_pods()
     for name in ORDER:
         processes.stop(name)
-    ours = network.owner() == str(paths.ROOT)
-    left = [*shims(), *cgroups.processes(), *(processes.in_namespace(network.NAMESPACE) if ours else ())]
+    ours = network.is_ours()
+    left = shims()
+    if ours:
+        left += [*cgroups.processes(), *(processes.in_namespace(network.NAMESPACE) if network.exists() else ())]
     processes.end_all(set(left), 2.0)
     unmount_all()
     remove_log_links()
-    remaining = remove_cgroups()
-    if ours or network.owner() is None:
+    remaining = remove_cgroups() if ours else []
+    if ours:
         network.remove()
     shutil.rmtree(paths.RUN, ignore_errors=True)
     if remaining:
@@ -100,12 +104,23 @@ def shims() -> list[int]:
 def mounts() -> list[str]:
     """Mount points below our directories, inmost first. Not the shared storage's: a user may have mounted that."""
     tops = (f"{paths.RUN}/", f"{paths.STATE}/")
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        point = line.split()[4].encode().decode("unicode_escape")  # a space is written in octal
-        if point.startswith(tops) and not f"{point}/".startswith(f"{paths.STORAGE}/"):
-            found.append(point)
+    found = [point for point in mount_points() if point.startswith(tops) and not is_storage(point)]
     return sorted(found, key=lambda point: -point.count("/"))
+
+
+def storage_mounts() -> list[str]:
+    """Disks that the user gave the shared storage."""
+    return [point for point in mount_points() if is_storage(point)]
+
+
+def is_storage(point: str) -> bool:
+    return f"{point}/".startswith(f"{paths.STORAGE}/")
+
+
+def mount_points() -> list[str]:
+    """All of this machine. The kernel writes a space and its like in octal."""
+    points = [line.split()[4] for line in MOUNTS.read_bytes().splitlines()]
+    return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), point)) for point in points]
 
 
 def unmount_all() -> None:

@@ -45,7 +45,6 @@ STORAGE_OWNER = 1000  # the user that the training runs as; it writes to a host 
 READY_SECONDS = 60.0
 ENFORCER = "kube-router"
 ENFORCER_PORT = 20244
-BRIDGE = "net.bridge.bridge-nf-call-iptables"
 ENFORCER_READS = {
     "": ["pods", "namespaces", "nodes", "services", "endpoints"],
     "networking.k8s.io": ["networkpolicies"],
@@ -81,8 +80,8 @@ def build_pulumi(phases: Phases) -> None:
         build_all(toolchain.PULUMI_TOOLS, phases)
 
 
-def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> None:
-    """Everything, on a machine whose facts have been judged good."""
+def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_is: bool = False) -> None:
+    """Everything, on a machine whose facts have been judged good. `as_is`: the base image may be old."""
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
             shell.install(facts.packages_missing)
@@ -99,7 +98,7 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
-        base = pool.submit(make_base, phases)
+        base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
         trainer = pool.submit(make_trainer, phases, base, runtime) if unbuilt and builds_trainer() else None
         others.result()
@@ -113,11 +112,16 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False) -> N
     phases.say(environment.choose_plugin(download))
 
 
-def make_base(phases: Phases) -> str:
+def make_base(phases: Phases, as_is: bool) -> str:
     """The base image in the registry."""
-    if not images.base_tar_is_current():
-        with phases.phase("install Debian into the base image"):
-            images.make_base_tar()
+    if not images.base_tar_is_current(as_is):
+        try:
+            with phases.phase("install Debian into the base image"):
+                images.make_base_tar()
+        except LocalError as error:
+            if not images.base_tar_is_current(any_age=True):
+                raise
+            phases.say(f"the base image stays as it is, older than {images.BASE_AGE // 86400} days: {error}")
     with phases.phase("base image"):
         return images.base()
 
@@ -249,16 +253,14 @@ def policies_wanted() -> bool:
 def enforce_policies(phases: Phases) -> None:
     """Make the node enforce network policies, as the clouds' networks do and its own bridge does not.
 
-    Of kube-router only the firewall runs. It writes iptables rules and sets of addresses for the pods of this node; the
-    bridge shows iptables what one pod sends another (br_netfilter). It needs a moment for a new pod, which the others
-    turn away until then.
+    Of kube-router only the firewall runs. It writes iptables rules and sets of addresses for the pods of this node. It
+    needs a moment for a new pod, which the others turn away until then.
     """
     if not shutil.which("ipset"):
         with phases.phase("install ipset"):
             shell.install(("ipset",))
     build(ENFORCER, phases)
     node.grant(ENFORCER, ENFORCER_READS)
-    network.set_kernel(BRIDGE, "let iptables see what pods send each other")
     with phases.phase("network policies"):
         if processes.ensure(kube_router()):
             processes.wait(kube_router())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from cryptography import x509
 from kubernetes.config import kube_config
 
@@ -98,3 +99,26 @@ def test_the_api_server_answers_to_its_service_s_address_and_name(state: Path) -
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert network.API_SERVICE_ADDRESS in map(str, names.get_values_for_type(x509.IPAddress))
     assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)
+
+
+def test_contexts_that_others_put_there_stay(state: Path) -> None:
+    """It is first in $KUBECONFIG, and `aws eks update-kubeconfig` writes to the first."""
+    eks = {"name": "trainyard-aws-g4dn", "context": {"cluster": "arn", "user": "arn"}}
+    content = {"clusters": [{"name": "arn", "cluster": {}}], "users": [{"name": "arn", "user": {}}], "contexts": [eks]}
+    paths.KUBECONFIG.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **content}))
+    for _ in range(2):
+        kubeconfig.write_user("base@sha256:1", "etcd@sha256:2")
+        contexts, current = kube_config.list_kube_config_contexts(str(paths.KUBECONFIG))
+        assert [cast("dict[str, Any]", each)["name"] for each in contexts] == ["trainyard-local", "trainyard-aws-g4dn"]
+        assert cast("dict[str, Any]", current)["name"] == "trainyard-local"
+    kubeconfig.remove_user()
+    left = yaml.safe_load(paths.KUBECONFIG.read_text())
+    assert left == {"apiVersion": "v1", "kind": "Config", **content}
+    assert stat.S_IMODE(paths.KUBECONFIG.stat().st_mode) == 0o600
+
+
+def test_the_file_goes_with_the_node_where_nothing_else_is_in_it(state: Path) -> None:
+    kubeconfig.write_user("base@sha256:1", "etcd@sha256:2")
+    kubeconfig.remove_user()
+    assert not paths.KUBECONFIG.exists()
+    kubeconfig.remove_user()

@@ -7,8 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from local import paths
+import pytest
+
+from local import paths, shell
+from local.shell import LocalError
 
 RUN = """
 import os, sys
@@ -53,3 +57,57 @@ def test_an_interrupted_program_gets_the_time_to_end_well() -> None:
     rest = process.communicate(timeout=20)[0]
     assert "saved" in rest
     assert process.returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_an_install_that_ends_early_does_not_keep_the_machines_services_from_starting(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    script = f"""
+import time
+from pathlib import Path
+from local import shell
+shell.POLICY = Path({str(policy)!r})
+with shell.no_services():
+    print("installs", flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", script]
+    process = subprocess.Popen(
+        command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "installs\n"
+    assert policy.exists()
+    process.send_signal(number)
+    process.wait(10)
+    assert policy.exists() == (number == signal.SIGKILL)
+    monkeypatch.setattr(shell, "POLICY", policy)
+    with shell.no_services():
+        assert policy.exists()
+    assert not policy.exists()
+    policy.write_text("#!/bin/sh\nexit 0\n")
+    with shell.no_services():
+        pass
+    assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+@pytest.mark.parametrize("systemctl", [True, False])
+def test_no_service_of_an_installed_package_starts_with_the_next_boot(
+    systemctl: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(shell, "run", lambda command, *_, **__: ran.append(" ".join(command)))
+    monkeypatch.setattr(shell, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(shell.shutil, "which", lambda _: "there" if systemctl else None)
+    shell.install(("buildah", "docker-registry"))
+    assert ran[1:] == [f"{'systemctl' if systemctl else 'deb-systemd-helper'} disable docker-registry.service"]
+
+
+def test_the_error_of_a_program_is_its_cause() -> None:
+    apt = "echo I: one; echo E: no public key >&2; echo E: apt-get failed >&2; echo I: ends >&2; exit 5"
+    with pytest.raises(LocalError, match=r"^cannot install it: E: no public key$"):
+        shell.run(["sh", "-c", apt], "install it")
+    with pytest.raises(LocalError, match=r"^cannot start it: second$"):
+        shell.run(["sh", "-c", "echo first >&2; echo second >&2; exit 1"], "start it")
