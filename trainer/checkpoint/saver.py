@@ -31,7 +31,8 @@ RETRY_SECONDS = 30.0
 """After a failed write, until the next attempt; doubled with each failure in a row."""
 LONGEST_RETRY_SECONDS = 600.0
 LAST_SECONDS = 60.0
-"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work."""
+"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work.
+The worker that writes waits this long, and so does its launcher."""
 
 
 def scheduled(step: int, settings: Settings) -> bool:

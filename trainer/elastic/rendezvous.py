@@ -139,14 +139,23 @@ class Handler(DynamicRendezvousHandler):
             return 0
         # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
-        return (0 if full else waiting) or self.lost_members()
+        return (0 if full else waiting) or self.left_members() or int(not self._in_round())
+
+    def _in_round(self) -> bool:
+        """Whether the store knows the round that this node is in: not where it lost its data."""
+        state = self._state_holder.state
+        return state.round == self._round and self._this_node in state.participants
+
+    def left_members(self) -> int:
+        """How many have left this round. Their workers have ended, so this node's wait for them in vain.
+
+        Nobody, as far as is known, where the store lost its data: all the workers may still train.
+        """
+        return max(0, self._size - len(self._state_holder.state.participants)) if self._in_round() else 0
 
     def lost_members(self) -> int:
-        """How many of the members that this round began with are gone."""
-        state = self._state_holder.state
-        if state.round != self._round or self._this_node not in state.participants:
-            return self._size
-        return max(0, self._size - len(state.participants))
+        """How many of those who left do not wait for the next round either."""
+        return max(0, self.left_members() - self._state_holder.returning())
 
     def leave(self) -> None:
         """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""

@@ -183,7 +183,9 @@ def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int],
     wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
     state = watching._state_holder.state
     assert (len(state.participants), len(state.wait_list)) == (1, 1)
+    assert (watching.left_members(), watching.lost_members()) == (1, 0)
     moving.leave()
+    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), 5, "b sees that a left for good")
     assert group.meet("b")["b"].world_size == 1
 
 
@@ -270,6 +272,7 @@ def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServe
         own_etcd.start()
         for name in "ab":
             wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
+            assert group.handlers[name].left_members() == 0, "its workers still have all their peers, and can save"
         second = group.meet("ab")
         assert sorted(info.rank for info in second.values()) == [0, 1]
         assert masters(second) != masters(first)
