@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from trainer import log
 from trainer.checkpoint.format import is_writing, list_checkpoints
 from trainer.checkpoint.saver import LAST_SECONDS
-from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
+from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.ahead import Ahead
 from trainer.elastic.rendezvous import Handler
 from trainer.errors import Stop
@@ -132,6 +132,8 @@ class Agent(LocalElasticAgent):
         for failure in failures:
             if EXIT_FATAL in (failure.exitcode, told_code(failure)):
                 raise Stop(EXIT_FATAL, said(failure))
+            if told_code(failure) == EXIT_BROKEN:  # not by its exit code, which a traceback has, too
+                raise Stop(EXIT_BROKEN, said(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
         telling = [failure for failure in failures if told_code(failure) is not None]

@@ -18,6 +18,7 @@ from tests.trainer.conftest import EtcdServer, Launcher, Workers, losses, reache
 from tests.trainer.processes import HOLD, ROOT
 from trainer import launch
 from trainer.checkpoint.format import newest_checkpoint
+from trainer.contract import DEVICE
 from trainer.elastic import agent
 from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous_etcd import PREFIX
@@ -215,6 +216,20 @@ def test_a_workers_fatal_error_ends_the_node_with_its_message(
     assert words["state"] == "failed"
     assert "holds no index.json" in words["message"]
     assert "Traceback" not in node.output
+
+
+def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
+    start_launcher: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """In a run that has a checkpoint, so other nodes have theirs: 42 would end the Job and all its pods."""
+    (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
+    environment = {DEVICE: "cuda", "CUDA_VISIBLE_DEVICES": ""}
+    node = start_launcher(settings(tmp_path / "run"), ["--patience", "2"], environment=environment)
+    assert node.wait(60) == 1, node.output
+    words = termination(tmp_path, 0)
+    assert words["state"] == "restart"
+    assert words["message"].startswith("no CUDA device: torch")
+    assert "event=new_round" not in node.output
 
 
 def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
