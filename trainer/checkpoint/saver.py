@@ -40,6 +40,11 @@ def scheduled(step: int, settings: Settings) -> bool:
     return any(every and step % every == 0 for every in (settings.every_steps, settings.keep_every))
 
 
+def retry_pause(failures: int) -> float:
+    """Seconds from the last of so many failed writes in a row to the next attempt."""
+    return min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)
+
+
 class Saver:
     """Writes one checkpoint at a time.
 
@@ -77,7 +82,7 @@ class Saver:
             return False
         waited = self._clock() - self._since
         if self._failures:
-            return waited >= min(RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
+            return waited >= retry_pause(self._failures)
         return 0 < self._settings.every_minutes * 60 <= waited
 
     def save(self, step: int, snapshot: Snapshot) -> Path:
