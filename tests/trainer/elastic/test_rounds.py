@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousE
 from tests.trainer.conftest import EtcdServer, wait_until
 from tests.trainer.elastic.meeting import meet
 from trainer.elastic import rendezvous_etcd
-from trainer.elastic.etcd import Etcd
+from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous import Handler
 
 
@@ -213,6 +213,28 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
     group.handlers[found[0]].shutdown()
     for thread in threads:
         thread.join(20)
+
+
+def test_a_round_outlives_whoever_wrote_the_state_last(
+    nodes: Callable[[int, int], Nodes], shared_etcd: EtcdServer
+) -> None:
+    """A spare that went away took the round with it: all trained on, and found no state."""
+    group = nodes(1, 1)
+    group.add("a", "127.0.0.1", lease_seconds=4)
+    group.meet("a")
+    lost = rendezvous_etcd.EtcdBackend(Etcd(access(shared_etcd.endpoint, {}, {}), lease_seconds=4), group.run_id)
+    found = lost.get_state()
+    assert found is not None
+    written = lost.set_state(*found)
+    assert written is not None
+    assert written[2] is True
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        assert group.handlers["a"].num_nodes_waiting() == 0
+        time.sleep(0.5)
+    assert lost.get_state() == written[:2]
+    group.vanish("a")
+    wait_until(lambda: lost.get_state() is None, 20, "with the last member the state goes, too")
 
 
 def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
