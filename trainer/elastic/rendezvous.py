@@ -98,6 +98,8 @@ class Handler(DynamicRendezvousHandler):
     _delayed: threading.Timer | None = None
     _round = -1
     _size = 0
+    _away = False
+    """Whether the store could not be reached at the last look."""
 
     @property
     def round(self) -> int:
@@ -135,8 +137,11 @@ class Handler(DynamicRendezvousHandler):
             waiting = super().num_nodes_waiting()
         except RendezvousConnectionError as error:
             # Training needs no rendezvous store between rounds: an outage must not end it.
-            log.warning("rendezvous store out of reach, training goes on: %s", error)
+            if not self._away:  # once for each outage: agents look twice a second
+                log.warning("rendezvous store out of reach, training goes on: %s", error)
+            self._away = True
             return 0
+        self._away = False
         # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
         return (0 if full else waiting) or self.left_members() or int(not self._in_round())

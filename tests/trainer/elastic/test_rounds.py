@@ -247,7 +247,9 @@ def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int
         group.handlers["late"].next_rendezvous()
 
 
-def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) -> None:
+def test_training_goes_on_while_etcd_is_away(
+    own_etcd: EtcdServer, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with Nodes(own_etcd.endpoint, run_id, 1, 1) as group:
         group.add("a", "127.0.0.1")
         group.meet("a")
@@ -257,6 +259,8 @@ def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) 
         began = time.monotonic()
         assert handler.num_nodes_waiting() == 0
         assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+        assert handler.num_nodes_waiting() == 0
+        assert caplog.text.count("rendezvous store out of reach") == 1
         own_etcd.start()
         wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
         assert handler.num_nodes_waiting() == 0
