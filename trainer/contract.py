@@ -5,6 +5,8 @@ This module imports nothing, so that none of them needs torch for it.
 
 # Exit codes: the Job decides by them whether a pod is replaced.
 EXIT_DONE = 0
+EXIT_BROKEN = 1
+"""This node cannot train, others may: the Job counts a failure of its pod, and gives up that index after some."""
 EXIT_FATAL = 42
 """Bad configuration, bad data, NaN: the same again would fail the same. Never retried."""
 EXIT_RESTART = 75

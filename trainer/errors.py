@@ -16,6 +16,10 @@ class Retry(RuntimeError):
     """Something failed that may pass: the launcher makes one more round for it."""
 
 
+class BrokenNode(RuntimeError):
+    """This node cannot train, others may: its launcher leaves them alone."""
+
+
 class Stopped(Exception):
     """All workers agreed to stop after a step, and the checkpoint of that step is written.
 

@@ -10,8 +10,16 @@ import pulumi_kubernetes as k8s
 from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from workloads.layout import DATA, dataset_folder, is_on_hub, weights_folder
-from workloads.objects import await_annotations, metadata, pod_template
-from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
+from workloads.objects import await_annotations, ignore_disruptions, metadata, pod_template
+from workloads.pod import (
+    STAYS,
+    TRAINER_ENVIRONMENT,
+    container_security,
+    environment,
+    resources,
+    trainer_mounts,
+    trainer_pod,
+)
 from workloads.secrets import environment_of
 from workloads.workspace import Workspace
 
@@ -48,9 +56,10 @@ class Dataset(pulumi.ComponentResource):
                 await_annotations(text.timeout_minutes),
             ),
             spec=k8s.batch.v1.JobSpecArgs(
-                # A second try helps with a node that went away, not with bad input.
+                # A second try helps with a storage that was away, not with bad input.
                 backoff_limit=2,
-                template=pod_template("dataset", _pod(text, command, fetches, workspace, tokens, account)),
+                pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[ignore_disruptions()]),
+                template=pod_template("dataset", _pod(text, command, fetches, workspace, tokens, account), STAYS),
             ),
             # Never two that write the same shards.
             opts=pulumi.ResourceOptions.merge(

@@ -52,6 +52,13 @@ def pod_template(
     return k8s.core.v1.PodTemplateSpecArgs(metadata=metadata(what, annotations=annotations), spec=spec)
 
 
+def ignore_disruptions() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
+    """Of a Job: evictions, preemptions and lost nodes are no failures of its pods."""
+    batch = k8s.batch.v1
+    disrupted = batch.PodFailurePolicyOnPodConditionsPatternArgs(type="DisruptionTarget", status="True")
+    return batch.PodFailurePolicyRuleArgs(action="Ignore", on_pod_conditions=[disrupted])
+
+
 def await_annotations(minutes: float) -> dict[str, str]:
     """`pulumi up` waits for the Job this long, and makes a failed one again."""
     return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}

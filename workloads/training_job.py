@@ -12,7 +12,7 @@ import pulumi_kubernetes as k8s
 from infra.config import WorkersConfig
 from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from workloads.elastic import job_size, node_range
-from workloads.objects import pod_template, select
+from workloads.objects import ignore_disruptions, pod_template, select
 from workloads.pod import (
     STAYS,
     TRAINER_ENVIRONMENT,
@@ -55,12 +55,7 @@ def job_spec(
         pod_failure_policy=batch.PodFailurePolicyArgs(
             rules=[
                 _on_exit(container, "FailJob", [EXIT_FATAL]),
-                batch.PodFailurePolicyRuleArgs(
-                    action="Ignore",
-                    on_pod_conditions=[
-                        batch.PodFailurePolicyOnPodConditionsPatternArgs(type="DisruptionTarget", status="True")
-                    ],
-                ),
+                ignore_disruptions(),
                 _on_exit(container, "Ignore", [EXIT_RESTART, EXIT_TERMINATED]),
             ]
         ),

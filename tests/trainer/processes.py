@@ -43,6 +43,10 @@ PRELOAD = [
 """What processes have loaded when they are forked."""
 
 
+HOLD = "TRAINYARD_TESTS_HOLD_SAVES"
+"""Names a file without which the workers of a launcher complete no checkpoint: a slow storage."""
+
+
 def context() -> ForkServerContext:
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(PRELOAD)
@@ -119,6 +123,8 @@ def _become_worker(arguments: list[str], environment: dict[str, str], stdin: int
         os.closerange(3, 4096)
         os.environ.clear()
         os.environ.update(environment)
+        if HOLD in environment:
+            _hold_saves(Path(environment[HOLD]))
         from trainer.train.__main__ import main
 
         code = main(arguments)
@@ -129,6 +135,19 @@ def _become_worker(arguments: list[str], environment: dict[str, str], stdin: int
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _hold_saves(until: Path) -> None:
+    from trainer.checkpoint import format as written
+
+    real = written._write_files
+
+    def slow(*arguments: Any) -> None:
+        while not until.exists():
+            time.sleep(0.02)
+        real(*arguments)
+
+    written._write_files = slow
 
 
 class Workers:

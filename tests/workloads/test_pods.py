@@ -12,6 +12,7 @@ from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded
 from trainer.contract import DEVICE
+from workloads.pod import STAYS
 
 WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 
@@ -196,6 +197,16 @@ def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     container = local_stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["name"]
     assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container}
+
+
+def test_a_disrupted_dataset_job_counts_no_failure_and_its_pod_stays(local_stack: Recording) -> None:
+    """prepare resumes, so three preemptions in hours of tokenising are no reason to fail."""
+    spec = local_stack.one("Job", "dataset").inputs["spec"]
+    assert spec["podFailurePolicy"] == {
+        "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+    }
+    assert spec["template"]["spec"]["restartPolicy"] == "Never", "Kubernetes takes no podFailurePolicy without"
+    assert spec["template"]["metadata"]["annotations"].items() >= STAYS.items()
 
 
 def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:

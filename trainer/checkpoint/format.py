@@ -120,6 +120,11 @@ def _write_files(path: Path, step: int, snapshot: Snapshot, write_model: ModelWr
     fsync(path / "model")
 
 
+def is_writing(run: Path, pid: int) -> bool:
+    """Whether this process has begun a checkpoint and not completed it."""
+    return any((run / "checkpoints").glob(f".step-{'[0-9]' * 8}.{pid}"))
+
+
 def clean(run: Path) -> None:
     """Delete what a killed process left half-written."""
     for path in (run / "checkpoints").glob(".step-*"):

@@ -31,12 +31,18 @@ RETRY_SECONDS = 30.0
 """After a failed write, until the next attempt; doubled with each failure in a row."""
 LONGEST_RETRY_SECONDS = 600.0
 LAST_SECONDS = 60.0
-"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work."""
+"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work.
+The worker that writes waits this long, and so does its launcher."""
 
 
 def scheduled(step: int, settings: Settings) -> bool:
     """Whether a checkpoint is due by its step: the same on every worker."""
     return any(every and step % every == 0 for every in (settings.every_steps, settings.keep_every))
+
+
+def retry_pause(failures: int) -> float:
+    """Seconds from the last of so many failed writes in a row to the next attempt."""
+    return min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)
 
 
 class Saver:
@@ -76,7 +82,7 @@ class Saver:
             return False
         waited = self._clock() - self._since
         if self._failures:
-            return waited >= min(RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
+            return waited >= retry_pause(self._failures)
         return 0 < self._settings.every_minutes * 60 <= waited
 
     def save(self, step: int, snapshot: Snapshot) -> Path:

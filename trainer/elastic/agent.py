@@ -4,6 +4,7 @@ torchrun counts restarts and ends every failure with 1. This agent asks why its 
 lost peers begin a new round, and rounds go on for as long as they bring progress.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -15,8 +16,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from trainer import log
-from trainer.checkpoint.format import list_checkpoints
-from trainer.contract import DONE, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
+from trainer.checkpoint.format import is_writing, list_checkpoints
+from trainer.checkpoint.saver import LAST_SECONDS
+from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.ahead import Ahead
 from trainer.elastic.rendezvous import Handler
 from trainer.errors import Stop
@@ -26,7 +28,9 @@ MONITOR_SECONDS = 0.5
 EXIT_BARRIER_SECONDS = 30
 """The workers have met after the last checkpoint, so agents end within seconds of each other."""
 HUNG_SECONDS = 3
-"""With a member lost, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for."""
+"""With a member gone, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for but a
+checkpoint that is being written."""
+POLL_SECONDS = 0.05
 STOPPED_SECONDS = 10
 """A worker that something stopped (SIGSTOP, a debugger) holds up all others; after this long it is replaced."""
 
@@ -79,6 +83,8 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()
+        if len(self._running()) < len(worker_group.workers):
+            self._wait(worker_group, 0)  # for a checkpoint: torch gives the others 30 s once one has ended
         result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
         if result.is_failed():
             self._judge(list(result.failures.values()))
@@ -87,8 +93,7 @@ class Agent(LocalElasticAgent):
     def _end_stopped(self) -> None:
         """Kill workers that have been stopped for a while: the round then ends, instead of waiting for its timeout."""
         now = time.monotonic()
-        running = self._pcontext.pids().values() if self._pcontext is not None else ()
-        self._stopped = {pid: self._stopped.get(pid, now) for pid in running if is_stopped(pid)}
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in self._running() if is_stopped(pid)}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_SECONDS:
                 log.event("worker_stopped", pid=pid, seconds=round(now - since))
@@ -96,9 +101,28 @@ class Agent(LocalElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._ahead.start()
-        lost = self._handler.lost_members()
-        log.event("new_round", after=self._handler.round, lost_members=lost)
-        self._shutdown(signal.SIGTERM, timeout=HUNG_SECONDS if lost else self._shutdown_timeout)
+        log.event("new_round", after=self._handler.round, lost_members=self._handler.lost_members())
+        for pid in self._running():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGTERM)
+        self._wait(worker_group, HUNG_SECONDS if self._handler.left_members() else self._shutdown_timeout)
+        self._shutdown(signal.SIGKILL)
+
+    def _wait(self, worker_group: WorkerGroup, seconds: float) -> None:
+        """Give the workers this long to end; LAST_SECONDS while the first of all writes a checkpoint."""
+        first = [worker.id for worker in worker_group.workers if worker.global_rank == 0]
+        begin = time.monotonic()
+        while running := self._running():
+            # By rank, too: a worker of another pod may have the same process id.
+            writing = any(pid in first and is_writing(self._run, pid) for pid in running)
+            if time.monotonic() - begin > (max(seconds, LAST_SECONDS) if writing else seconds):
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _running(self) -> list[int]:
+        """Process ids of the workers that have not ended."""
+        pids = self._pcontext.pids().values() if self._pcontext is not None else ()
+        return [pid for pid in pids if process_state(pid) not in ("", "Z")]
 
     def _judge(self, failures: list[ProcessFailure]) -> None:
         """Raise Stop where another round cannot help; return where it can."""
@@ -108,6 +132,8 @@ class Agent(LocalElasticAgent):
         for failure in failures:
             if EXIT_FATAL in (failure.exitcode, told_code(failure)):
                 raise Stop(EXIT_FATAL, said(failure))
+            if told_code(failure) == EXIT_BROKEN:  # not by its exit code, which a traceback has, too
+                raise Stop(EXIT_BROKEN, said(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
         telling = [failure for failure in failures if told_code(failure) is not None]
@@ -130,12 +156,17 @@ class Agent(LocalElasticAgent):
             )
 
 
-def is_stopped(pid: int) -> bool:
+def process_state(pid: int) -> str:
+    """proc(5): T or t where something stopped it, Z where it has ended; nothing where it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in ("T", "t")  # proc(5): the state follows the name in parentheses
+        return ""
+    return stat.rpartition(")")[2].split()[0]  # the state follows the name in parentheses
+
+
+def is_stopped(pid: int) -> bool:
+    return process_state(pid) in ("T", "t")
 
 
 def said(failure: ProcessFailure) -> str:

@@ -1,7 +1,7 @@
 """The few requests to etcd's v3 API that a rendezvous needs, over the JSON gateway that etcd 3.4 to 3.7 serve.
 
 Kept connections, TLS and a password where they are configured, and patience while etcd is away. Every key hangs on a
-lease that its writer renews while it lives, so what a lost run leaves goes away.
+lease that its writer renews while it lives, or others who need it, so what a lost run leaves goes away.
 """
 
 import base64
@@ -97,7 +97,7 @@ class Etcd:
         self._patience = self._retry_seconds = retry_seconds
         self._request_seconds = REQUEST_SECONDS
         self._lease: str | None = None
-        self._renewed = 0.0
+        self._renewed = self._kept = 0.0
         self._token: str | None = None
         where = access.host, access.port
         plain, tls = urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool
@@ -182,6 +182,12 @@ class Etcd:
     def count(self, prefix: str) -> int:
         body = {"key": _encode(prefix), "range_end": _encode(_end(prefix)), "count_only": True}
         return int(self._call("/kv/range", body).get("count", 0))
+
+    def keep(self, value: Value) -> None:
+        """Renew the lease of what another process wrote, as often as our own: it must not go away with that process."""
+        if time.monotonic() - self._kept > self._lease_seconds / 4:
+            self._call("/lease/keepalive", {"ID": value.lease})
+            self._kept = time.monotonic()
 
     def _write(self, path: str, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         """A write that hangs on this process's lease; on a new lease where the old one is gone."""

@@ -80,6 +80,10 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._last, self._members = self._state.round, frozenset(self._state.participants)
         self._largest = max(self._largest, len(self._members))
 
+    def returning(self) -> int:
+        """How many members of the newest round wait for the next one."""
+        return len(self._members & self._state.wait_list)
+
     def beat(self, node: Any) -> None:
         """Write this node's heartbeat, where the backend has a key for it; else torch writes it into the state."""
         if isinstance(self._backend, BeatingBackend):

@@ -98,6 +98,8 @@ class Handler(DynamicRendezvousHandler):
     _delayed: threading.Timer | None = None
     _round = -1
     _size = 0
+    _away = False
+    """Whether the store could not be reached at the last look."""
 
     @property
     def round(self) -> int:
@@ -135,18 +137,30 @@ class Handler(DynamicRendezvousHandler):
             waiting = super().num_nodes_waiting()
         except RendezvousConnectionError as error:
             # Training needs no rendezvous store between rounds: an outage must not end it.
-            log.warning("rendezvous store out of reach, training goes on: %s", error)
+            if not self._away:  # once for each outage: agents look twice a second
+                log.warning("rendezvous store out of reach, training goes on: %s", error)
+            self._away = True
             return 0
+        self._away = False
         # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
-        return (0 if full else waiting) or self.lost_members()
+        return (0 if full else waiting) or self.left_members() or int(not self._in_round())
+
+    def _in_round(self) -> bool:
+        """Whether the store knows the round that this node is in: not where it lost its data."""
+        state = self._state_holder.state
+        return state.round == self._round and self._this_node in state.participants
+
+    def left_members(self) -> int:
+        """How many have left this round. Their workers have ended, so this node's wait for them in vain.
+
+        Nobody, as far as is known, where the store lost its data: all the workers may still train.
+        """
+        return max(0, self._size - len(self._state_holder.state.participants)) if self._in_round() else 0
 
     def lost_members(self) -> int:
-        """How many of the members that this round began with are gone."""
-        state = self._state_holder.state
-        if state.round != self._round or self._this_node not in state.participants:
-            return self._size
-        return max(0, self._size - len(state.participants))
+        """How many of those who left do not wait for the next round either."""
+        return max(0, self.left_members() - self._state_holder.returning())
 
     def leave(self) -> None:
         """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""

@@ -51,6 +51,8 @@ class EtcdBackend(BeatingBackend):
 
     def beat(self, member: str, moment: datetime) -> None:
         self._etcd.put(self._beats + member, moment.isoformat().encode())
+        if self._known is not None:  # by whoever wrote it last: a spare that goes would take the round with it
+            self._etcd.keep(self._known)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         written, now = self._etcd.swap(self._key, state, int(token or 0))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from trainer.contract import DEVICE
 from trainer.elastic.network import interface_towards
-from trainer.errors import Retry, UserError
+from trainer.errors import BrokenNode, UserError
 
 LARGEST_BYTES = 1 << 28
 """Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
@@ -136,8 +136,8 @@ class World:
 def require_device(begun: bool) -> None:
     """Refuse to train on the processor of a node that has accelerators.
 
-    `begun`: the run has a checkpoint, so the stack is right and this node broken: Retry. Else UserError: the driver, or
-    the image, fits no node of the stack.
+    `begun`: the run has a checkpoint, so the stack is right and this node broken: BrokenNode. Else UserError: the
+    driver, or the image, fits no node of the stack.
     """
     if os.environ.get(DEVICE) != "cuda" or torch.cuda.is_available():
         return
@@ -146,7 +146,7 @@ def require_device(begun: bool) -> None:
         f"processor; its driver has to know CUDA {torch.version.cuda} (`nvidia-smi` in the pod says which it knows): "
         "take a newer nodes.gpuDriverVersion or Kubernetes version, or an image with an older torch"
     )
-    raise Retry(message) if begun else UserError(message)
+    raise BrokenNode(message) if begun else UserError(message)
 
 
 def join(timeout_seconds: int) -> World:

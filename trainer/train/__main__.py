@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trainer import log, tasks
 from trainer.config.schema import Config, load, run_directory
-from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
-from trainer.errors import Retry, Stopped, TrainingError, UserError
+from trainer.contract import EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
+from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError
 from trainer.files import write_json
 
 
@@ -28,20 +28,23 @@ def main(arguments: list[str]) -> int:
     except Retry as error:
         report_failure(str(error), EXIT_RESTART)
         return EXIT_RESTART
+    except BrokenNode as error:
+        report_failure(str(error), EXIT_BROKEN)
+        return EXIT_BROKEN
     return EXIT_DONE
 
 
 def train(config: Config, run: Path) -> None:
-    """Train to config.steps. Raises Stopped, UserError and TrainingError as loop.train does."""
+    """Train to config.steps. Raises BrokenNode, and Stopped, UserError and TrainingError as loop.train does."""
     from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import ahead, processor
     from trainer.parallel.world import join, leave_group, require_device
     from trainer.train import loop
 
-    require_device(begun=bool(list_checkpoints(run)))
     processor.free_main_thread()
     task = tasks.load(config.task)
-    ahead.wait_for_place()
+    ahead.wait_for_place()  # with which comes the file that takes the reason of a failure
+    require_device(begun=bool(list_checkpoints(run)))
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
     # A new node reads the model's gigabytes from a cold storage, while others have them in memory.

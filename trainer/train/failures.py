@@ -6,14 +6,18 @@ again; later it gets one more try, as accelerators do have passing faults.
 
 import os
 import re
+import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from trainer import log
 from trainer.config import memory
 from trainer.config.schema import Config
+from trainer.contract import EXIT_RESTART
 from trainer.errors import Retry, TrainingError
 from trainer.files import read_json, write_json
 from trainer.parallel.world import World
@@ -38,6 +42,16 @@ def lost_peers(error: BaseException) -> bool:
     if out_of_memory(error) or isinstance(error, getattr(torch, "AcceleratorError", ())):
         return False
     return isinstance(error, dist.DistError) or PEERS.search(str(error)) is not None
+
+
+def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
+    """End at once when the exchange with the others broke: the launcher then makes a new round.
+
+    No clean-up: destroying a process group whose peers are gone can hang.
+    """
+    log.say(log.line(event="peers_lost", rank=rank, reason=repr(_one_line(error))), sys.stderr)
+    sys.stdout.flush()
+    os._exit(EXIT_RESTART)
 
 
 def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:

@@ -7,8 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from trainer.data.batches import share
+from trainer.errors import UserError
 from trainer.parallel.world import World
-from trainer.tasks.work import Batches
+from trainer.tasks.work import Batches, Work
 
 AHEAD = 2
 """Micro-batches read before they are needed."""
@@ -73,3 +74,13 @@ def rounds(per_step: int, world: World) -> int:
 def draw_seed(seed: int, step: int, number: int) -> int:
     """A seed of its own for each micro-batch of each step (63 bits)."""
     return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
+
+
+def agree_on_micro_batch(work: Work, world: World) -> None:
+    """Raise UserError on all workers where their memories differ so much that each would cut the step otherwise."""
+    sizes = world.gather(work.windows)
+    if len(set(sizes)) > 1:
+        raise UserError(
+            f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
+            f"give the smallest, micro_batch={min(sizes)}"
+        )

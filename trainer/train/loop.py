@@ -9,23 +9,21 @@ The host waits for the device at log steps and checkpoints only.
 
 import contextlib
 import gc
-import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from trainer import log
 from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
-from trainer.checkpoint.saver import Saver, scheduled
+from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
-from trainer.contract import DONE, EXIT_RESTART
-from trainer.errors import Stopped, TrainingError, UserError
+from trainer.contract import DONE
+from trainer.errors import Stopped, TrainingError
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
@@ -34,11 +32,13 @@ from trainer.parallel.optimizer import learning_rate
 from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Work
 from trainer.train import compiled, failures, precision, resume
-from trainer.train.feed import Batch, Feed, draw_seed, rounds
+from trainer.train.feed import Batch, Feed, agree_on_micro_batch, draw_seed, rounds
 from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, check_first_loss, check_weights
 
+LAST_ATTEMPTS = 5
+"""To write the last checkpoint and DONE, over 450 s: a storage that moves to another node is back by then."""
 ACTIVATIONS_EVERY = 10
 """Log steps between two statistics of the activations: the other workers wait for the first one meanwhile."""
 
@@ -105,7 +105,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         if loop is not None:
             loop.saver.finish()
         if world.size > 1 and failures.lost_peers(error):
-            leave_lost_peers(world.rank, error)
+            failures.leave_lost_peers(world.rank, error)
         step = loop.step if loop is not None else found.step if found is not None else 0
         failure = failures.judge(error, work, config, run, world, step)
         reporter.status(state="failed" if isinstance(failure, TrainingError) else "restarting", message=str(failure))
@@ -270,22 +270,43 @@ class Loop:
     def finish(self) -> None:
         self.engine.synchronise()
         self.evaluate()
-        path = self.save()
-        try:
-            self.written()
-            self.world.together(lambda: self.conclude(path) if self.world.first else None)
-        except OSError as error:
-            raise TrainingError(
-                f"the last checkpoint cannot be written to {path}, or {DONE} after it ({error.strerror}); free some "
-                "space and start the training again: it resumes from the newest checkpoint"
-            ) from None
+        for attempt in range(1, LAST_ATTEMPTS + 1):
+            path = self.save()
+            self.idle()
+            problem = self.world.from_first(self.world.together(lambda path=path: self.conclude(path)))
+            if not problem:
+                return
+            if attempt < LAST_ATTEMPTS:
+                self.pause(retry_pause(attempt), problem)
+        raise TrainingError(
+            f"the last checkpoint cannot be written to {path}, or {DONE} after it ({problem}); free some "
+            "space and start the training again: it resumes from the newest checkpoint"
+        )
 
-    def conclude(self, path: Path) -> None:
-        done = {"step": self.step, **self.figures, "checkpoint": str(path)}
-        # With divided weights it would need all workers at each token: trainer.sample has it from the checkpoint.
-        done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
-        write_json(self.folder / DONE, done | self.work.results())
+    def conclude(self, path: Path) -> str:
+        """Write DONE after the last checkpoint, by the first worker. What the storage said where it refused either."""
+        if not self.world.first:
+            return ""
+        try:
+            self.saver.wait()
+            done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+            # With divided weights it would need all workers at each token: trainer.sample has it from the checkpoint.
+            done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
+            write_json(self.folder / DONE, done | self.work.results())
+        except OSError as error:
+            return error.strerror or str(error)
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
+        return ""
+
+    def pause(self, seconds: float, problem: str) -> None:
+        """Wait for a storage that has a problem. Raises Stopped where a worker is asked to end meanwhile."""
+        if self.world.first:
+            log.event("end_delayed", reason=repr(problem), retry_seconds=seconds)
+        end = time.monotonic() + seconds
+        while not self.world.any(self.world.first and time.monotonic() > end):
+            if self.world.any(self.notice.given):
+                self.stop()
+            time.sleep(0.05)
 
     def written(self) -> None:
         """Return on every worker when the newest checkpoint is on the storage. Raises OSError on the first when not."""
@@ -308,27 +329,6 @@ class Loop:
         gc.collect()
         yield began
         self.watch.paused += time.perf_counter() - began
-
-
-def agree_on_micro_batch(work: Work, world: World) -> None:
-    """Raise UserError on all workers where their memories differ so much that each would cut the step otherwise."""
-    sizes = world.gather(work.windows)
-    if len(set(sizes)) > 1:
-        raise UserError(
-            f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
-            f"give the smallest, micro_batch={min(sizes)}"
-        )
-
-
-def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
-    """End at once when the exchange with the others broke: the launcher then makes a new round.
-
-    No clean-up: destroying a process group whose peers are gone can hang.
-    """
-    text = " ".join(str(error).split())[:300]
-    log.say(log.line(event="peers_lost", rank=rank, reason=repr(text)), sys.stderr)
-    sys.stdout.flush()
-    os._exit(EXIT_RESTART)
 
 
 def build_engine(work: Work, config: Config, world: World, dtype: torch.dtype) -> Engine:

@@ -1,18 +1,24 @@
-"""What the agent makes of its workers' ends, without starting any: the decisions, in milliseconds."""
+"""What the agent makes of its workers' ends, and how long it waits for them: no round is needed for either."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from tests.trainer.conftest import wait_until
+from trainer.checkpoint.format import list_checkpoints
 from trainer.contract import DONE, STATUS
 from trainer.elastic import agent
 from trainer.elastic.agent import Agent
@@ -100,18 +106,97 @@ def test_what_was_saved_is_reached_though_the_status_was_lost(judge: Agent, tmp_
         judge._judge([failure(75)])
 
 
-@pytest.mark.parametrize(("lost", "seconds"), [(0, 90), (1, agent.HUNG_SECONDS)])
-def test_workers_have_their_grace_to_save_unless_a_lost_member_holds_them_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, seconds: int
-) -> None:
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+run = Path(sys.argv[1])
+{signals}
+begun = run / "checkpoints" / f".step-00000010.{{os.getpid()}}"
+{begin}
+(run / "ready").touch()
+while not (run / "finish").exists():
+    time.sleep(0.01)
+begun.rename(begun.with_name("step-00000010"))
+"""
+HANGS = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
+    """An agent with workers, the first of them as WORKER says, when that is ready."""
     monkeypatch.setattr(agent, "Ahead", lambda *_: SimpleNamespace(install=lambda: None, start=lambda: None))
-    handler: Any = SimpleNamespace(round=2, lost_members=lambda: lost, get_run_id=lambda: "run")
-    made = Agent(handler, 1, ["python"], tmp_path, str(tmp_path), grace=90, patience=PATIENCE)
-    given: list[float] = []
-    monkeypatch.setattr(made, "_shutdown", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(agent, "HUNG_SECONDS", 0.2)
+    (tmp_path / "checkpoints").mkdir()
+    started: list[Agent] = []
+
+    def make(signals: str, begin: str, left: int = 0, first: int = 0, others: tuple[str, ...] = ()) -> Agent:
+        handler: Any = SimpleNamespace(
+            round=2, left_members=lambda: left, lost_members=lambda: left, get_run_id=lambda: "run"
+        )
+        scripts = [WORKER.format(signals=signals, begin=begin), *others]
+        made = Agent(handler, len(scripts), ["python"], tmp_path, str(tmp_path), grace=90, patience=PATIENCE)
+        made._pcontext = start_processes(
+            "trainer",
+            sys.executable,
+            args={rank: ("-c", script, str(tmp_path)) for rank, script in enumerate(scripts)},
+            envs={rank: dict[str, str]() for rank in range(len(scripts))},
+            logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path)),
+        )
+        for rank, worker in enumerate(made._worker_group.workers):
+            worker.id, worker.global_rank = made._pcontext.pids()[rank], first + rank
+        started.append(made)
+        wait_until((tmp_path / "ready").exists, 30, "the worker runs")
+        return made
+
+    yield make
+    for made in started:
+        made._shutdown(signal.SIGKILL)
+
+
+def exit_code(made: Agent) -> int:
+    context: Any = made._pcontext
+    return context.subprocess_handlers[0].proc.wait(10)
+
+
+def test_workers_whose_peers_left_hang_and_are_not_waited_for(start: Callable[..., Agent]) -> None:
+    made = start(HANGS, "", left=1)
     made._stop_workers(made._worker_group)
-    assert given == [seconds]
+    assert exit_code(made) == -signal.SIGKILL
+
+
+def test_workers_that_can_save_have_their_grace(start: Callable[..., Agent], tmp_path: Path) -> None:
+    made = start(HANGS, "begun.mkdir()", first=1)  # another process id's folder, as far as the agent knows
+    threading.Timer(2, (tmp_path / "finish").touch).start()
+    made._stop_workers(made._worker_group)
+    assert exit_code(made) == 0
     assert made._remaining_restarts > 10_000, "torch would count restarts; here steps count"
+
+
+def test_a_checkpoint_that_is_being_written_is_waited_for(start: Callable[..., Agent], tmp_path: Path) -> None:
+    made = start(HANGS, "begun.mkdir()", left=1)
+    threading.Timer(2, (tmp_path / "finish").touch).start()
+    made._stop_workers(made._worker_group)
+    assert exit_code(made) == 0
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010"]
+
+
+def test_a_folder_of_another_pods_worker_is_not_waited_for(start: Callable[..., Agent]) -> None:
+    """Its process id may be the same; only the first of all workers writes."""
+    made = start(HANGS, "begun.mkdir()", left=1, first=1)
+    made._stop_workers(made._worker_group)
+    assert exit_code(made) == -signal.SIGKILL
+
+
+def test_a_checkpoint_is_waited_for_when_another_worker_of_the_node_ended(
+    start: Callable[..., Agent], tmp_path: Path
+) -> None:
+    """torch ends the others then, and kills them after 30 s."""
+    made = start("", "begun.mkdir()", others=("import sys; sys.exit(75)",))
+    wait_until(lambda: len(made._running()) == 1, 30, "the second worker's end")
+    threading.Timer(1, (tmp_path / "finish").touch).start()
+    result = made._monitor_workers(made._worker_group)
+    assert {rank: failed.exitcode for rank, failed in result.failures.items()} == {1: 75}
+    assert exit_code(made) == 0
 
 
 def test_rounds_without_a_step_end_the_job_with_the_reason(judge: Agent, tmp_path: Path) -> None:

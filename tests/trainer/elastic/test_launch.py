@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import EtcdServer, Launcher, Workers, losses, reached, termination, wait_until
-from tests.trainer.processes import ROOT
+from tests.trainer.processes import HOLD, ROOT
 from trainer import launch
 from trainer.checkpoint.format import newest_checkpoint
+from trainer.contract import DEVICE
+from trainer.elastic import agent
 from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous_etcd import PREFIX
 
@@ -93,6 +97,36 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     assert f"event=resume step={found.step} " in second.output.split("event=round round=3")[1]
     second.terminate()
     assert second.wait(40) == 143
+
+
+@pytest.mark.parametrize("fault", ["a worker crashes", "etcd loses its data"])
+def test_a_checkpoint_longer_than_hung_workers_are_given_is_completed(
+    start_launcher: Start, own_etcd: EtcdServer, settings: Settings, tmp_path: Path, fault: str
+) -> None:
+    """Two nodes; the first of all workers writes for longer than others get to end."""
+    hold, run = tmp_path / "storage-is-back", tmp_path / "run"
+    crash = fault == "a worker crashes"
+    arguments = settings(run, steps=100_000, checkpoint__every_steps=20 if crash else 0)
+    options = ["--nnodes", "2:2", "--rdzv-endpoint", own_etcd.endpoint]
+    first, second = (start_launcher(arguments, options, environment={HOLD: str(hold)}) for _ in range(2))
+
+    def writing() -> list[Path]:
+        return list((run / "checkpoints").glob(".step-*"))
+
+    if crash:
+        wait_until(lambda: len(writing()) > 0, 120, "a checkpoint")
+        for pid in second.workers():
+            os.kill(pid, signal.SIGKILL)
+    else:
+        wait_until(lambda: reached(run, 5), 120, "step 5")
+        own_etcd.lose_data()
+        own_etcd.start()
+        wait_until(lambda: len(writing()) > 0, 60, "a checkpoint before the next round")
+    step = int(writing()[0].name.split(".")[1].removeprefix("step-"))
+    wait_until(lambda: "event=new_round after=1 lost_members=0" in first.output, 60, "the end of the round")
+    time.sleep(agent.HUNG_SECONDS + 1)
+    hold.touch()
+    wait_until(lambda: f"event=resume step={step} " in first.output, 60, "the next round from this checkpoint")
 
 
 def test_sigterm_while_it_waits_for_others_ends_at_once(
@@ -182,6 +216,20 @@ def test_a_workers_fatal_error_ends_the_node_with_its_message(
     assert words["state"] == "failed"
     assert "holds no index.json" in words["message"]
     assert "Traceback" not in node.output
+
+
+def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
+    start_launcher: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """In a run that has a checkpoint, so other nodes have theirs: 42 would end the Job and all its pods."""
+    (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
+    environment = {DEVICE: "cuda", "CUDA_VISIBLE_DEVICES": ""}
+    node = start_launcher(settings(tmp_path / "run"), ["--patience", "2"], environment=environment)
+    assert node.wait(60) == 1, node.output
+    words = termination(tmp_path, 0)
+    assert words["state"] == "restart"
+    assert words["message"].startswith("no CUDA device: torch")
+    assert "event=new_round" not in node.output
 
 
 def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousE
 from tests.trainer.conftest import EtcdServer, wait_until
 from tests.trainer.elastic.meeting import meet
 from trainer.elastic import rendezvous_etcd
-from trainer.elastic.etcd import Etcd
+from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous import Handler
 
 
@@ -183,7 +183,9 @@ def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int],
     wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
     state = watching._state_holder.state
     assert (len(state.participants), len(state.wait_list)) == (1, 1)
+    assert (watching.left_members(), watching.lost_members()) == (1, 0)
     moving.leave()
+    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), 5, "b sees that a left for good")
     assert group.meet("b")["b"].world_size == 1
 
 
@@ -213,6 +215,28 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
         thread.join(20)
 
 
+def test_a_round_outlives_whoever_wrote_the_state_last(
+    nodes: Callable[[int, int], Nodes], shared_etcd: EtcdServer
+) -> None:
+    """A spare that went away took the round with it: all trained on, and found no state."""
+    group = nodes(1, 1)
+    group.add("a", "127.0.0.1", lease_seconds=4)
+    group.meet("a")
+    lost = rendezvous_etcd.EtcdBackend(Etcd(access(shared_etcd.endpoint, {}, {}), lease_seconds=4), group.run_id)
+    found = lost.get_state()
+    assert found is not None
+    written = lost.set_state(*found)
+    assert written is not None
+    assert written[2] is True
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        assert group.handlers["a"].num_nodes_waiting() == 0
+        time.sleep(0.5)
+    assert lost.get_state() == written[:2]
+    group.vanish("a")
+    wait_until(lambda: lost.get_state() is None, 20, "with the last member the state goes, too")
+
+
 def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int], Nodes]) -> None:
     group = nodes(1, 1)
     group.add("a", "127.0.0.1")
@@ -223,7 +247,9 @@ def test_a_finished_rendezvous_sends_late_joiners_away(nodes: Callable[[int, int
         group.handlers["late"].next_rendezvous()
 
 
-def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) -> None:
+def test_training_goes_on_while_etcd_is_away(
+    own_etcd: EtcdServer, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with Nodes(own_etcd.endpoint, run_id, 1, 1) as group:
         group.add("a", "127.0.0.1")
         group.meet("a")
@@ -233,6 +259,8 @@ def test_training_goes_on_while_etcd_is_away(own_etcd: EtcdServer, run_id: str) 
         began = time.monotonic()
         assert handler.num_nodes_waiting() == 0
         assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+        assert handler.num_nodes_waiting() == 0
+        assert caplog.text.count("rendezvous store out of reach") == 1
         own_etcd.start()
         wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
         assert handler.num_nodes_waiting() == 0
@@ -270,6 +298,7 @@ def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServe
         own_etcd.start()
         for name in "ab":
             wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
+            assert group.handlers[name].left_members() == 0, "its workers still have all their peers, and can save"
         second = group.meet("ab")
         assert sorted(info.rank for info in second.values()) == [0, 1]
         assert masters(second) != masters(first)

@@ -21,7 +21,7 @@ from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
 from trainer.tasks import pretrain
-from trainer.train import loop
+from trainer.train import feed
 
 GIB = 2**30
 NEEDED = ["data.directory=/d", "run.directory=/r"]
@@ -194,7 +194,7 @@ def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(t
 def differ(world: Any) -> str:
     work = SimpleNamespace(windows=2 if world.first else 4)
     try:
-        loop.agree_on_micro_batch(work, world)  # pyright: ignore[reportArgumentType]
+        feed.agree_on_micro_batch(work, world)  # pyright: ignore[reportArgumentType]
     except UserError as error:
         return str(error)
     return ""

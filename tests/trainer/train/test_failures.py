@@ -18,7 +18,7 @@ from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
 from trainer.contract import DEVICE
-from trainer.errors import Retry, UserError
+from trainer.errors import BrokenNode, UserError
 from trainer.train import failures
 from trainer.train.__main__ import train
 
@@ -146,7 +146,7 @@ def test_a_node_with_accelerators_that_torch_does_not_find_is_not_trained_on(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if begun:
         (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
-    told: type[Exception] = Retry if begun else UserError
+    told: type[Exception] = BrokenNode if begun else UserError
     with pytest.raises(told, match=r"^no CUDA device: torch .* on a node with accelerators") as error:
         train(Config(), tmp_path)
     assert "\n" not in str(error.value)

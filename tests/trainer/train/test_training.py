@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
 from tests.trainer.processes import run_worker
+from trainer.checkpoint import saver
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 
 PATIENCE = 240
@@ -213,7 +216,23 @@ def test_a_run_directory_that_cannot_be_written_is_told(
 
 def run_on_a_full_disk(environment: dict[str, str], arguments: list[str], log: str) -> None:
     """No file becomes larger than this: metrics fit, weights do not."""
+    saver.RETRY_SECONDS = 0.01
     resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+    run_worker(environment, arguments, log)
+
+
+def run_on_a_disk_that_is_freed(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """As above, until a file beside the log says that there is space."""
+    saver.RETRY_SECONDS = 1
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, most))
+
+    def free() -> None:
+        while not Path(f"{log}.freed").exists():
+            time.sleep(0.02)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    threading.Thread(target=free, daemon=True).start()
     run_worker(environment, arguments, log)
 
 
@@ -232,6 +251,22 @@ def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(
     again = start_workers(1, arguments)
     assert again.wait(PATIENCE) == [0], again.output
     assert Path(done(tmp_path)["checkpoint"]).is_dir()
+
+
+@pytest.mark.parametrize("ending", ["space", "notice"])
+def test_a_storage_that_refuses_the_last_checkpoint_is_waited_for(
+    start_workers: Start, settings: Settings, tmp_path: Path, ending: str
+) -> None:
+    """A full disk between the last two steps cost the Job, and what was trained since the newest checkpoint."""
+    workers = start_workers(2, settings(tmp_path / "run", steps=4), run_on_a_disk_that_is_freed)
+    wait_until(lambda: "event=end_delayed " in workers.output, PATIENCE, "a refused checkpoint")
+    if ending == "space":
+        (tmp_path / "workers-0.log.freed").touch()
+        assert workers.wait(PATIENCE) == [0, 0], workers.output
+        assert Path(done(tmp_path / "run")["checkpoint"]).is_dir()
+    else:
+        workers.kill(signal.SIGTERM, only=1)
+        assert workers.wait(PATIENCE) == [75, 143], workers.output
 
 
 def test_a_notice_is_heard_in_the_middle_of_a_long_step(
