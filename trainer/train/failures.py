@@ -56,6 +56,8 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
 
 def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
     """What to raise instead of an error that is not of lost peers, when `step` steps were made."""
+    if isinstance(error, Retry):
+        return error
     if out_of_memory(error):
         message = too_large(work, config, world)
     else:

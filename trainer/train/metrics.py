@@ -4,12 +4,14 @@ docs/model.md defines each figure. A storage that is full or gone costs figures 
 could not be written wait in memory, and training goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import re
 import resource
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ import yaml
 
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
-from trainer.files import write_atomic, write_json
+from trainer.errors import Retry
+from trainer.files import read_json, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -171,7 +174,7 @@ class Reporter:
         self._exporters: list[exporters.Exporter] = []
         self._pending: list[str] = []
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": ""}
+        self._status |= {"world_size": world.size, "round": world.round, "message": "", "writer": uuid.uuid4().hex}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
 
@@ -243,6 +246,7 @@ class Reporter:
     def _append(self, step: int, values: dict[str, Any]) -> None:
         if not self._first:
             return
+        self._hold()
         self._pending.append(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
         self._flush()
         known = {name: value for name, value in values.items() if value is not None}
@@ -252,6 +256,15 @@ class Reporter:
             except Exception as error:  # each library has its own; none may end a training
                 _failed(exporter.name, str(error))
                 self._exporters.remove(exporter)
+
+    def _hold(self) -> None:
+        """Raise Retry where another training writes to the run: one that lost sight of this one, as across a broken
+        network. The newer one goes on."""
+        with contextlib.suppress(OSError):  # a storage that is away is no other training
+            writer = (read_json(self._run / STATUS) or {}).get("writer", self._status["writer"])
+            if writer != self._status["writer"]:
+                self._first, self._pending = False, []
+                raise Retry(f"another training has begun to write to {self._run}; this one leaves it alone")
 
     def _flush(self) -> None:
         """Append the pending lines; they stay pending while the storage refuses them."""

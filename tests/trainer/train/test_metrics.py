@@ -18,6 +18,7 @@ import pytest
 from tests.ports import free_port
 from tests.trainer import toy
 from tests.trainer.conftest import wait_until
+from trainer.errors import Retry
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
@@ -197,6 +198,21 @@ def test_wandb_without_a_login_costs_wandb_only(
     tell.close()
     assert "event=metrics_failed what=wandb" in capsys.readouterr().out
     assert [line["step"] for line in lines(tmp_path)] == [10]
+
+
+def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(tmp_path: Path) -> None:
+    """One is cut off from the rendezvous and not from the storage, and others begin without it."""
+    cut_off = reporter(tmp_path)
+    cut_off.training(figures(10))
+    newer = reporter(tmp_path, step=10)
+    newer.training(figures(20))
+    with pytest.raises(Retry, match="another training has begun to write"):
+        cut_off.training(figures(20, loss=9.0))
+    cut_off.status(state="restarting")
+    cut_off.close()
+    newer.training(figures(30))
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
 
 
 def test_a_full_disk_does_not_keep_a_run_from_going_on(

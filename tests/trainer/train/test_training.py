@@ -56,6 +56,23 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
     assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
 
 
+def test_of_two_trainings_in_one_folder_the_newer_goes_on(
+    start_workers: Start, settings: Settings, tmp_path: Path
+) -> None:
+    """As where a network parts them, and both reach the storage."""
+    run = tmp_path / "run"
+    arguments = settings(run, steps=100_000, checkpoint__every_steps=5)
+    first = start_workers(1, arguments)
+    wait_until(lambda: reached(run, 6), PATIENCE, "a checkpoint and a step")
+    second = start_workers(1, arguments)
+    assert first.wait(PATIENCE) == [75], first.output
+    assert "another training has begun to write" in first.output
+    last = max(losses(run))
+    wait_until(lambda: reached(run, last + 2), PATIENCE, "steps of the second")
+    second.kill()
+    losses(run)  # each step once
+
+
 def test_the_first_loss_is_that_of_an_untrained_model(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     workers = start_workers(1, settings(tmp_path, steps=1))
     assert workers.wait(PATIENCE) == [0], workers.output
