@@ -9,6 +9,7 @@ machine.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pulumi_kubernetes as k8s
 import yaml
 
-from infra.buildx import is_loopback
+from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
@@ -90,6 +91,10 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
                 f"image.registry: missing, and context '{context}' offers none; set a registry that this "
                 "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
             ],
+        )
+    if registry and is_docker_hub(registry) and not re.fullmatch(r"[^/]+/[^/]+", registry):
+        raise ConfigError(
+            stack, [f"image.registry: '{registry}' names no account of Docker Hub's; allowed: docker.io/ACCOUNT"]
         )
     if builder == "buildkit" and registry and is_loopback(registry) and not image.buildx:
         raise ConfigError(

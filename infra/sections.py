@@ -153,7 +153,8 @@ class ImageConfig(Section):
     """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs none; `prebuilt` builds nothing. Default:
     what the local node offers, else buildkit."""
     registry: str | None = None
-    """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001 or ghcr.io/you.
+    """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
+    docker.io/you.
     Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR repository that the
     stack makes."""
     insecure: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from infra.buildx import credentials_name
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.stackfiles import ROOT
 
@@ -113,7 +114,7 @@ def push_credentials(host: str, login: str) -> Iterator[Finding]:
     """`login`: the command that lets Docker push to `host`."""
     config = docker_config()
     known = {*config.get("credHelpers", {}), *config.get("auths", {})}
-    if host in known or f"https://{host}" in known:
+    if known & {host, f"https://{host}", credentials_name(host)}:
         yield ok("push", f"Docker has credentials for {host}")
     else:
         yield problem("push", f"Docker has no credentials for {host}", login)
