@@ -38,9 +38,12 @@ def is_docker_hub(registry: str) -> bool:
     return registry.split("/")[0] in DOCKER_HUB
 
 
-def credentials_name(host: str) -> str:
-    """Under which Docker and the kubelet look for the credentials of a registry."""
-    return DOCKER_HUB_CREDENTIALS if is_docker_hub(host) else host
+def credentials_name(registry: str) -> str:
+    """Under which Docker and the kubelet look for the credentials of a registry, or of an image by its reference."""
+    host = registry.partition("@")[0].split("/")[0]
+    # As Docker reads it: you/trainer is on Docker Hub.
+    elsewhere = "." in host or ":" in host or host == "localhost"
+    return host if elsewhere and not is_docker_hub(host) else DOCKER_HUB_CREDENTIALS
 
 
 def make_builder() -> str | None:

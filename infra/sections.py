@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.section import Section
 
@@ -240,6 +240,13 @@ class CheckConfig(Section):
     """How long `pulumi up` waits for it: nodes with accelerators take up to 15 minutes to come."""
 
 
+def _login(given: SecretStr) -> SecretStr:
+    user, _, token = given.get_secret_value().partition(":")
+    if not (user and token):
+        raise ValueError("not of the form USER:TOKEN, where TOKEN may read the registry")
+    return given
+
+
 class SecretsConfig(Section):
     """Set with `pulumi config set --secret --path secrets.KEY VALUE`."""
 
@@ -247,3 +254,6 @@ class SecretsConfig(Section):
     """Token for the Hugging Face hub, for gated models and data sets."""
     wandb_api_key: SecretStr | None = None
     """Key for Weights & Biases."""
+    image_pull: Annotated[SecretStr, AfterValidator(_login)] | None = None
+    """USER:TOKEN with which nodes pull from a private `image.registry`, or what `image.ref` names: a new package of
+    ghcr.io is private. Not for `storage.serverImage`."""
