@@ -30,7 +30,7 @@ node: .venv/infra.stamp
 	@$(TRAINYARD) local up --context "$(CONTEXT)"
 	@$(TRAINYARD) local run -- pulumi stack select --create local
 
-down: .venv/infra.stamp  ## destroy the local stack and stop the node; datasets, runs and caches stay in .local/
+down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster data may go
 	@test ! -e $(STATE) || $(MAKE) --no-print-directory destroy
 	@$(TRAINYARD) local down
 

@@ -13,7 +13,7 @@ from workloads.gpu_check import check_nodes
 from workloads.node_software import install_node_software
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import store_tokens
+from workloads.secrets import store_image_pull, store_tokens
 from workloads.storage import claim_volume, declare_volume_access, make_volume, serve_storage
 from workloads.tensorboard import TensorBoard
 from workloads.training import Training, tell_new_folders
@@ -35,8 +35,9 @@ image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
 cluster = serve_storage(cluster, config.cluster.namespace, image)
 shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config.cluster.namespace, cluster, config.training, depends_on=[shared] if shared else [])
-workspace = Workspace(cluster, namespace, image, claim_volume(cluster, namespace, bound_to=shared))
-remember(config, cluster, workspace.claim)
+claim = claim_volume(cluster, namespace, bound_to=shared)
+workspace = Workspace(cluster, namespace, image, claim, store_image_pull(config, cluster, namespace))
+remember(config, cluster, claim)
 secret = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)

@@ -126,7 +126,7 @@ def image(
     if subprocess.run(["docker", "buildx", "version"], capture_output=True).returncode:
         raise CommandError("docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin")
     version = content_hash(TRAINER, {})
-    context, tag = stage(TRAINER, version), f"{registry}/{TRAINER.repository}:{version}"
+    context, tag = stage(TRAINER, version), f"{TRAINER.repository_in(registry)}:{version}"
     build = ["build", "--platform", "linux/amd64", "--sbom=true", "--provenance=mode=max", "--push", "--tag", tag]
     commands = ([*build, "--file", f"{context}/{TRAINER.dockerfile}", context], ["imagetools", "inspect", tag])
     for command in commands:

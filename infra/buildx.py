@@ -18,6 +18,9 @@ NAME = "trainyard"
 #: What a builder in a container runs; Docker pulls it once.
 IMAGE = "moby/buildkit:buildx-stable-1"
 CREATE = f"docker buildx create --name {NAME} --driver docker-container --driver-opt network=host --bootstrap"
+#: Hosts that builders and nodes take for Docker Hub (distribution/reference, normalize.go).
+DOCKER_HUB = ("docker.io", "index.docker.io")
+DOCKER_HUB_CREDENTIALS = "https://index.docker.io/v1/"
 #: How `docker buildx inspect` shows it.
 HOST_NETWORK = 'network="host"'
 
@@ -29,6 +32,18 @@ def is_loopback(registry: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def is_docker_hub(registry: str) -> bool:
+    return registry.split("/")[0] in DOCKER_HUB
+
+
+def credentials_name(registry: str) -> str:
+    """Under which Docker and the kubelet look for the credentials of a registry, or of an image by its reference."""
+    host = registry.partition("@")[0].split("/")[0]
+    # As Docker reads it: you/trainer is on Docker Hub.
+    elsewhere = "." in host or ":" in host or host == "localhost"
+    return host if elsewhere and not is_docker_hub(host) else DOCKER_HUB_CREDENTIALS
 
 
 def make_builder() -> str | None:

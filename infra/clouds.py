@@ -86,9 +86,9 @@ def _existing_cluster(config: StackConfig, stack: str) -> Cluster:
 
 
 def _existing_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.doctor import images, prerequisites
+    from infra.doctor import existing, images
 
-    yield from prerequisites.context(config)
+    yield from existing.checks(config, stack)
     yield from images.of_existing(config, stack)
 
 

@@ -9,6 +9,7 @@ machine.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,11 @@ from typing import Any
 import pulumi_kubernetes as k8s
 import yaml
 
-from infra.buildx import is_loopback
+from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
-from infra.sections import ImageConfig
+from infra.sections import ImageConfig, StorageConfig
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
                 "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
             ],
         )
+    if registry and is_docker_hub(registry) and not re.fullmatch(r"[^/]+/[^/]+", registry):
+        raise ConfigError(
+            stack, [f"image.registry: '{registry}' names no account of Docker Hub's; allowed: docker.io/ACCOUNT"]
+        )
     if builder == "buildkit" and registry and is_loopback(registry) and not image.buildx:
         raise ConfigError(
             stack,
@@ -116,7 +121,7 @@ def _workers(config: StackConfig) -> WorkerPool:
 def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
     storage = config.storage
     path = storage.path or offer.storagePath
-    if storage.kind == "hostPath" or (storage.kind is None and path):
+    if in_folder(storage, offer):
         if not path:
             raise ConfigError(stack, ["storage.path: missing; hostPath needs the absolute directory on the node"])
         host_path = k8s.core.v1.HostPathVolumeSourceArgs(path=path, type="Directory")
@@ -124,6 +129,11 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
         return static_volume(storage.size_gib, host_path=host_path, local_folder=path if offer.storagePath else None)
     access_mode = storage.access_mode or ("ReadWriteMany" if storage.class_name else "ReadWriteOnce")
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
+
+
+def in_folder(storage: StorageConfig, offer: Offer) -> bool:
+    """Whether the shared volume is a directory of the node, and not what a StorageClass makes."""
+    return storage.kind == "hostPath" or (storage.kind is None and offer.storagePath is not None)
 
 
 def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path, Offer]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pulumi
 
+from infra.buildx import is_docker_hub
 from infra.cluster import Cluster
 from infra.needs import load
 
@@ -48,6 +49,11 @@ class Recipe:
     @property
     def repository(self) -> str:
         return f"trainyard/{self.name}"
+
+    def repository_in(self, registry: str) -> str:
+        """Where `registry` (host[:port][/path]) has the image. Docker Hub takes NAMESPACE/NAME and nothing deeper."""
+        name = self.repository.replace("/", "-") if is_docker_hub(registry) else self.repository
+        return f"{registry}/{name}"
 
 
 TRAINER = Recipe(
@@ -108,7 +114,7 @@ def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], env
 
 
 def _target(recipe: Recipe, registry: str, version: str) -> str:
-    return f"{registry}/{recipe.repository}:{version}"
+    return f"{recipe.repository_in(registry)}:{version}"
 
 
 def compression(kind: str) -> str:
@@ -202,7 +208,7 @@ def _buildkit(
 
     registry = cluster.registry
     assert registry is not None
-    repository = pulumi.Output.concat(registry.address, f"/{recipe.repository}")
+    repository = pulumi.Output.from_input(registry.address).apply(recipe.repository_in)
     cache = pulumi.Output.concat("type=registry,ref=", repository, registry.cache)
     # As buildx writes them: the plugin's own types have no `registry.insecure` (0.0.22), and none for caches.
     plain = ",registry.insecure=true" if registry.insecure else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.section import Section
 
@@ -153,7 +153,8 @@ class ImageConfig(Section):
     """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs none; `prebuilt` builds nothing. Default:
     what the local node offers, else buildkit."""
     registry: str | None = None
-    """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001 or ghcr.io/you.
+    """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
+    docker.io/you.
     Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR repository that the
     stack makes."""
     insecure: bool = False
@@ -239,6 +240,13 @@ class CheckConfig(Section):
     """How long `pulumi up` waits for it: nodes with accelerators take up to 15 minutes to come."""
 
 
+def _login(given: SecretStr) -> SecretStr:
+    user, _, token = given.get_secret_value().partition(":")
+    if not (user and token):
+        raise ValueError("not of the form USER:TOKEN, where TOKEN may read the registry")
+    return given
+
+
 class SecretsConfig(Section):
     """Set with `pulumi config set --secret --path secrets.KEY VALUE`."""
 
@@ -246,3 +254,6 @@ class SecretsConfig(Section):
     """Token for the Hugging Face hub, for gated models and data sets."""
     wandb_api_key: SecretStr | None = None
     """Key for Weights & Biases."""
+    image_pull: Annotated[SecretStr, AfterValidator(_login)] | None = None
+    """USER:TOKEN with which nodes pull from a private `image.registry`, or what `image.ref` names: a new package of
+    ghcr.io is private. Not for `storage.serverImage`."""

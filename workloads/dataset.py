@@ -144,6 +144,7 @@ def _pod(
     return trainer_pod(
         container("prepare", command),
         workspace.volume,
+        image_pull_secrets=workspace.pull_secrets,
         init_containers=[
             container("fetch" if number == 0 else f"fetch-{number + 1}", fetch) for number, fetch in enumerate(fetches)
         ]

@@ -70,6 +70,7 @@ class GpuCheck(pulumi.ComponentResource):
         pod = trainer_pod(
             _container(job_name, config, workspace),
             workspace.volume,
+            image_pull_secrets=workspace.pull_secrets,
             service_account_name=account.metadata.name,
             token=True,
             subdomain=NAME,

@@ -1,14 +1,17 @@
-"""The tokens of the configuration, as a Secret that pods take their environment from."""
+"""The tokens of the configuration, as Secrets: one that pods take their environment from, one that nodes pull with."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 
 import pulumi
 import pulumi_kubernetes as k8s
 
+from infra.buildx import credentials_name
 from infra.cluster import Cluster
-from infra.config import SecretsConfig
+from infra.config import SecretsConfig, StackConfig
 from trainer.contract import CACHE_KEY
 from workloads.certificates import CompileKey
 from workloads.objects import metadata
@@ -28,6 +31,25 @@ def store_tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) 
         "tokens",
         metadata=metadata("tokens", namespace.name),
         string_data=given,
+        opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
+    )
+
+
+def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
+    """The credentials with which nodes pull the trainer's image; None when none are configured."""
+    login = config.secrets.image_pull
+    if login is None:
+        return None
+    auth = base64.b64encode(login.get_secret_value().encode()).decode()
+    where = config.image.ref or (cluster.registry.address if cluster.registry else "")
+    content = pulumi.Output.from_input(where).apply(
+        lambda name: json.dumps({"auths": {credentials_name(name): {"auth": auth}}})
+    )
+    return k8s.core.v1.Secret(
+        "image-pull",
+        metadata=metadata("image-pull", namespace.name),
+        type="kubernetes.io/dockerconfigjson",
+        string_data={".dockerconfigjson": pulumi.Output.secret(content)},
         opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
     )
 
@@ -52,7 +74,8 @@ def environment_of(*secrets: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvF
 
 def fingerprint(config: SecretsConfig) -> str:
     """Another one for other tokens, from which nobody reads a token: 8 of 64 digits over all of them."""
-    values = [getattr(config, field) for field in VARIABLES.values()]
+    # Not all fields: one that is not set leaves the names of Jobs that run as they are.
+    values = [getattr(config, field) for field in VARIABLES.values()] + [config.image_pull] * bool(config.image_pull)
     if not any(values):
         return ""
     text = "\0".join(value.get_secret_value() if value else "" for value in values)

@@ -149,6 +149,7 @@ def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
     pod = trainer_pod(
         container,
         workspace.volume,
+        image_pull_secrets=workspace.pull_secrets,
         service_account_name=READER if cluster.reader_annotations is not None else None,
         restart_policy="Never",
         active_deadline_seconds=ACCESS_SECONDS,

@@ -52,4 +52,9 @@ def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
         security_context=container_security(),
         volume_mounts=trainer_mounts(read_only=True),
     )
-    return trainer_pod(container, workspace.volume, termination_grace_period_seconds=5)
+    return trainer_pod(
+        container,
+        workspace.volume,
+        image_pull_secrets=workspace.pull_secrets,
+        termination_grace_period_seconds=5,
+    )

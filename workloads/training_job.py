@@ -135,6 +135,7 @@ def trainer_pod_spec(
         container,
         workspace.volume,
         volumes=[client.volume] if client else [],
+        image_pull_secrets=workspace.pull_secrets,
         subdomain=SERVICE,
         restart_policy="Never",
         termination_grace_period_seconds=pool.grace_seconds,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.buildah import opener
-from infra.buildx import CREATE, IMAGE, is_loopback
+from infra.buildx import CREATE, IMAGE, is_docker_hub, is_loopback
 from infra.config import ConfigError, StackConfig
 from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
@@ -20,6 +20,8 @@ from infra.sections import ImageConfig
 ENGINE = "sudo systemctl start docker"
 INSTALL = "pulumi config set --path image.builder buildah   # or: https://docs.docker.com/engine/install"
 REMOTE = "docker buildx create --name NAME --driver remote tcp://HOST:PORT   # then: image.buildx NAME"
+#: docker.io itself is a web site.
+DOCKER_HUB_API = "registry-1.docker.io"
 PATIENCE = 10  # seconds for a registry to answer
 
 
@@ -106,8 +108,9 @@ def _pulled(text: str) -> Finding:
 def registry(address: str, insecure: bool) -> Iterator[Finding]:
     """Whether a registry of the user's is there, and whether Docker may push to it."""
     host = address.split("/")[0]
+    api = DOCKER_HUB_API if is_docker_hub(address) else host
     try:
-        with opener(insecure).open(f"{'http' if insecure else 'https'}://{host}/v2/", timeout=PATIENCE):
+        with opener(insecure).open(f"{'http' if insecure else 'https'}://{api}/v2/", timeout=PATIENCE):
             yield ok("registry", f"{host} answers")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
@@ -117,6 +120,6 @@ def registry(address: str, insecure: bool) -> Iterator[Finding]:
     except OSError as error:
         # URLError is one of these.
         reason = str(getattr(error, "reason", error))
-        hint = f"curl {'http' if insecure else 'https'}://{host}/v2/"
+        hint = f"curl {'http' if insecure else 'https'}://{api}/v2/"
         plain_http = "" if insecure else "   # speaks plain HTTP? then: image.insecure true"
         yield problem("registry", f"{host} does not answer ({reason})", hint + plain_http)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.config import StackConfig
+from infra.buildx import credentials_name
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.stackfiles import ROOT
 
@@ -114,28 +114,7 @@ def push_credentials(host: str, login: str) -> Iterator[Finding]:
     """`login`: the command that lets Docker push to `host`."""
     config = docker_config()
     known = {*config.get("credHelpers", {}), *config.get("auths", {})}
-    if host in known or f"https://{host}" in known:
+    if known & {host, f"https://{host}", credentials_name(host)}:
         yield ok("push", f"Docker has credentials for {host}")
     else:
         yield problem("push", f"Docker has no credentials for {host}", login)
-
-
-def context(config: StackConfig) -> Iterator[Finding]:
-    """The cluster that an existing stack names."""
-    name = config.cluster.context or ""
-    start = "trainyard local up   # starts trainyard-local on this machine"
-    if not shutil.which("kubectl"):
-        yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
-        return
-    arguments = ["--kubeconfig", config.cluster.kubeconfig] if config.cluster.kubeconfig else []
-    known = (run("kubectl", *arguments, "config", "get-contexts", "--output", "name") or "").split()
-    if name not in known:
-        yield problem(
-            "cluster", f"no kubeconfig has the context {name}; there are: {', '.join(known) or 'none'}", start
-        )
-    elif run("kubectl", *arguments, "--context", name, "--request-timeout", "10s", "get", "--raw", "/version") is None:
-        yield problem(
-            "cluster", f"the API server behind {name} does not answer", f"kubectl --context {name} cluster-info"
-        )
-    else:
-        yield ok("cluster", f"{name} answers")

@@ -107,6 +107,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "storage.kind": ("filestore", "storageClass", "hostPath"),
     "storage.disk": ("fs-0123456789abcdef0",),
     "storage.serverImage": (f"other@sha256:{'0' * 64}",),
+    "secrets.imagePull": ("you:token",),
     "image.ref": (f"other@sha256:{'0' * 64}",),
     "storage.accessMode": ("ReadWriteMany",),
     "training.model.preset": ("tiny",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,40 @@ def test_a_prebuilt_image_needs_no_registry_and_no_builder() -> None:
 def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> None:
     with pytest.raises(pulumi.RunError, match=r"image\.registry: missing, and context 'kind-kind' offers none"):
         record("local", values(cluster={"context": "kind-kind"}))
+
+
+@pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("backend", ["etcd", "c10d"])
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ({"registry": "ghcr.io/you"}, "ghcr.io"),
+        ({"registry": "docker.io/you"}, "https://index.docker.io/v1/"),
+        ({"builder": "prebuilt", "ref": "10.0.0.7:5000/trainer@sha256:" + "c" * 64}, "10.0.0.7:5000"),
+        ({"builder": "prebuilt", "ref": "you/trainer@sha256:" + "c" * 64}, "https://index.docker.io/v1/"),
+    ],
+)
+def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: str, backend: str) -> None:
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image=image,
+            check={"enabled": True},
+            rendezvous={"backend": backend},
+            secrets={"imagePull": "you:ghp_x:y"},
+        ),
+    )
+    secret = stack.one("Secret", "image-pull").inputs
+    assert secret["type"] == "kubernetes.io/dockerconfigjson"
+    content = json.loads(secret["stringData"]["value"][".dockerconfigjson"])
+    assert content == {"auths": {name: {"auth": base64.b64encode(b"you:ghp_x:y").decode()}}}
+    templates = [
+        item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template") for item in stack.resources
+    ]
+    pods = [template["spec"] for template in templates if template and "containers" in template.get("spec", {})]
+    assert len(pods) == 6
+    assert all(pod["imagePullSecrets"] == [{"name": "image-pull"}] for pod in pods)
 
 
 @pytest.mark.usefixtures("local_kubeconfig")

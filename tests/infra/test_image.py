@@ -150,6 +150,18 @@ def test_a_builder_that_cannot_reach_this_machines_registry_is_refused_at_previe
     assert on_kind(registry="localhost:5001", buildx="mine")["builder"] == {"name": "mine"}
 
 
+@pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("host", ["docker.io", "index.docker.io"])
+def test_docker_hub_has_the_image_under_a_name_of_one_word(host: str) -> None:
+    """It takes ACCOUNT/NAME, and refuses a push to anything deeper."""
+    inputs = on_kind(registry=f"{host}/you")
+    assert inputs["tags"][0].startswith(f"{host}/you/trainyard-trainer:")
+    assert f"ref={host}/you/trainyard-trainer:cache" in inputs["cacheTo"][0]["raw"]
+    for registry in (host, f"{host}/you/deeper"):
+        with pytest.raises(pulumi.RunError, match=rf"image\.registry: '{registry}' .*; allowed: docker\.io/ACCOUNT$"):
+            on_kind(registry=registry)
+
+
 @pytest.mark.parametrize(
     "registry", ["localhost:5001", "localhost", "127.0.0.1:5000/x", "127.1.2.3", "a.localhost:5000"]
 )
@@ -234,6 +246,11 @@ def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Pat
     assert build.startswith("docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push")
     assert build.endswith(f"--tag {tag} --file {context}/trainer/Dockerfile {context}")
     assert inspect == f"docker buildx imagetools inspect {tag}"
+
+
+def test_the_image_that_is_pushed_to_docker_hub_has_the_name_that_it_takes(docker: Path) -> None:
+    main(["image", "docker.io/you"])
+    assert f"--tag docker.io/you/trainyard-trainer:{content_hash(TRAINER, {})} " in docker.read_text()
 
 
 def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:

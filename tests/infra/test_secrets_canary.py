@@ -20,8 +20,9 @@ from review.snapshot import snapshot
 from tests.infra.recorded import changed
 
 CANARIES = {"huggingFaceToken": "hf_canaryCanaryCANARYcanary", "wandbApiKey": "0123canary4567canary89abcanary"}
+LOGIN = "canary:ghp_canaryCanaryCANARYcanary"
 #: As Kubernetes and URLs would write them, too.
-FORMS = [form for text in CANARIES.values() for form in (text, base64.b64encode(text.encode()).decode())]
+FORMS = [form for text in (*CANARIES.values(), LOGIN) for form in (text, base64.b64encode(text.encode()).decode())]
 
 
 def leaks(text: str) -> list[str]:
@@ -30,13 +31,13 @@ def leaks(text: str) -> list[str]:
 
 @pytest.fixture(params=stacks())
 def with_tokens(request: pytest.FixtureRequest, local_kubeconfig: object) -> Recording:
-    return record(request.param, changed(request.param, secrets=CANARIES))
+    return record(request.param, changed(request.param, secrets={**CANARIES, "imagePull": LOGIN}))
 
 
-def test_the_tokens_are_in_one_secret_marked_as_such_and_nowhere_else(with_tokens: Recording) -> None:
+def test_the_tokens_are_in_their_secrets_marked_as_such_and_nowhere_else(with_tokens: Recording) -> None:
     for item in with_tokens.resources:
         text = json.dumps(item.inputs)
-        if item.kind == "Secret" and item.name == "tokens":
+        if item.kind == "Secret" and item.name in ("tokens", "image-pull"):
             assert leaks(text), "the pods would miss them"
             values = item.inputs["stringData"]
             marked = [values] if "value" in values else list(values.values())
@@ -68,6 +69,13 @@ def test_a_wrong_token_is_refused_without_being_shown(local_kubeconfig: object) 
     with pytest.raises(Exception, match=r"secrets\.huggingFaceToken") as refused:
         record("local", changed("local", secrets={"huggingFaceToken": [CANARIES["huggingFaceToken"]]}))
     assert not leaks(str(refused.value))
+
+
+@pytest.mark.parametrize("login", [CANARIES["huggingFaceToken"], ":" + CANARIES["huggingFaceToken"], "canary:"])
+def test_a_login_without_user_or_token_is_refused_without_being_shown(local_kubeconfig: object, login: str) -> None:
+    with pytest.raises(Exception, match=r"secrets\.imagePull: not of the form USER:TOKEN") as refused:
+        record("local", changed("local", secrets={"imagePull": login}))
+    assert "canary" not in str(refused.value).lower()
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

@@ -45,7 +45,7 @@ ANY_STACK = {
     "rendezvous": st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}]),
     "tensorboard": SWITCH,
     "check": SWITCH,
-    "secrets": section(huggingFaceToken=["hf_token"], wandbApiKey=["wandb_key"]),
+    "secrets": section(huggingFaceToken=["hf_token"], wandbApiKey=["wandb_key"], imagePull=["you:ghp_x"]),
     "workers": section(spares=st.integers(0, 2), min=[1]),
 }
 INPUT = [["sample"], ["hf:squad"], ["/data/raw"]]

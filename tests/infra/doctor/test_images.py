@@ -139,6 +139,18 @@ def test_a_registry_that_wants_a_login_names_the_command(
     assert [finding.level for finding in images.registry(address, insecure=True)] == ["ok"]
 
 
+def test_docker_hubs_login_has_a_name_of_its_own(
+    registry: tuple[str, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(images, "DOCKER_HUB_API", registry[0])
+    registry[1]["status"] = 401
+    (finding,) = images.registry("docker.io/you", insecure=True)
+    assert (finding.level, finding.fix) == ("problem", "docker login docker.io")
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {"https://index.docker.io/v1/": {}}}))
+    assert [finding.level for finding in images.registry("docker.io/you", insecure=True)] == ["ok"]
+
+
 def test_a_registry_that_is_down_is_one_line(registry: tuple[str, dict[str, int]]) -> None:
     (finding,) = images.registry("127.0.0.1:1", insecure=True)
     assert finding.level == "problem"

@@ -1,0 +1,130 @@
+"""Whether a cluster that is there already has what a stack needs: its version, rights, nodes, and a StorageClass."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from infra.cluster import NVIDIA_GPU
+from infra.config import StackConfig
+from infra.doctor.finding import Finding, ok, problem, unchecked, warning
+from infra.doctor.prerequisites import run
+from infra.existing import find_context, in_folder
+
+#: successPolicy of the training Job is on by default from 1.31.
+OLDEST_KUBERNETES = (1, 31)
+#: What the image is built for (infra/image.py).
+PLATFORM = "linux/amd64"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+#: Asks the cluster with kubectl; None: no answer, or no right to one.
+Ask = Callable[..., str | None]
+
+
+def checks(config: StackConfig, stack: str) -> Iterator[Finding]:
+    """The context, and the cluster behind it."""
+    name = config.cluster.context or ""
+    start = "trainyard local up   # starts trainyard-local on this machine"
+    if not shutil.which("kubectl"):
+        yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
+        return
+    arguments = ["--kubeconfig", config.cluster.kubeconfig] if config.cluster.kubeconfig else []
+    known = (run("kubectl", *arguments, "config", "get-contexts", "--output", "name") or "").split()
+    if name not in known:
+        yield problem(
+            "cluster", f"no kubeconfig has the context {name}; there are: {', '.join(known) or 'none'}", start
+        )
+        return
+    ask = partial(run, "kubectl", *arguments, "--context", name, "--request-timeout", "10s")
+    version = ask("get", "--raw", "/version")
+    if version is None:
+        yield problem(
+            "cluster", f"the API server behind {name} does not answer", f"kubectl --context {name} cluster-info"
+        )
+        return
+    _, offer = find_context(name, config.cluster.kubeconfig, stack)
+    folder = in_folder(config.storage, offer)
+    yield _version(name, version)
+    yield _rights(name, ask, folder)
+    yield from _nodes(config.workers.gpus, ask)
+    if not folder:
+        yield _storage_class(config.storage.class_name, ask)
+
+
+def _version(name: str, answer: str) -> Finding:
+    found = re.search(r'"gitVersion":\s*"(v(\d+)\.(\d+)[^"]*)"', answer)
+    if not found:
+        return unchecked("cluster", f"{name} answers, but does not say its version")
+    if (int(found[2]), int(found[3])) < OLDEST_KUBERNETES:
+        needed = ".".join(map(str, OLDEST_KUBERNETES))
+        return problem("cluster", f"{name} has Kubernetes {found[1]}; needs {needed} or newer", "upgrade the cluster")
+    return ok("cluster", f"{name} answers, Kubernetes {found[1]}")
+
+
+def _rights(name: str, ask: Ask, folder: bool) -> Finding:
+    """To what belongs to no namespace; a cluster that gives these gives the rest."""
+    needed = ["namespaces", "priorityclasses.scheduling.k8s.io", *(["persistentvolumes"] if folder else [])]
+    missing = [kind for kind in needed if ask("auth", "can-i", "create", kind) != "yes"]
+    if missing:
+        return problem(
+            "rights",
+            f"you may not create {', '.join(missing)} in {name}; its administrator can grant it",
+            f"kubectl --context {name} auth can-i create {missing[0]}",
+        )
+    return ok("rights", f"you may create {', '.join(needed)}")
+
+
+def _nodes(gpus: int, ask: Ask) -> Iterator[Finding]:
+    listed = ask("get", "nodes", "--output", "json")
+    if listed is None:
+        yield unchecked("nodes", "you may not list them; they must include amd64 Linux")
+        return
+    all_status = [node["status"] for node in json.loads(listed)["items"]]
+    platforms = ["{operatingSystem}/{architecture}".format_map(status["nodeInfo"]) for status in all_status]
+    able = [status for status, platform in zip(all_status, platforms, strict=True) if platform == PLATFORM]
+    there = ", ".join(f"{count} {platform}" for platform, count in Counter(platforms).items())
+    if not there:
+        yield warning("nodes", f"there are none; the pods wait until an autoscaler adds some of {PLATFORM}")
+    elif not able:
+        yield problem(
+            "nodes", f"the image is built for {PLATFORM}; there are: {there}", f"add nodes of {PLATFORM} to the cluster"
+        )
+    else:
+        yield ok("nodes", there)
+    most = max((int(status["allocatable"].get(NVIDIA_GPU, 0)) for status in able), default=0)
+    if most < gpus:
+        yield warning(
+            "accelerators",
+            f"workers.gpus is {gpus}, and the most that a node offers is {most} {NVIDIA_GPU}; the workers wait until "
+            "an autoscaler adds a node with more, or NVIDIA's device plugin announces them",
+            "kubectl describe nodes   # Allocatable",
+        )
+
+
+def _storage_class(wanted: str | None, ask: Ask) -> Finding:
+    """The class that makes the shared volume: a claim without one stays Pending."""
+    listed = ask("get", "storageclasses", "--output", "json")
+    if listed is None:
+        return unchecked("storage", "you may not list StorageClasses")
+    classes = {entry["metadata"]["name"]: entry for entry in json.loads(listed)["items"]}
+    default = [name for name, entry in classes.items() if _is_default(entry["metadata"].get("annotations") or {})]
+    chosen = [name for name in classes if name == wanted] if wanted else default
+    if not chosen:
+        return problem(
+            "storage",
+            f"{f'no StorageClass {wanted}' if wanted else 'no StorageClass is the default'}; "
+            f"there are: {', '.join(classes) or 'none'}",
+            "pulumi config set --path storage.kind storageClass && pulumi config set --path storage.className NAME",
+        )
+    # Of several defaults Kubernetes takes the newest.
+    name = max(chosen, key=lambda each: classes[each]["metadata"].get("creationTimestamp", ""))
+    kept = classes[name].get("reclaimPolicy", "Delete") == "Retain"
+    return ok("storage", f"StorageClass {name}; `pulumi destroy` {'keeps' if kept else 'erases'} the data")
+
+
+def _is_default(annotations: dict[str, str]) -> bool:
+    return annotations.get(DEFAULT_CLASS) == "true"
