@@ -21,7 +21,7 @@ from infra.buildx import is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
-from infra.sections import ImageConfig
+from infra.sections import TAINT, ImageConfig
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,22 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
 
 
 def _workers(config: StackConfig) -> WorkerPool:
-    """Any node; GPU nodes carry NVIDIA's taint by custom."""
-    gpu = k8s.core.v1.TolerationArgs(key=NVIDIA_GPU, operator="Exists", effect="NoSchedule")
+    """The nodes that `workers` names, else any; GPU nodes carry NVIDIA's taint by custom."""
+    workers = config.workers
+    custom = [f"{NVIDIA_GPU}:NoSchedule"] if workers.gpus else []
     return WorkerPool(
-        node_selector={}, accelerators=config.workers.gpus, tolerations=(gpu,) if config.workers.gpus else ()
+        node_selector=workers.node_selector,
+        accelerators=workers.gpus,
+        tolerations=tuple(_toleration(taint) for taint in (*custom, *workers.tolerations)),
     )
+
+
+def _toleration(taint: str) -> k8s.core.v1.TolerationArgs:
+    """`taint` as kubectl writes it; without a value or an effect, any."""
+    parts = TAINT.fullmatch(taint)
+    assert parts is not None, "infra.sections lets no other through"
+    operator = "Exists" if parts["value"] is None else "Equal"
+    return k8s.core.v1.TolerationArgs(key=parts["key"], operator=operator, value=parts["value"], effect=parts["effect"])
 
 
 def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:

@@ -104,6 +104,8 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "nodes.zones": (["us-central1-b"], ["us-central1-c"]),
     "nodes.localSsds": (8, 0),
     "workers.environment": ({"A": "b"},),
+    "workers.nodeSelector": ({"a": "b"},),
+    "workers.tolerations": (["a=b:NoSchedule"],),
     "storage.kind": ("filestore", "storageClass", "hostPath"),
     "storage.disk": ("fs-0123456789abcdef0",),
     "storage.serverImage": (f"other@sha256:{'0' * 64}",),

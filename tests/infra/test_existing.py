@@ -10,7 +10,7 @@ import pulumi
 import pytest
 
 from infra.stackfiles import stack_file_values
-from review.recording import record
+from review.recording import Recording, record
 from tests.conftest import OFFER, write_kubeconfig
 
 
@@ -94,6 +94,45 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
             [without] = chosen["matchExpressions"]
             assert without["operator"] == "NotIn"
             assert given[without["key"]] not in without["values"]
+
+
+def pods(stack: Recording) -> dict[str, dict[str, Any]]:
+    """Component, or name where several have one -> the specification of its pods."""
+    templates = [
+        (item.name, item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template"))
+        for item in stack.resources
+    ]
+    return {name: each["spec"] for name, each in templates if each and "containers" in each.get("spec", {})}
+
+
+@pytest.mark.usefixtures("kind")
+def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() -> None:
+    """On AKS the taint of GPU nodes is whatever the user gave; on k3s a pod without the class sees no GPU."""
+    taints = ["sku=gpu:NoSchedule", "dedicated:NoExecute", "maintenance"]
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "registry.example:5000"},
+            storage={"kind": "storageClass", "className": "shared"},
+            check={"enabled": True},
+            workers={"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": taints, "runtimeClass": "nvidia"},
+        ),
+    )
+    training, (check,) = pods(stack)["training"], [spec for name, spec in pods(stack).items() if "gpu-check" in name]
+    for spec in (training, check):
+        assert spec["nodeSelector"]["agentpool"] == "gpu"
+        assert spec["runtimeClassName"] == "nvidia"
+        assert spec["tolerations"][:4] == [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"},
+            {"key": "dedicated", "operator": "Exists", "effect": "NoExecute"},
+            {"key": "maintenance", "operator": "Exists"},
+        ]
+    dataset = pods(stack)["dataset"]
+    assert "agentpool" not in dataset.get("nodeSelector", {}), "its volume is on every node, and a GPU node costs more"
+    assert "tolerations" not in dataset
+    assert "runtimeClassName" not in dataset
 
 
 @pytest.mark.usefixtures("kind")
