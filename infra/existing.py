@@ -48,6 +48,9 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     image = image_settings(config, stack)
     registry = image.registry
     assert image.builder is not None
+    runnable = {"kubernetes.io/os": "linux"}
+    if image.builder == "buildkit":  # of the others nothing is known (infra/image.py)
+        runnable["kubernetes.io/arch"] = "amd64"
     provider = k8s.Provider(
         "cluster",
         context=cluster.context,
@@ -61,7 +64,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         name=cluster.context,
         context=cluster.context,
         provider=provider,
-        workers=_workers(config),
+        workers=_workers(config, runnable),
         storage=_storage(config, offer, stack),
         registry=Registry(address=registry, insecure=image.insecure, compression=compression("existing"))
         if registry
@@ -70,6 +73,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         buildx=image.buildx,
         base_image=image.base or offer.baseImage,
         etcd_image=config.rendezvous.image or offer.etcdImage or ETCD_IMAGE,
+        node_selector=runnable,
     )
 
 
@@ -105,12 +109,12 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
     return image.model_copy(update={"builder": builder, "registry": registry, "insecure": plain})
 
 
-def _workers(config: StackConfig) -> WorkerPool:
-    """The nodes that `workers` names, else any; GPU nodes carry NVIDIA's taint by custom."""
+def _workers(config: StackConfig, runnable: dict[str, str]) -> WorkerPool:
+    """The nodes that `workers` names, else any that can run the image; GPU nodes carry NVIDIA's taint by custom."""
     workers = config.workers
     custom = [f"{NVIDIA_GPU}:NoSchedule"] if workers.gpus else []
     return WorkerPool(
-        node_selector=workers.node_selector,
+        node_selector=runnable | workers.node_selector,
         accelerators=workers.gpus,
         tolerations=tuple(_toleration(taint) for taint in (*custom, *workers.tolerations)),
     )

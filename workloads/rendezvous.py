@@ -70,6 +70,7 @@ class Rendezvous(pulumi.ComponentResource):
                 self.client = ClientCertificate(client)
             etcd = workspace.cluster.etcd_image
             self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, etcd, priority, server)
+        pod.node_selector = dict(workspace.cluster.node_selector) or None
         stateful_set = k8s.apps.v1.StatefulSet(
             name,
             metadata=metadata("rendezvous", namespace.name, name),

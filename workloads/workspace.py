@@ -71,7 +71,8 @@ class Workspace:
 
     @property
     def volume(self) -> SharedVolume:
-        return SharedVolume(self.claim.metadata.name.apply(str), self.cluster.storage.access_mode == "ReadWriteOnce")
+        one_node = self.cluster.storage.access_mode == "ReadWriteOnce"
+        return SharedVolume(self.claim.metadata.name.apply(str), one_node, self.cluster.node_selector)
 
     def component(self) -> pulumi.ResourceOptions:
         """For a component of workloads: its objects are made by the cluster's provider."""

@@ -106,6 +106,28 @@ def pods(stack: Recording) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("backend", ["etcd", "c10d"])
+def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
+    """BuildKit builds for linux/amd64, whatever processors the nodes have."""
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "registry.example:5000"},
+            check={"enabled": True},
+            rendezvous={"backend": backend},
+        ),
+    )
+    assert len(pods(stack)) == 6
+    for name, spec in pods(stack).items():
+        assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}, name
+    built = {"builder": "prebuilt", "ref": "ghcr.test/trainer@sha256:" + "c" * 64}
+    stack = record("local", values(cluster={"context": "kind-kind"}, image=built))
+    for name, spec in pods(stack).items():
+        assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}, f"{name}: its image may be of any processor"
+
+
+@pytest.mark.usefixtures("kind")
 def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() -> None:
     """On AKS the taint of GPU nodes is whatever the user gave; on k3s a pod without the class sees no GPU."""
     taints = ["sku=gpu:NoSchedule", "dedicated:NoExecute", "maintenance"]
