@@ -226,6 +226,8 @@ class Cluster:
     """Annotations that let the service account READER read the user's buckets; None: there are none to read."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the nodes that can run the images; empty: all can."""
+    shared: bool = False
+    """Pods of others run there, which ours must not evict."""
     autoscaler: Autoscaler | None = None
     """None: the cloud adds and removes nodes, or nobody does."""
     resource: pulumi.Resource | None = None

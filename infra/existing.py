@@ -74,6 +74,8 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         base_image=image.base or offer.baseImage,
         etcd_image=config.rendezvous.image or offer.etcdImage or ETCD_IMAGE,
         node_selector=runnable,
+        # A node that offers a folder is this machine.
+        shared=offer.storagePath is None,
     )
 
 

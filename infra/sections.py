@@ -261,7 +261,8 @@ class TensorBoardConfig(Section):
 class CheckConfig(Section):
     enabled: bool = False
     """Before the training, run a Job on all workers that measures the exchange between them, lists their accelerators
-    and writes to the shared volume; its result is the output `gpuCheck`."""
+    and writes to the shared volume; its result is the output `gpuCheck`. A training that has the nodes is interrupted
+    for it; with kind existing, where it would evict the pods of others, it waits until that training has ended."""
     megabytes: int = Field(default=256, ge=1, le=4096)
     """Size of the exchanged tensor, MB."""
     storage_megabytes: int = Field(default=1024, ge=1)

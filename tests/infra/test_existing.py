@@ -128,6 +128,27 @@ def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
 
 
 @pytest.mark.usefixtures("kind")
+def test_no_pod_of_others_is_evicted_but_on_a_node_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs have no class, and so the lowest priority."""
+
+    def policies(context: str) -> dict[str, str]:
+        sections = values(
+            cluster={"context": context}, image={"registry": "registry.example:5000"}, check={"enabled": True}
+        )
+        made = [item.inputs for item in record("local", sections).resources if item.kind == "PriorityClass"]
+        return {each["metadata"]["name"].removeprefix("trainyard-"): each["preemptionPolicy"] for each in made}
+
+    assert policies("kind-kind") == dict.fromkeys(["rendezvous", "training", "gpu-check"], "Never")
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "own", "trainyard-local", OFFER)))
+    own = policies("trainyard-local")
+    assert own == {
+        "rendezvous": "PreemptLowerPriority",
+        "gpu-check": "PreemptLowerPriority",
+        "training": "Never",
+    }
+
+
+@pytest.mark.usefixtures("kind")
 def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() -> None:
     """On AKS the taint of GPU nodes is whatever the user gave; on k3s a pod without the class sees no GPU."""
     taints = ["sku=gpu:NoSchedule", "dedicated:NoExecute", "maintenance"]
