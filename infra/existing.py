@@ -48,6 +48,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     image = image_settings(config, stack)
     registry = image.registry
     assert image.builder is not None
+    storage = _storage(config, offer, stack)
     runnable = {"kubernetes.io/os": "linux"}
     if image.builder == "buildkit":  # of the others nothing is known (infra/image.py)
         runnable["kubernetes.io/arch"] = "amd64"
@@ -65,7 +66,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         context=cluster.context,
         provider=provider,
         workers=_workers(config, runnable),
-        storage=_storage(config, offer, stack),
+        storage=storage,
         registry=Registry(address=registry, insecure=image.insecure, compression=compression("existing"))
         if registry
         else None,
@@ -139,6 +140,15 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
         host_path = k8s.core.v1.HostPathVolumeSourceArgs(path=path, type="Directory")
         # A node that offers a folder is this machine, so it sees whichever folder is used.
         return static_volume(storage.size_gib, host_path=host_path, local_folder=path if offer.storagePath else None)
+    if config.workers.gpus and not (storage.access_mode or storage.class_name):
+        raise ConfigError(
+            stack,
+            [
+                "storage.className: missing; the default class is mostly a disk of one node, where all pods with GPUs "
+                "would have to be; name a class that nodes share (and storage.kind: storageClass), or where one node "
+                "has all the GPUs give storage.accessMode: ReadWriteOnce and the node in workers.nodeSelector"
+            ],
+        )
     access_mode = storage.access_mode or ("ReadWriteMany" if storage.class_name else "ReadWriteOnce")
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
 

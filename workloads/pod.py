@@ -105,6 +105,7 @@ class SharedVolume:
     one_node: bool
     """Whether it can be on one node at a time only."""
     node_selector: Mapping[str, str]
+    tolerations: tuple[k8s.core.v1.TolerationArgs, ...] = ()
 
 
 def _beside_others() -> k8s.core.v1.AffinityArgs:
@@ -156,7 +157,10 @@ def trainer_pod(
 
     Only a pod that has to speak to the cluster's API gets its account's `token`; `volumes` are those beyond the usual.
     """
-    nodes: dict[str, Any] = {"node_selector": dict(volume.node_selector) or None}
+    nodes: dict[str, Any] = {
+        "node_selector": dict(volume.node_selector) or None,
+        "tolerations": list(volume.tolerations) or None,
+    }
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
         volumes=[*trainer_volumes(volume.claim), *volumes],

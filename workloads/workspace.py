@@ -71,8 +71,11 @@ class Workspace:
 
     @property
     def volume(self) -> SharedVolume:
-        one_node = self.cluster.storage.access_mode == "ReadWriteOnce"
-        return SharedVolume(self.claim.metadata.name.apply(str), one_node, self.cluster.node_selector)
+        claim, pool = self.claim.metadata.name.apply(str), self.cluster.workers
+        if self.cluster.storage.access_mode == "ReadWriteOnce":
+            # The first pod decides on the node, and the workers have to fit there as well.
+            return SharedVolume(claim, True, pool.node_selector, pool.tolerations)
+        return SharedVolume(claim, False, self.cluster.node_selector)
 
     def component(self) -> pulumi.ResourceOptions:
         """For a component of workloads: its objects are made by the cluster's provider."""

@@ -40,7 +40,10 @@ STACKS: dict[str, tuple[str, Values]] = {
 KINDS = {kind: {"storageClass": "existing", "filestore": "gke"}.get(kind, kind) for kind in STACKS}
 #: Keys that may do another thing on another kind of cluster, and of volume. All others are changed on one stack alone.
 ON_ALL = ("cluster.", "gke.", "eks.", "nodes.", "workers.", "storage.", "image.")
-ON_VOLUMES = ("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage.")
+ON_VOLUMES = (
+    *("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage."),
+    *("workers.nodeSelector", "workers.tolerations"),
+)
 #: What the stack has beforehand, by the beginning of a key: where the file's values do not let it be changed, or hide
 #: what the change does.
 BEFORE: dict[str, Values] = {

@@ -179,6 +179,27 @@ def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() ->
 
 
 @pytest.mark.usefixtures("kind")
+def test_the_first_pod_on_a_volume_of_one_node_takes_no_node_that_the_workers_cannot_be_on() -> None:
+    """A dataset Job on a node without GPUs would bind the volume there, and no worker were ever scheduled."""
+    given = {
+        "cluster": {"context": "kind-kind"},
+        "image": {"registry": "registry.example:5000"},
+        "workers": {"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": ["sku=gpu:NoSchedule"]},
+    }
+    for storage in ({}, {"kind": "storageClass"}):
+        with pytest.raises(
+            pulumi.RunError, match=r"storage\.className: missing; .* storage\.accessMode: ReadWriteOnce"
+        ):
+            record("local", values(**given, storage=storage))
+    found = pods(record("local", values(**given, storage={"accessMode": "ReadWriteOnce"})))
+    assert len(found) == 5
+    for name, spec in found.items():
+        on_volume = name != "etcd"
+        assert (spec["nodeSelector"].get("agentpool") == "gpu") == on_volume, name
+        assert ({"sku", "nvidia.com/gpu"} <= {each["key"] for each in spec.get("tolerations", ())}) == on_volume, name
+
+
+@pytest.mark.usefixtures("kind")
 def test_a_named_class_is_shared_by_many_nodes() -> None:
     storage = {"kind": "storageClass", "className": "fast-nfs"}
     stack = record(
