@@ -100,6 +100,8 @@ def _policies(
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
     # One of the two is there.
     client = ports(ETCD_PORT, STORE_PORT)
+    # 5353: where the DNS pods of OpenShift listen; its network looks at a packet behind the Service's address.
+    dns = ports(53, 5353, protocols=("UDP", "TCP"))
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]
@@ -111,7 +113,7 @@ def _policies(
         ingress.append((None, ports(scraped)))
     return {
         "default-deny": (everyone, [], []),
-        "allow-dns": (everyone, None, [(None, ports(53, protocols=("UDP", "TCP")))]),
+        "allow-dns": (everyone, None, [(None, dns)]),
         "trainers": (trainer, ingress, egress),
         # Whoever writes there can end the training, though not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": (etcd, [(trainer, client)], None),
