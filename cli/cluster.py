@@ -86,6 +86,16 @@ class TrainingJob:
             job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
             return job, as_json(self.core.list_namespaced_pod, self.namespace, label_selector=selector)["items"]
 
+    def refusal(self) -> str:
+        """What the cluster said when it refused the Job's newest pod: a quota, a security policy; empty: nothing."""
+        selector = f"involvedObject.kind=Job,involvedObject.name={self.name},reason=FailedCreate"
+        try:
+            found = as_json(self.core.list_namespaced_event, self.namespace, field_selector=selector)["items"]
+        except (ApiException, urllib3.exceptions.HTTPError):
+            return ""  # not everybody may read events
+        newest = max(found, key=lambda event: event.get("lastTimestamp") or "", default={})
+        return " ".join(newest.get("message", "").split())
+
     def log_end(self, pod: str) -> str:
         """The end of a pod's log with time stamps; empty when it cannot be had (its node is gone)."""
         try:
@@ -102,8 +112,8 @@ def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [pod for pod in pods if pod["status"].get("phase") in STARTED]
 
 
-def why_waiting(pods: list[dict[str, Any]]) -> str:
-    """Why no pod runs yet, in a few words."""
+def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
+    """Why no pod runs yet, in a few words; `refusal` is what the cluster said instead of making one."""
     for pod in pods:
         for status in pod["status"].get("containerStatuses") or []:
             waiting = status.get("state", {}).get("waiting", {})
@@ -112,6 +122,8 @@ def why_waiting(pods: list[dict[str, Any]]) -> str:
         for condition in pod["status"].get("conditions") or []:
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 return f"waiting for a node: {condition.get('message', '')}"
+    if refusal and not pods:
+        return f"the cluster refuses the pods: {refusal}"
     return "starting the pods" if pods else "waiting for the Job controller"
 
 

@@ -78,7 +78,7 @@ class JobWatch:
                 continue
             self._follow_logs(pods)
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
-            board.look("" if run else why_waiting(pods))
+            board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)

@@ -67,11 +67,16 @@ class State:
 
 
 def state(
-    job: dict[str, Any], pods: list[dict[str, Any]], logs: dict[str, str], status: dict[str, Any] | None = None
+    job: dict[str, Any],
+    pods: list[dict[str, Any]],
+    logs: dict[str, str],
+    status: dict[str, Any] | None = None,
+    refusal: str = "",
 ) -> State:
     """Put together what the API tells.
 
-    `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None.
+    `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None; `refusal`:
+    why the cluster makes no pod.
     """
     events = {name: list(_events(text)) for name, text in logs.items()}
     rounds = {name: _last_round(found) for name, found in events.items()}
@@ -80,7 +85,7 @@ def state(
     newest = max([number for number, _ in rounds.values()], default=0)
     return State(
         job=job["metadata"]["name"],
-        condition=_condition(end, pods),
+        condition=_condition(end, pods, refusal),
         started=_time(told.get("startTime")),
         ended=_time(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
@@ -101,13 +106,13 @@ def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
     return max(first)[1] if first else None
 
 
-def _condition(end: dict[str, Any], pods: list[dict[str, Any]]) -> str:
+def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str) -> str:
     if end:
         why = ": ".join(filter(None, (end.get("reason"), end.get("message"))))
         return f"{end['type']} ({why})" if why and end["type"] != "Complete" else end["type"]
     if any(pod["status"].get("phase") == "Running" for pod in pods):
         return "Running"
-    return f"Waiting: {why_waiting(pods)}"
+    return f"Waiting: {why_waiting(pods, refusal)}"
 
 
 def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:

@@ -36,7 +36,7 @@ def read(target: Target, kubeconfig: str | None = None) -> State:
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
     logs = {pod["metadata"]["name"]: job.log_end(pod["metadata"]["name"]) for pod in started(pods)}
-    return state(found, pods, logs, status_file(target))
+    return state(found, pods, logs, status_file(target), "" if pods else job.refusal())
 
 
 def status_file(target: Target) -> dict[str, Any] | None:

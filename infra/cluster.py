@@ -224,6 +224,10 @@ class Cluster:
     """What adds that context to the kubeconfig; None: it is there."""
     reader_annotations: Mapping[str, pulumi.Input[str]] | None = None
     """Annotations that let the service account READER read the user's buckets; None: there are none to read."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes that can run the images; empty: all can."""
+    shared: bool = False
+    """Pods of others run there, which ours must not evict."""
     autoscaler: Autoscaler | None = None
     """None: the cloud adds and removes nodes, or nobody does."""
     resource: pulumi.Resource | None = None

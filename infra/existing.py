@@ -22,7 +22,7 @@ from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
-from infra.sections import ImageConfig, StorageConfig
+from infra.sections import TAINT, ImageConfig, StorageConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     image = image_settings(config, stack)
     registry = image.registry
     assert image.builder is not None
+    storage = _storage(config, offer, stack)
+    runnable = {"kubernetes.io/os": "linux"}
+    if image.builder == "buildkit":  # of the others nothing is known (infra/image.py)
+        runnable["kubernetes.io/arch"] = "amd64"
     provider = k8s.Provider(
         "cluster",
         context=cluster.context,
@@ -62,8 +66,8 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         name=cluster.context,
         context=cluster.context,
         provider=provider,
-        workers=_workers(config),
-        storage=_storage(config, offer, stack),
+        workers=_workers(config, runnable),
+        storage=storage,
         registry=Registry(address=registry, insecure=image.insecure, compression=compression("existing"))
         if registry
         else None,
@@ -71,6 +75,9 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         buildx=image.buildx,
         base_image=image.base or offer.baseImage,
         etcd_image=config.rendezvous.image or offer.etcdImage or ETCD_IMAGE,
+        node_selector=runnable,
+        # A node that offers a folder is this machine.
+        shared=offer.storagePath is None,
     )
 
 
@@ -110,12 +117,23 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
     return image.model_copy(update={"builder": builder, "registry": registry, "insecure": plain})
 
 
-def _workers(config: StackConfig) -> WorkerPool:
-    """Any node; GPU nodes carry NVIDIA's taint by custom."""
-    gpu = k8s.core.v1.TolerationArgs(key=NVIDIA_GPU, operator="Exists", effect="NoSchedule")
+def _workers(config: StackConfig, runnable: dict[str, str]) -> WorkerPool:
+    """The nodes that `workers` names, else any that can run the image; GPU nodes carry NVIDIA's taint by custom."""
+    workers = config.workers
+    custom = [f"{NVIDIA_GPU}:NoSchedule"] if workers.gpus else []
     return WorkerPool(
-        node_selector={}, accelerators=config.workers.gpus, tolerations=(gpu,) if config.workers.gpus else ()
+        node_selector=runnable | workers.node_selector,
+        accelerators=workers.gpus,
+        tolerations=tuple(_toleration(taint) for taint in (*custom, *workers.tolerations)),
     )
+
+
+def _toleration(taint: str) -> k8s.core.v1.TolerationArgs:
+    """`taint` as kubectl writes it; without a value or an effect, any."""
+    parts = TAINT.fullmatch(taint)
+    assert parts is not None, "infra.sections lets no other through"
+    operator = "Exists" if parts["value"] is None else "Equal"
+    return k8s.core.v1.TolerationArgs(key=parts["key"], operator=operator, value=parts["value"], effect=parts["effect"])
 
 
 def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
@@ -127,6 +145,15 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
         host_path = k8s.core.v1.HostPathVolumeSourceArgs(path=path, type="Directory")
         # A node that offers a folder is this machine, so it sees whichever folder is used.
         return static_volume(storage.size_gib, host_path=host_path, local_folder=path if offer.storagePath else None)
+    if config.workers.gpus and not (storage.access_mode or storage.class_name):
+        raise ConfigError(
+            stack,
+            [
+                "storage.className: missing; the default class is mostly a disk of one node, where all pods with GPUs "
+                "would have to be; name a class that nodes share (and storage.kind: storageClass), or where one node "
+                "has all the GPUs give storage.accessMode: ReadWriteOnce and the node in workers.nodeSelector"
+            ],
+        )
     access_mode = storage.access_mode or ("ReadWriteMany" if storage.class_name else "ReadWriteOnce")
     return SharedStorage(size_gib=storage.size_gib, access_mode=access_mode, class_name=storage.class_name)
 

@@ -171,6 +171,7 @@ FORMS = {
     "gke.zone": "is not a zone; give one such as us-central1-a, with the letter",
     "eks.region": "is not a region; give one such as us-east-2",
     "eks.zones": "is no zone's id; give one such as use2-az1 (`aws ec2 describe-availability-zones` lists ZoneId)",
+    "workers.runtimeClass": "is not the name of a RuntimeClass; `kubectl get runtimeclass` lists them",
     "eks.nodeRelease": "is no release of EKS's images; give latest, or one such as 1.36.0-20261101",
     "eks.admins": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/ops",
     "eks.viewers": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/trainyard-preview",

@@ -32,6 +32,9 @@ def _cluster_kind(config: StackConfig) -> Iterator[str]:
     for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
         if value:
             yield f"cluster.{key}: only used with cluster.kind existing; the stack makes its own cluster; remove it"
+    for key in ("node_selector", "tolerations", "runtime_class"):
+        if getattr(config.workers, key):
+            yield f"workers.{to_camel(key)}: only used with cluster.kind existing; the stack makes its nodes; remove it"
 
 
 def _worker_range(config: StackConfig) -> Iterator[str]:

@@ -6,6 +6,7 @@ sentence under a field is its documentation in docs/configuration.md. `training:
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
@@ -16,6 +17,28 @@ from trainer.config.section import Section
 DATA = "/data"
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+#: Keys and values of labels and taints (k8s.io/apimachinery, pkg/util/validation).
+_KEY = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?"
+_VALUE = r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?"
+#: A taint as `kubectl taint` writes it.
+TAINT = re.compile(
+    rf"(?P<key>{_KEY})(=(?P<value>{_VALUE}))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?", re.A
+)
+
+
+def _taint(text: str) -> str:
+    if not TAINT.fullmatch(text):
+        raise ValueError(f"'{text}' is no taint; give KEY, KEY:EFFECT or KEY=VALUE:EFFECT, as in sku=gpu:NoSchedule")
+    return text
+
+
+def _node_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not (re.fullmatch(_KEY, key, re.A) and re.fullmatch(_VALUE, value, re.A)):
+            raise ValueError(
+                f"'{key}: {value}' is no label; `kubectl get nodes --show-labels` shows those of the nodes"
+            )
+    return labels
 
 
 class ClusterConfig(Section):
@@ -110,6 +133,14 @@ class WorkersConfig(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the workers, over the stack's own: `NCCL_DEBUG: INFO` shows what NCCL chose, `NCCL_SOCKET_NTHREADS`
     and `NCCL_NSOCKS_PERTHREAD` change it. No secrets: they go into `secrets`."""
+    node_selector: Annotated[dict[str, str], AfterValidator(_node_labels)] = Field(default_factory=dict)
+    """With kind existing: labels of the nodes that train, such as `agentpool: gpu`. Default: any node that has room."""
+    tolerations: tuple[Annotated[str, AfterValidator(_taint)], ...] = Field(default=(), max_length=20)
+    """With kind existing: taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. The customary
+    one of GPU nodes, nvidia.com/gpu:NoSchedule, is tolerated anyway."""
+    runtime_class: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
+    """With kind existing: RuntimeClass of the pods that train. `nvidia` where `kubectl get runtimeclass` shows it, such
+    as on k3s, RKE2, MicroK8s and k0s: pods see no GPU there without it. Default: the nodes' own."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
     """Memory allocator of the trainer on the CPU: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
     else glibc with the trainer's settings for it."""
@@ -231,7 +262,8 @@ class TensorBoardConfig(Section):
 class CheckConfig(Section):
     enabled: bool = False
     """Before the training, run a Job on all workers that measures the exchange between them, lists their accelerators
-    and writes to the shared volume; its result is the output `gpuCheck`."""
+    and writes to the shared volume; its result is the output `gpuCheck`. A training that has the nodes is interrupted
+    for it; with kind existing, where it would evict the pods of others, it waits until that training has ended."""
     megabytes: int = Field(default=256, ge=1, le=4096)
     """Size of the exchanged tensor, MB."""
     storage_megabytes: int = Field(default=1024, ge=1)

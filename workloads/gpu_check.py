@@ -76,6 +76,7 @@ class GpuCheck(pulumi.ComponentResource):
             subdomain=NAME,
             restart_policy="Never",
             priority_class_name=make_priority_class(NAME, CHECK_PRIORITY, workspace.cluster, namespace.name, self),
+            runtime_class_name=config.workers.runtime_class,
             node_selector=pool.node_selector or None,
             tolerations=list(pool.tolerations) or None,
         )

@@ -10,7 +10,9 @@ import pulumi_kubernetes as k8s
 from infra.cluster import Cluster
 
 RBAC = "rbac.authorization.k8s.io"
-#: Values of priority classes. Every pod of a training, the rendezvous too, waits for the one that serves their volume.
+#: Values of priority classes; where others run pods (Cluster.shared) they order the queue and evict nobody: an eviction
+#: takes the pods of the lowest priority, whoever's they are. Every pod of a training, the rendezvous too, waits for
+#: the one that serves their volume.
 STORAGE_PRIORITY = 10_000
 #: All rounds of a training go through one small pod: it may evict a worker, and the kubelet that runs out of memory
 #: ends workers first.
@@ -73,7 +75,7 @@ def make_priority_class(
         metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name)),
         value=value,
         global_default=False,
-        preemption_policy="Never" if value == TRAINING_PRIORITY else "PreemptLowerPriority",
+        preemption_policy="Never" if cluster.shared or value == TRAINING_PRIORITY else "PreemptLowerPriority",
         description=f"trainyard: the pods of {name}",
         opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
     )

@@ -99,11 +99,13 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
 
 @dataclass(frozen=True)
 class SharedVolume:
-    """The shared volume as a pod mounts it."""
+    """The shared volume as a pod mounts it, and the nodes where it may."""
 
     claim: pulumi.Output[str]
     one_node: bool
     """Whether it can be on one node at a time only."""
+    node_selector: Mapping[str, str]
+    tolerations: tuple[k8s.core.v1.TolerationArgs, ...] = ()
 
 
 def _beside_others() -> k8s.core.v1.AffinityArgs:
@@ -155,6 +157,10 @@ def trainer_pod(
 
     Only a pod that has to speak to the cluster's API gets its account's `token`; `volumes` are those beyond the usual.
     """
+    nodes: dict[str, Any] = {
+        "node_selector": dict(volume.node_selector) or None,
+        "tolerations": list(volume.tolerations) or None,
+    }
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
         volumes=[*trainer_volumes(volume.claim), *volumes],
@@ -162,7 +168,7 @@ def trainer_pod(
         security_context=pod_security(),
         automount_service_account_token=token,
         enable_service_links=False,
-        **options,
+        **nodes | options,
     )
 
 

@@ -71,6 +71,7 @@ class Rendezvous(pulumi.ComponentResource):
             etcd = workspace.cluster.etcd_image
             self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, etcd, priority, server)
         pod.image_pull_secrets = workspace.pull_secrets
+        pod.node_selector = dict(workspace.cluster.node_selector) or None
         stateful_set = k8s.apps.v1.StatefulSet(
             name,
             metadata=metadata("rendezvous", namespace.name, name),

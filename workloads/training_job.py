@@ -141,6 +141,7 @@ def trainer_pod_spec(
         termination_grace_period_seconds=pool.grace_seconds,
         priority_class_name=priority,
         topology_spread_constraints=[spread],
+        runtime_class_name=workers.runtime_class,
         node_selector=pool.node_selector or None,
         tolerations=[*pool.tolerations, *silent],
     )

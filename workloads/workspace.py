@@ -80,7 +80,11 @@ class Workspace:
 
     @property
     def volume(self) -> SharedVolume:
-        return SharedVolume(self.claim.metadata.name.apply(str), self.cluster.storage.access_mode == "ReadWriteOnce")
+        claim, pool = self.claim.metadata.name.apply(str), self.cluster.workers
+        if self.cluster.storage.access_mode == "ReadWriteOnce":
+            # The first pod decides on the node, and the workers have to fit there as well.
+            return SharedVolume(claim, True, pool.node_selector, pool.tolerations)
+        return SharedVolume(claim, False, self.cluster.node_selector)
 
     def component(self) -> pulumi.ResourceOptions:
         """For a component of workloads: its objects are made by the cluster's provider."""
@@ -105,6 +109,8 @@ def _policies(
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
     # One of the two is there.
     client = ports(ETCD_PORT, STORE_PORT)
+    # 5353: where the DNS pods of OpenShift listen; its network looks at a packet behind the Service's address.
+    dns = ports(53, 5353, protocols=("UDP", "TCP"))
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]
@@ -116,7 +122,7 @@ def _policies(
         ingress.append((None, ports(scraped)))
     return {
         "default-deny": (everyone, [], []),
-        "allow-dns": (everyone, None, [(None, ports(53, protocols=("UDP", "TCP")))]),
+        "allow-dns": (everyone, None, [(None, dns)]),
         "trainers": (trainer, ingress, egress),
         # Whoever writes there can end the training, though not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": (etcd, [(trainer, client)], None),

@@ -220,6 +220,25 @@ def test_waiting_says_for_what() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
     assert why_waiting([pod(conditions=[condition])]) == "waiting for a node: 0/1 nodes: Insufficient cpu"
     assert why_waiting([]) == "waiting for the Job controller"
+    assert why_waiting([], "exceeded quota: gpus") == "the cluster refuses the pods: exceeded quota: gpus"
+
+
+def test_a_quota_or_a_policy_that_refuses_the_pods_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no pod then that could say it: the Job controller has the answer, as an event of the Job."""
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
+
+    class Refusing(Api):
+        def list_namespaced_event(self, *_: Any, field_selector: str, **__: Any) -> Any:
+            assert field_selector == "involvedObject.kind=Job,involvedObject.name=j,reason=FailedCreate"
+            told = [("2026-01-01T00:00:02Z", "unable to validate\n against any SCC"), ("2026-01-01T00:00:01Z", "old")]
+            events = [{"lastTimestamp": when, "message": message} for when, message in told]
+            return SimpleNamespace(data=json.dumps({"items": events}))
+
+    api: Any = Refusing([({"status": {}}, []), (job("Complete"), [pod(exit_code=0, phase="Succeeded")])], [])
+    waited: list[str] = []
+    observer: Any = SimpleNamespace(look=waited.append, line=lambda pod, line: None)
+    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
+    assert waited[0] == "the cluster refuses the pods: unable to validate against any SCC"
 
 
 DONE = {

@@ -49,6 +49,11 @@ def pod(
     }
 
 
+def test_a_job_whose_pods_are_refused_says_why() -> None:
+    found = state(job(active=0), [], {}, refusal="exceeded quota: gpus")
+    assert found.condition == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
+
+
 def lines(*texts: str, minute: int = 21) -> str:
     return "".join(f"2026-11-21T12:{minute}:{second:02}.123456789Z {text}\n" for second, text in enumerate(texts))
 

@@ -40,7 +40,10 @@ STACKS: dict[str, tuple[str, Values]] = {
 KINDS = {kind: {"storageClass": "existing", "filestore": "gke"}.get(kind, kind) for kind in STACKS}
 #: Keys that may do another thing on another kind of cluster, and of volume. All others are changed on one stack alone.
 ON_ALL = ("cluster.", "gke.", "eks.", "nodes.", "workers.", "storage.", "image.")
-ON_VOLUMES = ("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage.")
+ON_VOLUMES = (
+    *("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage."),
+    *("workers.nodeSelector", "workers.tolerations"),
+)
 #: What the stack has beforehand, by the beginning of a key: where the file's values do not let it be changed, or hide
 #: what the change does.
 BEFORE: dict[str, Values] = {
@@ -104,6 +107,8 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "nodes.zones": (["us-central1-b"], ["us-central1-c"]),
     "nodes.localSsds": (8, 0),
     "workers.environment": ({"A": "b"},),
+    "workers.nodeSelector": ({"a": "b"},),
+    "workers.tolerations": (["a=b:NoSchedule"],),
     "storage.kind": ("filestore", "storageClass", "hostPath"),
     "storage.disk": ("fs-0123456789abcdef0",),
     "storage.serverImage": (f"other@sha256:{'0' * 64}",),

@@ -181,6 +181,14 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
+        (
+            {"workers": {"tolerations": ["sku=gpu:Never"]}},
+            "workers.tolerations.0: 'sku=gpu:Never' is no taint; give KEY,",
+        ),
+        ({"workers": {"tolerations": ["a b"]}}, "workers.tolerations.0: 'a b' is no taint; give KEY,"),
+        ({"workers": {"nodeSelector": {"pool": "a b"}}}, "workers.nodeSelector: 'pool: a b' is no label; `kubectl get"),
+        ({"workers": {"nodeSelector": {"pool": True}}}, "workers.nodeSelector.pool: True is not text"),
+        ({"workers": {"runtimeClass": "Nvidia"}}, "workers.runtimeClass: 'Nvidia' is not the name of a RuntimeClass; "),
     ],
 )
 def test_each_rule_says_what_is_wrong_and_what_is_allowed(sections: dict[str, Any], expected: str) -> None:

@@ -72,6 +72,9 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ),
         ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' makes the ECR repository '4gpus/trainyard/"),
         ({"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
+        ({"workers": {"nodeSelector": {"a": "b"}}}, "workers.nodeSelector: only used with cluster.kind existing"),
+        ({"workers": {"tolerations": ["a"]}}, "workers.tolerations: only used with cluster.kind existing"),
+        ({"workers": {"runtimeClass": "nvidia"}}, "workers.runtimeClass: only used with cluster.kind existing"),
         ({"eks": None}, "eks: missing; a cluster of kind eks needs eks.region"),
         ({"nodes": None}, "nodes: missing; a cluster of kind eks needs nodes.machineType"),
         (

@@ -12,7 +12,7 @@ import pulumi
 import pytest
 
 from infra.stackfiles import stack_file_values
-from review.recording import record
+from review.recording import Recording, record
 from tests.conftest import OFFER, write_kubeconfig
 
 
@@ -96,6 +96,109 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
             [without] = chosen["matchExpressions"]
             assert without["operator"] == "NotIn"
             assert given[without["key"]] not in without["values"]
+
+
+def pods(stack: Recording) -> dict[str, dict[str, Any]]:
+    """Component, or name where several have one -> the specification of its pods."""
+    templates = [
+        (item.name, item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template"))
+        for item in stack.resources
+    ]
+    return {name: each["spec"] for name, each in templates if each and "containers" in each.get("spec", {})}
+
+
+@pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("backend", ["etcd", "c10d"])
+def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
+    """BuildKit builds for linux/amd64, whatever processors the nodes have."""
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "registry.example:5000"},
+            check={"enabled": True},
+            rendezvous={"backend": backend},
+        ),
+    )
+    assert len(pods(stack)) == 6
+    for name, spec in pods(stack).items():
+        assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}, name
+    built = {"builder": "prebuilt", "ref": "ghcr.test/trainer@sha256:" + "c" * 64}
+    stack = record("local", values(cluster={"context": "kind-kind"}, image=built))
+    for name, spec in pods(stack).items():
+        assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}, f"{name}: its image may be of any processor"
+
+
+@pytest.mark.usefixtures("kind")
+def test_no_pod_of_others_is_evicted_but_on_a_node_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs have no class, and so the lowest priority."""
+
+    def policies(context: str) -> dict[str, str]:
+        sections = values(
+            cluster={"context": context}, image={"registry": "registry.example:5000"}, check={"enabled": True}
+        )
+        made = [item.inputs for item in record("local", sections).resources if item.kind == "PriorityClass"]
+        return {each["metadata"]["name"].removeprefix("trainyard-"): each["preemptionPolicy"] for each in made}
+
+    assert policies("kind-kind") == dict.fromkeys(["rendezvous", "training", "gpu-check"], "Never")
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "own", "trainyard-local", OFFER)))
+    own = policies("trainyard-local")
+    assert own == {
+        "rendezvous": "PreemptLowerPriority",
+        "gpu-check": "PreemptLowerPriority",
+        "training": "Never",
+    }
+
+
+@pytest.mark.usefixtures("kind")
+def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() -> None:
+    """On AKS the taint of GPU nodes is whatever the user gave; on k3s a pod without the class sees no GPU."""
+    taints = ["sku=gpu:NoSchedule", "dedicated:NoExecute", "maintenance"]
+    stack = record(
+        "local",
+        values(
+            cluster={"context": "kind-kind"},
+            image={"registry": "registry.example:5000"},
+            storage={"kind": "storageClass", "className": "shared"},
+            check={"enabled": True},
+            workers={"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": taints, "runtimeClass": "nvidia"},
+        ),
+    )
+    training, (check,) = pods(stack)["training"], [spec for name, spec in pods(stack).items() if "gpu-check" in name]
+    for spec in (training, check):
+        assert spec["nodeSelector"]["agentpool"] == "gpu"
+        assert spec["runtimeClassName"] == "nvidia"
+        assert spec["tolerations"][:4] == [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"},
+            {"key": "dedicated", "operator": "Exists", "effect": "NoExecute"},
+            {"key": "maintenance", "operator": "Exists"},
+        ]
+    dataset = pods(stack)["dataset"]
+    assert "agentpool" not in dataset.get("nodeSelector", {}), "its volume is on every node, and a GPU node costs more"
+    assert "tolerations" not in dataset
+    assert "runtimeClassName" not in dataset
+
+
+@pytest.mark.usefixtures("kind")
+def test_the_first_pod_on_a_volume_of_one_node_takes_no_node_that_the_workers_cannot_be_on() -> None:
+    """A dataset Job on a node without GPUs would bind the volume there, and no worker were ever scheduled."""
+    given = {
+        "cluster": {"context": "kind-kind"},
+        "image": {"registry": "registry.example:5000"},
+        "workers": {"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": ["sku=gpu:NoSchedule"]},
+    }
+    for storage in ({}, {"kind": "storageClass"}):
+        with pytest.raises(
+            pulumi.RunError, match=r"storage\.className: missing; .* storage\.accessMode: ReadWriteOnce"
+        ):
+            record("local", values(**given, storage=storage))
+    found = pods(record("local", values(**given, storage={"accessMode": "ReadWriteOnce"})))
+    assert len(found) == 5
+    for name, spec in found.items():
+        on_volume = name != "etcd"
+        assert (spec["nodeSelector"].get("agentpool") == "gpu") == on_volume, name
+        assert ({"sku", "nvidia.com/gpu"} <= {each["key"] for each in spec.get("tolerations", ())}) == on_volume, name
 
 
 @pytest.mark.usefixtures("kind")

@@ -65,7 +65,8 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
         for rule in spec.get("egress", [])
         if "to" not in rule
     }
-    assert leaving == {"allow-dns": [(53, "UDP"), (53, "TCP")], "dataset": [(80, "TCP"), (443, "TCP")]}
+    dns = [(53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP")]
+    assert leaving == {"allow-dns": dns, "dataset": [(80, "TCP"), (443, "TCP")]}
     assert policies["allow-dns"]["podSelector"] == {}
 
 

@@ -150,3 +150,4 @@ def test_a_node_with_accelerators_that_torch_does_not_find_is_not_trained_on(
     with pytest.raises(told, match=r"^no CUDA device: torch .* on a node with accelerators") as error:
         train(Config(), tmp_path)
     assert "\n" not in str(error.value)
+    assert "workers.runtimeClass" in str(error.value), "on k3s and its like the driver is not at fault"
