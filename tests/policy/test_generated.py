@@ -82,6 +82,12 @@ LOCAL = {
     "cluster": section(namespace=NAMES),
     "dataset": section(input=INPUT),
     "storage": st.sampled_from([{}, {"kind": "storageClass"}, {"kind": "storageClass", "className": "shared"}]),
+    "workers": section(
+        min=[1],
+        nodeSelector=[{"agentpool": "gpu"}],
+        tolerations=[["sku=gpu:NoSchedule"], ["dedicated"]],
+        runtimeClass=["nvidia"],
+    ),
 }
 
 
