@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -57,14 +56,12 @@ def past_their_time(
 
 
 def _last_up(stack: str) -> str | None:
-    for page in itertools.count(1):
-        history = ("stack", "history", "--json", "--page-size", "100", "--page", str(page), "--stack", stack)
-        entries = _asked((COMMAND[0], *history))
+    history, page = ("pulumi", "stack", "history", "--json", "--page-size", "100", "--stack", stack, "--page"), 1
+    while entries := _asked((*history, str(page))):
         for entry in entries:
             if entry["kind"] == "update":
                 return entry["startTime"]
-        if not entries:
-            return None
+        page += 1
     return None
 
 

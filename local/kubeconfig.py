@@ -74,9 +74,9 @@ def write_user(base_image: str, etcd_image: str) -> None:
 
 def remove_user() -> None:
     """Takes our context out of the user's kubeconfig, and the file away where nothing else is in it."""
-    if any(others := foreign().values()):
-        named = dict(zip(LISTS, others, strict=True))
-        write(paths.KUBECONFIG, {"apiVersion": "v1", "kind": "Config", **named})
+    others = foreign()
+    if any(others.values()):
+        write(paths.KUBECONFIG, {"apiVersion": "v1", "kind": "Config", **others})
     else:
         paths.KUBECONFIG.unlink(missing_ok=True)
 

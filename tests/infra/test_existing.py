@@ -65,6 +65,15 @@ def test_another_context_uses_its_default_class_and_buildkit() -> None:
     assert pod["containers"][0]["image"].startswith("localhost:5001/trainyard/trainer@sha256:")
 
 
+def pod_templates(stack: Recording) -> list[tuple[str, dict[str, Any]]]:
+    """(name of the resource, its pods' template) of all that make pods."""
+    templates = [
+        (item.name, item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template"))
+        for item in stack.resources
+    ]
+    return [(name, each) for name, each in templates if each and "containers" in each.get("spec", {})]
+
+
 @pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("class_name", [None, "shared"])
 def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: str | None) -> None:
@@ -78,10 +87,7 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
             **({"storage": {"kind": "storageClass", "className": class_name}} if class_name else {}),
         ),
     )
-    templates = [
-        item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template") for item in stack.resources
-    ]
-    templates = [template for template in templates if template and "containers" in template.get("spec", {})]
+    templates = [template for _, template in pod_templates(stack)]
     on_it = [one for one in templates if any("persistentVolumeClaim" in volume for volume in one["spec"]["volumes"])]
     assert len(on_it) == len(templates) - 1, "all but the rendezvous"
     for template in templates:
@@ -100,11 +106,7 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
 
 def pods(stack: Recording) -> dict[str, dict[str, Any]]:
     """Component, or name where several have one -> the specification of its pods."""
-    templates = [
-        (item.name, item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template"))
-        for item in stack.resources
-    ]
-    return {name: each["spec"] for name, each in templates if each and "containers" in each.get("spec", {})}
+    return {name: template["spec"] for name, template in pod_templates(stack)}
 
 
 @pytest.mark.usefixtures("kind")

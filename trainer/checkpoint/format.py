@@ -177,15 +177,20 @@ def _described(path: Path, manifest: Any) -> Checkpoint:
     return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Where a Hugging Face folder has its safetensors: one file, or those that its index names."""
+    index = read_json(folder / "model.safetensors.index.json")
+    return sorted(folder / name for name in (set(index["weight_map"].values()) if index else ["model.safetensors"]))
+
+
 def load_weights(path: Path, model: "nn.Module") -> None:
     """Put the saved weights into `model`, tensor by tensor. Raises UserError when they are those of another model."""
     import torch
     from safetensors import safe_open
 
-    own, index = model.state_dict(), read_json(path / "model" / "model.safetensors.index.json")
-    names = sorted(set(index["weight_map"].values())) if index else ["model.safetensors"]
+    own = model.state_dict()
     with ExitStack() as stack, torch.no_grad():
-        files = [stack.enter_context(safe_open(path / "model" / name, "pt")) for name in names]
+        files = [stack.enter_context(safe_open(file, "pt")) for file in weight_files(path / "model")]
         places = {name: file for file in files for name in file.keys()}  # noqa: SIM118, no dictionary
         tied = getattr(model, "all_tied_weights_keys", {})  # of these each pair is saved under one of its names
         saved_as = places.keys() | {twice for pair in tied.items() for twice in pair if places.keys() & set(pair)}

@@ -13,10 +13,10 @@ from trainer.checkpoint.format import (
     list_checkpoints,
     newest_checkpoint,
     verify_checkpoint,
+    weight_files,
 )
 from trainer.config import memory
 from trainer.errors import UserError
-from trainer.files import read_json
 from trainer.models import adapters
 
 
@@ -143,10 +143,8 @@ def weights(folder: Path) -> int:
     """Numbers in a folder's safetensors; 0 where there are none."""
     from safetensors import safe_open
 
-    index = read_json(folder / "model.safetensors.index.json")
-    names = set(index["weight_map"].values()) if index else {"model.safetensors"}
     total = 0
-    for path in (folder / name for name in names if (folder / name).is_file()):
+    for path in filter(Path.is_file, weight_files(folder)):
         with safe_open(path, "pt") as file:
             total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118, no dictionary
     return total
