@@ -46,7 +46,7 @@ dataset = Dataset("dataset", config, workspace, secret)
 check = check_nodes(config, workspace, after=software)
 first = [*software, check] if check else software
 tell_new_folders(config, built)
-training = Training("training", config, workspace, dataset, rendezvous, secret, after=first)
+training = Training("training", config, workspace, dataset, rendezvous, secret, after=first, built=built)
 declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)

@@ -46,12 +46,13 @@ class Training(pulumi.ComponentResource):
         rendezvous: Rendezvous,
         tokens: k8s.core.v1.Secret | None = None,
         after: Sequence[pulumi.Resource] = (),
+        built: Mapping[str, Any] | None = None,
     ):
         super().__init__("trainyard:workloads:Training", name, None, workspace.component())
         workers, job = config.workers, config.job
         cluster, namespace = workspace.cluster, workspace.namespace
         elastic = is_elastic(workers, cluster.workers, job.runtime)
-        self.run_name = job.name or run_name(config.training, config.dataset)
+        self.run_name = chosen_run(config, built or {})
         self.run_directory = run_folder(self.run_name)
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
         settings = arguments(training)
@@ -159,22 +160,35 @@ NO_MATHEMATICS = (
 )
 
 
-def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
+def run_name(training: TrainingConfig, dataset: DatasetConfig, former: str = "") -> str:
     """The model and a hash of all that changes the mathematics.
 
     The same training, started again or on other machines, resumes in its folder; a different one gets a new folder.
+    `former`, the name that a living stack has, stays where an earlier program gave it to this very training.
     """
     mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
+    # Keys that came later count where they are set, or each new one would begin all runs again. From 2026-11-23 (2e3d549)
+    # until this, the first two of them counted at their defaults, too.
+    first = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"})
+    given = {key: value for key, value in text.items() if value != DatasetConfig.model_fields[key].default}
     model = training.model
     what = model.size or re.sub("[^a-z0-9]+", "-", Path(model.name or model.config).name.lower()).strip("-")[:30]
-    return f"{what}-{hashlib.sha256(json.dumps([mathematics, text], sort_keys=True).encode()).hexdigest()[:8]}"
+    spelled = [json.dumps([mathematics, each], sort_keys=True) for each in (first | given, text)]
+    names = [f"{what}-{hashlib.sha256(each.encode()).hexdigest()[:8]}" for each in spelled]
+    return former if former in names else names[0]
+
+
+def chosen_run(config: StackConfig, built: Mapping[str, Any]) -> str:
+    """The run of a stack that lives as `built` says."""
+    former = PurePosixPath(built.get("folder of the run") or "").name
+    return config.job.name or run_name(config.training, config.dataset, former)
 
 
 def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each folder of a living stack that this configuration, or a newer program, leaves for another."""
     keys = (
-        ("run", "job.name", run_folder(config.job.name or run_name(config.training, config.dataset))),
+        ("run", "job.name", run_folder(chosen_run(config, built))),
         ("dataset", "dataset.name", dataset_folder(config.dataset.name)),
     )
     for what, key, folder in keys:
