@@ -70,12 +70,14 @@ def make_priority_class(
     name: str, value: int, cluster: Cluster, namespace: pulumi.Input[str], parent: pulumi.Resource
 ) -> pulumi.Output[str]:
     """The name of a new priority class. It belongs to no namespace, so its name says whose it is."""
+    waits = cluster.shared and value != TRAINING_PRIORITY
     made = k8s.scheduling.v1.PriorityClass(
         f"{name}-priority",
-        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name)),
+        # Kubernetes changes no policy: a class that evicted before 2026-11-23 gets a successor of another name.
+        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name, "-waits" if waits else "")),
         value=value,
         global_default=False,
-        preemption_policy="Never" if cluster.shared or value == TRAINING_PRIORITY else "PreemptLowerPriority",
+        preemption_policy="Never" if waits or value == TRAINING_PRIORITY else "PreemptLowerPriority",
         description=f"trainyard: the pods of {name}",
         opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
     )
