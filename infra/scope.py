@@ -34,6 +34,7 @@ class Scope:
         delete_before_replace: bool | None = None,
         retain_on_delete: bool | None = None,
         protect: bool | None = None,
+        aliases: list[pulumi.Alias] | None = None,
     ) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(
             parent=self.parent,
@@ -44,6 +45,7 @@ class Scope:
             delete_before_replace=delete_before_replace,
             retain_on_delete=retain_on_delete,
             protect=protect,
+            aliases=aliases,
         )
 
 

@@ -168,8 +168,8 @@ def run_name(training: TrainingConfig, dataset: DatasetConfig, former: str = "")
     """
     mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
-    # Keys that came later count where they are set, or each new one would begin all runs again. From 2026-11-23 (2e3d549)
-    # until this, the first two of them counted at their defaults, too.
+    # Keys that came later count where they are set, or each new one would begin all runs again. For a day, from
+    # 2026-11-23 (2e3d549), the first two of them counted at their defaults, too.
     first = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"})
     given = {key: value for key, value in text.items() if value != DatasetConfig.model_fields[key].default}
     model = training.model

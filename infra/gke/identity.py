@@ -14,6 +14,10 @@ from infra.gke.services import buckets, used
 
 #: The feature whose role is granted on the stack's repository and not on the project.
 REGISTRY_PULL = "registry_pull"
+#: What every node needs: logs and metrics.
+NODE_ROLE = "roles/container.defaultNodeServiceAccount"
+#: What its grant was called until 2026-11-22: as another resource it would be granted once more, and then taken away.
+FORMER = "nodes-role"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def node_identity(config: StackConfig, scope: Scope, after: list[pulumi.Resource
             project=scope.project,
             role=role,
             member=account.member,
-            opts=scope.options(depends_on=after),
+            opts=scope.options(depends_on=after, aliases=[pulumi.Alias(name=FORMER)] if role == NODE_ROLE else None),
         )
         for role in sorted({role for roles in needed.values() for role in roles})
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,16 @@ def test_another_run_folder_is_said_with_the_key_that_keeps_the_former(gke: Clou
     assert "a new dataset begins in /data/datasets/" in gke.text
     gke.values = values
     gke.configure()
+
+
+def test_the_nodes_keep_the_grant_that_an_earlier_program_made(gke: CloudStack, tmp_path: Path) -> None:
+    """Granted once more under another name, and then taken away under the old one, it would be gone."""
+    state, aged = gke.state(), tmp_path / "state.json"
+    aged.write_text(state.replace("IAMMember::nodes-defaultNodeServiceAccount", "IAMMember::nodes-role"))
+    assert aged.read_text() != state
+    gke.pulumi("stack", "import", "--file", str(aged))
+    assert gke.preview() == {}
+    gke.up()
 
 
 def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_again(gke: CloudStack) -> None:
