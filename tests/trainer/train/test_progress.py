@@ -59,6 +59,34 @@ def test_a_skipped_step_does_not_advance_the_learning_rate(tmp_path: Path) -> No
     assert rates == pytest.approx([0.1, 0.2, 0.2, 0.3])
 
 
+class Noisy(toy.Net):
+    """Draws a number in each pass, as the router of a PhiMoE does without any dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def forward(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.drawn.append(float(torch.rand(())))
+        return super().forward(values, targets)
+
+
+def test_what_any_model_draws_depends_on_the_step_and_not_on_a_resume(tmp_path: Path) -> None:
+    reporter: Any = None
+    drawn = []
+    for first in (0, 2):
+        net: Any = Noisy()
+        work = dataclasses.replace(toy.work(), net=net, module=net)
+        loop = Loop(work, toy.configuration(), tmp_path, toy.place(), torch.float32, reporter)
+        loop.step = first
+        with contextlib.closing(Feed(work.batches, toy.place(), first, False)) as batches:
+            while loop.step < 4:
+                loop.one_step(batches)
+        drawn.append(net.drawn)
+    assert len(set(drawn[0])) == 4 * toy.PER_STEP
+    assert drawn[1] == drawn[0][2 * toy.PER_STEP :]
+
+
 def test_every_micro_batch_of_every_step_and_seed_draws_its_own_numbers() -> None:
     seeds = {draw_seed(seed, step, number) for seed in (0, 1, 1337) for step in range(50) for number in range(40)}
     assert len(seeds) == 3 * 50 * 40
