@@ -44,7 +44,7 @@ class Adapter:
     def __init__(self, net: Any, config: Config) -> None:
         """Freeze `net` and put a fresh adapter beside its layers: the same one wherever run.seed is the same.
 
-        Raises UserError where adapter.targets names layers that the model has not.
+        Raises UserError where adapter.targets names layers that the model has not, or that take no adapter.
         """
         # peft imports DeepSpeed, which says on stdout what it takes the device for where nobody told it.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
@@ -64,7 +64,14 @@ class Adapter:
             task_type="CAUSAL_LM",
         )
         torch.manual_seed(config.run.seed)
-        net.add_adapter(self._config)
+        try:
+            net.add_adapter(self._config)
+        except ValueError as error:  # a layer that peft has no adapter for, such as Mamba's out_proj
+            cause = " ".join(str(error).split())[:200]
+            kind = net.config.model_type
+            raise UserError(
+                f"adapter.targets: {settings.targets} does not fit a {kind} model ({cause}); name other layers"
+            ) from None
         self._config.base_model_name_or_path = _published(found)
         for value in _trained(net).values():
             value.data = value.data.float()

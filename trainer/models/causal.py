@@ -88,12 +88,14 @@ class CausalModel(nn.Module):
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What net itself makes of hidden states [tokens, width]: [tokens, vocabulary]."""
-        base = self.net.base_model
-        base.forward = lambda *_, **__: self._output(last_hidden_state=hidden[None])
+        parts = {self.net.base_model, self.net.get_decoder()}  # OPT's head is given what its decoder makes
+        for part in parts:
+            part.forward = lambda *_, **__: self._output(last_hidden_state=hidden[None])
         try:
             return self.net(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)).logits[0]
         finally:
-            del base.forward
+            for part in parts:
+                del part.forward
 
     @torch.no_grad()
     def _head_is_plain(self) -> bool:

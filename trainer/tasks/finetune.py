@@ -49,7 +49,6 @@ def build(config: Config) -> Work:
         save_model=model.save,
         load_model=model.load,
         weight=batches.weight,
-        draws=config.adapter.dropout > 0,
         sample=(lambda: sample(model.net, held_out, tokenizer, tokens, config.run.seed)) if tokens else None,
         validation_figures=validation.figures,
     )

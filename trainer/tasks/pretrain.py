@@ -110,7 +110,6 @@ def build(config: Config) -> Work:
         expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,
-        draws=config.adapter.dropout > 0,
         activations=module.attention_statistics
         if config.metrics.attention_statistics and isinstance(module, LanguageModel)
         else None,

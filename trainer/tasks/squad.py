@@ -93,7 +93,6 @@ def build(config: Config) -> Work:
         flops_per_token=flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
-        draws=True,
         results=results,
         validation_figures=lambda: validation.figures,
     )

@@ -31,7 +31,7 @@ ALIGNMENT = 32
 """Micro-batches are padded to a multiple of this, so that few different lengths occur."""
 ENCODED = 256
 """Questions encoded in one call."""
-FORMAT = 1
+FORMAT = 2
 """Raise it when features() makes something else of the same questions."""
 
 
@@ -164,7 +164,9 @@ def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
     """First and last token of the first answer, or (0, 0) when the window does not hold all of it."""
     if not question.answers:
         return 0, 0
-    begin, end = question.starts[0], question.starts[0] + len(question.answers[0])
+    answer = question.answers[0]
+    begin = question.starts[0] + len(answer) - len(answer.lstrip())  # no token begins or ends with a space
+    end = begin + len(answer.strip())
     inside = (spans[:, 0] >= 0) & (spans[:, 1] > begin) & (spans[:, 0] < end)
     tokens = np.flatnonzero(inside)
     if len(tokens) == 0 or spans[tokens[0], 0] > begin or spans[tokens[-1], 1] < end:

@@ -87,9 +87,6 @@ class Work:
     expected_loss: float | None = None
     """The loss of an untrained model (ln of the vocabulary), to be checked at the first step; None when it is unknown,
     as with weights that come from elsewhere."""
-    draws: bool = False
-    """Whether module() draws random numbers (dropout). Each micro-batch then gets a seed of its own, so that the draws
-    depend on (seed, step, micro-batch) and not on who computes it."""
     sample: Callable[[], str] | None = None
     """A text for DONE, from `net` as it is. First worker, at the end."""
     validation_figures: Callable[[], dict[str, float]] = field(default=dict)

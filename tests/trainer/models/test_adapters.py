@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.mamba.configuration_mamba import MambaConfig
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, wait_until
@@ -296,6 +297,9 @@ def test_what_does_not_fit_is_one_line(llama: Path, gpt2: Path, finished: Path, 
         adapt(llama, adapter__targets="lm_head")
     chosen = adapters.kept(adapt(llama, adapter__targets="q_proj, mlp.up_proj")[0])
     assert {name.split(".")[4] for name in chosen} == {"q_proj", "up_proj"}
+    AutoModelForCausalLM.from_config(MambaConfig(hidden_size=8, num_hidden_layers=1)).save_pretrained(tmp_path / "ssm")
+    with pytest.raises(UserError, match=r"adapter.targets: all-linear does not fit a mamba model \(.*out_proj"):
+        adapt(tmp_path / "ssm")
     _, wide = adapt(gpt2, adapter__rank=8)
     with pytest.raises(
         UserError, match=r"holds another adapter: .*lora_A.weight is \(4, 32\) there and \(8, 32\) here"

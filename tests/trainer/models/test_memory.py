@@ -184,11 +184,12 @@ def test_a_container_finds_its_limit_in_cgroups_of_both_kinds(tmp_path: Path) ->
     assert limit([str(new), str(old)]) == 2 * GIB
 
 
-def test_the_validation_set_does_not_depend_on_the_micro_batch_that_was_chosen(tmp_path: Path) -> None:
+def test_the_validation_set_is_of_the_whole_split_and_does_not_depend_on_the_micro_batch(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(bytes(2 * 40_000))
     tokens = Tokens([tmp_path / "shard"])
     sizes = {pretrain.Validation(tokens, 32, size, 4, memory.UNIT, tokenizer=Path()).tokens for size in (1, 4, 32, 64)}
     assert sizes == {4 * 8 * 32}
+    assert pretrain.spread(100, 4).tolist() == [0, 33, 66, 99], "over the whole split"
 
 
 def differ(world: Any) -> str:

@@ -193,6 +193,48 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     assert losses(broken)[18] < losses(broken)[1] - 0.3
 
 
+def diloco_weights(world: Any) -> torch.Tensor:
+    from trainer.train.loop import build_engine
+
+    changes = {"communication__sync": "diloco", "communication__inner_steps": 2}
+    built = build_engine(toy.work(), toy.configuration(**changes), world, torch.float32)
+    toy.steps(built, world, 4, 7)
+    built.synchronise()
+    return torch.cat([value.flatten() for value in built.state().weights.values()])
+
+
+def test_diloco_makes_the_steps_of_its_paper(tmp_path: Path) -> None:
+    """Two workers and three steps, by hand: algorithm 1 of arXiv 2311.08105, with an exchange each second step and one
+    before the checkpoint. Half of the examples of a step are a worker's own."""
+    from trainer.parallel import optimizer
+
+    nets = [toy.Net(), toy.Net()]
+    adams = [optimizer.build(net, toy.configuration().optimizer)[0] for net in nets]
+    outer = [value.detach().clone() for value in nets[0].parameters()]
+    momentum = [torch.zeros_like(value) for value in outer]
+    for step in (4, 5, 6):
+        for rank, (net, adam) in enumerate(zip(nets, adams, strict=True)):
+            optimizer.set_learning_rate([adam], 0.01)
+            adam.zero_grad()
+            for number in range(rank, toy.PER_STEP, 2):
+                values, targets = map(torch.from_numpy, toy.Batches().get(step, number))
+                (net(values, targets) / toy.PER_STEP).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            adam.step()
+        if step == 4:
+            continue
+        for place, start in enumerate(outer):
+            parts = [list(net.parameters())[place].detach() for net in nets]
+            gradient = start - (parts[0] + parts[1]) / 2
+            momentum[place] = 0.9 * momentum[place] + gradient
+            outer[place] = start - 0.7 * (gradient + 0.9 * momentum[place])
+            for part in parts:
+                part.copy_(outer[place])
+    expected = torch.cat([value.flatten() for value in outer])
+    for found in toy.drive(2, diloco_weights, folder=tmp_path):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
 def test_diloco_refuses_more_workers_than_micro_batches(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:

@@ -84,3 +84,14 @@ def test_muon_leaves_embeddings_of_positions_to_adamw(family: str, widths: dict[
     net = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **common, **widths, pad_token_id=None))
     hidden = {name for name, value in net.named_parameters() if is_hidden_matrix(net, name, value)}
     assert {name.split(".")[-2] for name in hidden} == {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (64, 16)])
+def test_muons_updates_are_as_large_as_adamws(shape: tuple[int, int]) -> None:
+    """0.2 x the rate in root mean square (arXiv 2502.16982, section 2.2), so that one rate serves both."""
+    net = torch.nn.Linear(*shape, bias=False)
+    before = net.weight.detach().clone()
+    _, muon = build(torch.nn.Sequential(net, torch.nn.LayerNorm(shape[1])), Optimizer(name="muon", learning_rate=0.1))
+    net.weight.grad = torch.randn_like(net.weight)
+    muon.step()
+    assert float((net.weight - before).square().mean().sqrt()) == pytest.approx(0.2 * 0.1, rel=0.3)

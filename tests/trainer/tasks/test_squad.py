@@ -172,6 +172,14 @@ def test_a_question_that_is_too_long_is_cut(words: Any) -> None:
     assert feature.start > 0
 
 
+@pytest.mark.parametrize("answer", ["oak", "oak ", "  oak", " oak\n"])
+def test_space_around_an_answer_is_no_part_of_it(words: Any, answer: str) -> None:
+    context = f"Its mast was of {answer} and its sail of wool."
+    asked = Question("q", "Of what was it?", context, (answer,), (context.index(answer),))
+    (feature,) = features([asked], words, length=32, stride=4, question_tokens=10)
+    assert context[feature.spans[feature.start, 0] : feature.spans[feature.end, 1]] == "oak"
+
+
 @given(
     count=st.integers(1, 40),
     micro_batch=st.integers(1, 5),

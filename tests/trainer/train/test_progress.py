@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +17,8 @@ from trainer.config import schema as config
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
 from trainer.train import resume
+from trainer.train.feed import Feed, draw_seed
+from trainer.train.loop import Loop
 from trainer.train.progress import Progress, check_first_loss, check_weights
 
 
@@ -29,6 +36,60 @@ def test_updates_and_skips_are_counted_apart_and_survive_a_resume() -> None:
     again.load(progress.state(), 6)
     outcomes(again, [0, 1], first=6)
     assert (again.updates, again.skipped, again.in_a_row) == (4, 4, 1)
+
+
+class Overflow(toy.Batches):
+    """The loss of step 1 is infinite."""
+
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        values, targets = super().get(step, number)
+        return values, targets * (math.inf if step == 1 else 1)
+
+
+def test_a_skipped_step_does_not_advance_the_learning_rate(tmp_path: Path) -> None:
+    changes = {"optimizer__warmup_steps": 5, "optimizer__learning_rate": 0.5, "metrics__every": 1}
+    work: Any = dataclasses.replace(toy.work(), batches=Overflow())
+    reporter: Any = None
+    loop = Loop(work, toy.configuration(**changes), tmp_path, toy.place(), torch.float32, reporter)
+    rates: list[float] = []
+    loop.report = lambda loss, rate, *_: rates.append(rate)
+    with contextlib.closing(Feed(work.batches, toy.place(), 0, False)) as batches:
+        for _ in range(4):
+            loop.one_step(batches)
+    assert rates == pytest.approx([0.1, 0.2, 0.2, 0.3])
+
+
+class Noisy(toy.Net):
+    """Draws a number in each pass, as the router of a PhiMoE does without any dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def forward(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.drawn.append(float(torch.rand(())))
+        return super().forward(values, targets)
+
+
+def test_what_any_model_draws_depends_on_the_step_and_not_on_a_resume(tmp_path: Path) -> None:
+    reporter: Any = None
+    drawn = []
+    for first in (0, 2):
+        net: Any = Noisy()
+        work = dataclasses.replace(toy.work(), net=net, module=net)
+        loop = Loop(work, toy.configuration(), tmp_path, toy.place(), torch.float32, reporter)
+        loop.step = first
+        with contextlib.closing(Feed(work.batches, toy.place(), first, False)) as batches:
+            while loop.step < 4:
+                loop.one_step(batches)
+        drawn.append(net.drawn)
+    assert len(set(drawn[0])) == 4 * toy.PER_STEP
+    assert drawn[1] == drawn[0][2 * toy.PER_STEP :]
+
+
+def test_every_micro_batch_of_every_step_and_seed_draws_its_own_numbers() -> None:
+    seeds = {draw_seed(seed, step, number) for seed in (0, 1, 1337) for step in range(50) for number in range(40)}
+    assert len(seeds) == 3 * 50 * 40
 
 
 def test_too_many_skips_in_a_row_end_the_training_with_the_step_and_advice() -> None:
