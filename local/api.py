@@ -61,13 +61,13 @@ def apiserver_health() -> str | None:
     return None
 
 
-def http_health(port: int, path: str, scheme: str = "http") -> Callable[[], str | None]:
-    """A health check against the node's address. A self-signed certificate is fine: the address is our own veth."""
+def http_health(url: str) -> Callable[[], str | None]:
+    """A health check of an address of the node. A self-signed certificate is fine: the address is our own veth."""
 
     def check() -> str | None:
-        context = ssl._create_unverified_context() if scheme == "https" else None
+        context = ssl._create_unverified_context() if url.startswith("https:") else None
         try:
-            open_url(urllib.request.Request(f"{scheme}://{network.NODE_ADDRESS}:{port}{path}"), context)
+            open_url(urllib.request.Request(url), context)
         except OSError as error:
             return reason(error)
         return None

@@ -20,6 +20,7 @@ from local import network, paths
 VALID = datetime.timedelta(days=365)
 RENEW_BEFORE = datetime.timedelta(days=30)
 NODE_NAME = "trainyard"
+AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainyard local CA")])
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,12 @@ def ensure() -> bool:
     MANIFEST.unlink(missing_ok=True)
     paths.CERTIFICATES.mkdir(parents=True, exist_ok=True)
     paths.CERTIFICATES.chmod(0o700)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainyard local CA")])
-    ca = _certificate(ca_name, ca_name, ca_key.public_key(), now)
-    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(ca_key, hashes.SHA256())
-    CA.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    authority = ec.generate_private_key(ec.SECP256R1())
+    CA.write_bytes(_signed(AUTHORITY, authority, authority, [(x509.BasicConstraints(ca=True, path_length=0), True)]))
     for identity in IDENTITIES:
         pair = ec.generate_private_key(ec.SECP256R1())
-        signed = _leaf(identity, ca_name, pair.public_key(), now).sign(ca_key, hashes.SHA256())
         _write_key(key(identity.name), pair)
-        certificate(identity.name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        certificate(identity.name).write_bytes(_signed(_subject(identity), pair, authority, _uses(identity)))
     # Kept over a renewal: tokens that pods hold stay valid.
     if not SERVICE_ACCOUNT_KEY.exists():
         pair = ec.generate_private_key(ec.SECP256R1())
@@ -114,36 +111,32 @@ def ensure() -> bool:
     return True
 
 
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime.datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # a clock that is set back a little is no failure
-        .not_valid_after(now + VALID)
-    )
+def _signed(
+    subject: x509.Name,
+    pair: ec.EllipticCurvePrivateKey,
+    authority: ec.EllipticCurvePrivateKey,
+    extensions: list[tuple[x509.ExtensionType, bool]],
+) -> bytes:
+    """A certificate in PEM; of each extension, whether it is critical."""
+    now = datetime.datetime.now(datetime.UTC)
+    begin = now - datetime.timedelta(hours=1)  # a clock that is set back a little is no failure
+    serial = x509.random_serial_number()
+    builder = x509.CertificateBuilder(AUTHORITY, subject, pair.public_key(), serial, begin, now + VALID)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _leaf(
-    identity: Identity, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime.datetime
-) -> x509.CertificateBuilder:
-    subject = x509.Name(
-        [
-            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups),
-            x509.NameAttribute(NameOID.COMMON_NAME, identity.user),
-        ]
-    )
-    builder = _certificate(subject, issuer, public, now)
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if identity.serves else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-    if identity.serves:
-        names = x509.SubjectAlternativeName([_general_name(name) for name in identity.serves])
-        builder = builder.add_extension(names, critical=False)
-    return builder
+def _subject(identity: Identity) -> x509.Name:
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, identity.user)])
+
+
+def _uses(identity: Identity) -> list[tuple[x509.ExtensionType, bool]]:
+    if not identity.serves:
+        return [(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)]
+    names = x509.SubjectAlternativeName([_general_name(name) for name in identity.serves])
+    return [(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False), (names, False)]
 
 
 def _general_name(name: str) -> x509.GeneralName:

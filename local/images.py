@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from local import api, network, paths, toolchain
-from local.node import write
-from local.processes import Daemon
+from local.daemons import configure
 from local.shell import run
 
 SUITE = "bookworm"
@@ -28,33 +27,7 @@ CATATONIT = "/usr/bin/catatonit"
 # The base is made anew after this long, in seconds, so that Debian's security updates arrive: 30 days.
 BASE_AGE = 30 * 86400
 
-REGISTRY_CONFIGURATION = """\
-version: 0.1
-log:
-  level: warn
-  accesslog:
-    disabled: true
-storage:
-  filesystem:
-    rootdirectory: {data}
-    maxthreads: 100
-  cache:
-    blobdescriptor: inmemory
-  delete:
-    enabled: true
-http:
-  addr: {address}
-  # Uploads of one client stay valid over a restart of the registry. Not a secret: only this machine reaches it.
-  secret: trainyard
-"""
-
 ACCEPT = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
-
-
-def registry() -> Daemon:
-    text = REGISTRY_CONFIGURATION.format(data=paths.REGISTRY_DATA, address=network.REGISTRY)
-    config = write(paths.CONFIGURATION / "registry.yml", text)
-    return Daemon("registry", ["docker-registry", "serve", str(config)], api.http_health(5000, "/v2/"), files=(config,))
 
 
 def registry_has(reference: str) -> bool:
@@ -68,22 +41,10 @@ def registry_has(reference: str) -> bool:
     return True
 
 
-def storage_configuration() -> Path:
-    """containers-storage of this checkout: `down --all` removes it, and the user's own images stay out of it."""
-    text = f'[storage]\ndriver = "overlay"\ngraphroot = "{paths.BUILDAH}/graph"\nrunroot = "{paths.RUN}/buildah"\n'
-    return write(paths.CONFIGURATION / "storage.conf", text)
-
-
-def registries_configuration() -> Path:
-    """Says that our registry speaks plain HTTP, so that no buildah command has to."""
-    text = f'[[registry]]\nlocation = "{network.REGISTRY}"\ninsecure = true\n'
-    return write(paths.CONFIGURATION / "registries.conf", text)
-
-
 def buildah_environment() -> dict[str, str]:
     return {
-        "CONTAINERS_STORAGE_CONF": str(storage_configuration()),
-        "CONTAINERS_REGISTRIES_CONF": str(registries_configuration()),
+        "CONTAINERS_STORAGE_CONF": str(configure("storage.conf")),
+        "CONTAINERS_REGISTRIES_CONF": str(configure("registries.conf")),
         "NO_PROXY": network.NODE_ADDRESS,
         "no_proxy": network.NODE_ADDRESS,
     }

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from local import images, network, paths, processes
+from local.daemons import configure
 from local.phases import Phases
 from local.shell import run
 
@@ -84,11 +85,11 @@ def remove_unused(phases: Phases) -> None:
         processes.stop("registry")
         for _, tag in found:
             shutil.rmtree(tag)
-        config = str(images.registry().files[0])
+        config = str(configure("registry.yml"))
         run(["docker-registry", "garbage-collect", "--delete-untagged", config], "remove old images of the registry")
 
 
 def _builds(entry: Path) -> bool:
     """Whether a process is a buildah of this checkout: it may be pushing layers that the registry has."""
-    ours = f"CONTAINERS_STORAGE_CONF={images.storage_configuration()}\0".encode()
+    ours = f"CONTAINERS_STORAGE_CONF={configure('storage.conf')}\0".encode()
     return (entry / "comm").read_text() == "buildah\n" and ours in (entry / "environ").read_bytes()

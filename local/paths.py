@@ -32,6 +32,10 @@ TIMINGS = STATE / "timings.json"
 
 # Eight hex digits of the checkout's path: two checkouts never share sockets, and the name stays short.
 RUN = Path("/run") / f"trainyard-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+# Short paths: a unix socket's may have 107 bytes. kubelet makes its sockets below its root directory, so it gets one in
+# /run that is a link to the one in the checkout, where pods' files have room.
+CONTAINERD_SOCKET = RUN / "containerd.sock"
+KUBELET_ROOT = RUN / "kubelet"
 
 
 def cache() -> Path:

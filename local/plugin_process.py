@@ -35,16 +35,6 @@ def import_stubs_only() -> None:
         sys.modules[name] = package
 
 
-def sdk_version(package: str, otherwise: str) -> str:
-    """The version of the Python SDK beside us: the engine warns when a plugin's version is below the program's."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return otherwise
-
-
 def _end_with_engine(engine_process: int) -> None:
     """Leave no plugin behind when the engine is killed."""
     while os.getppid() == engine_process:

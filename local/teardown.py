@@ -61,7 +61,7 @@ def stop_node() -> None:
 
 
 def ctr(*arguments: str) -> str:
-    command = ["ctr", "--address", str(node.CONTAINERD_SOCKET), "--namespace", "k8s.io", *arguments]
+    command = ["ctr", "--address", str(paths.CONTAINERD_SOCKET), "--namespace", "k8s.io", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -92,7 +92,7 @@ def running_tasks() -> set[str]:
 
 def shims() -> list[int]:
     """containerd's shims: they outlive it, and their command line names our socket."""
-    wanted = str(node.CONTAINERD_SOCKET).encode()
+    wanted = str(paths.CONTAINERD_SOCKET).encode()
 
     def is_shim(entry: Path) -> bool:
         arguments = (entry / "cmdline").read_bytes().split(b"\0")

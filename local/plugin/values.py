@@ -37,9 +37,6 @@ class _Unknown:
     def __deepcopy__(self, _memo: dict) -> _Unknown:
         return self
 
-    def __copy__(self) -> _Unknown:
-        return self
-
 
 UNKNOWN = _Unknown()
 

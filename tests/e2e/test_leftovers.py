@@ -13,6 +13,7 @@ import pytest
 
 from infra import buildah
 from local import images, leftovers, network, paths, processes
+from local.daemons import daemon
 from local.phases import Phases
 from tests.ports import free_port
 
@@ -33,7 +34,7 @@ def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(network, "REGISTRY", address)
     for name, value in images.buildah_environment().items():
         monkeypatch.setenv(name, value)
-    serve = images.registry().command
+    serve = daemon("registry").command
     server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while subprocess.run(["curl", "-sf", f"http://{address}/v2/"], capture_output=True).returncode:
         assert server.poll() is None

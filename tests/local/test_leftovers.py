@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,7 +120,7 @@ def test_a_removal_that_fails_leaves_no_image_in_the_builder_that_nobody_knows_o
 
     monkeypatch.setattr(images, "buildah", buildah)
     monkeypatch.setattr(leftovers, "run", fail)
-    monkeypatch.setattr(images, "registry", lambda: SimpleNamespace(files=[root]))
+    monkeypatch.setattr(paths, "CONFIGURATION", root / ".local/etc")
     monkeypatch.setattr(processes, "stop", lambda name: True)
     with pytest.raises(LocalError):
         leftovers.remove_unused(Phases(root / "timings.json"))

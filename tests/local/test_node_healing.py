@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from local import cgroups, images, network, paths, processes, teardown, up
+from local import cgroups, images, network, paths, processes, teardown
 from tests.fixtures_cluster import bring_up, local
 
 # One of the tests compiles kube-router, where nobody did before.
@@ -158,5 +158,5 @@ def test_down_leaves_nothing_and_the_next_up_is_quick(kubectl_run: str) -> None:
     assert local("down").returncode == 0  # again, with nothing there
     began = time.monotonic()
     bring_up()
-    assert time.monotonic() - began < up.READY_SECONDS / 2
+    assert time.monotonic() - began < processes.Daemon.start_seconds / 2
     assert_healthy()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from local.plugin_process import import_stubs_only, sdk_version, serve
+from local.plugin_process import import_stubs_only, serve
 
 #: Where the cloud is kept; without it there is none.
 VARIABLE = "TRAINYARD_TEST_CLOUD"
@@ -24,7 +25,7 @@ def main() -> None:
 
     def make(engine: Any) -> CloudServer:
         cloud = Cloud(Path(os.environ[VARIABLE]))
-        return CloudServer(engine, sdk_version(f"pulumi-{package}", "1.0.0"), package, cloud)
+        return CloudServer(engine, version(f"pulumi-{package}"), package, cloud)
 
     serve(arguments[0] if arguments else None, notice, make)
 

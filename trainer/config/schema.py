@@ -56,42 +56,8 @@ RENAMED = {
 }
 """Former names of keys, which checkpoints still hold; infra/config.py has those of stack files."""
 
-TASKS: dict[str, dict[str, Any]] = {
-    # Two epochs of SQuAD 1.1 on BERT large: 48 windows a step, AdamW at 3e-5 that falls linearly to 0, as the run_qa.py
-    # example of transformers does it with four workers.
-    "question_answering": {
-        "model": {"name": "bert-large-uncased"},
-        "steps": 3690,
-        "tokens_per_step": 48 * 384,
-        "sequence_length": 384,
-        "optimizer": {
-            "learning_rate": 3e-5,
-            "warmup_steps": 0,
-            "schedule": "linear",
-            "final_fraction": 0.0,
-            "weight_decay": 0.0,
-            "beta2": 0.999,
-        },
-        "evaluation": {"every": 500},
-        "question_answering": {"train": "hf:squad", "validation": "hf:squad"},
-    },
-    # A few hundred steps of 16 windows, at the rate of Zephyr for whole models (arXiv 2310.16944, section 4).
-    "finetune": {
-        "steps": 300,
-        "tokens_per_step": 16 * 2048,
-        "sequence_length": 2048,
-        "optimizer": {"learning_rate": 2e-5, "warmup_steps": 10, "weight_decay": 0.0, "beta2": 0.999},
-        "evaluation": {"every": 50},
-        "checkpoint": {"every_steps": 50},
-    },
-}
-"""What a task changes of the defaults."""
-
-ADAPTERS: dict[str, dict[str, Any]] = {
-    # The rate of QLoRA for models up to 13B (arXiv 2305.14314, table 9).
-    "lora": {"optimizer": {"learning_rate": 2e-4, "weight_decay": 0.0}},
-}
-"""What an adapter changes of the defaults, after the task."""
+DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
+"""What tasks and adapters change of those below."""
 
 
 class Config(Settings):
@@ -147,7 +113,8 @@ class Config(Settings):
             return given
         adapter = given.get("adapter")
         kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
-        return merged(merged(TASKS.get(str(given.get("task")), {}), ADAPTERS.get(str(kind), {})), given)
+        of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
+        return merged(merged(of_task, DEFAULTS["adapters"].get(str(kind), {})), given)
 
 
 def flat(config: Config) -> dict[str, Any]:

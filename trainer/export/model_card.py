@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment
 
 from trainer.config.schema import stored
 from trainer.contract import DONE
@@ -13,6 +14,7 @@ from trainer.files import read_json
 from trainer.models import adapters
 from trainer.models.sources import Source
 
+TEMPLATE = Path(__file__).with_suffix(".md")
 SHOWN = (
     "task",
     "model.name",
@@ -52,29 +54,22 @@ def text(source: Source, net: Any, dtype: str) -> str:
     if net is not None:
         parameters = sum(parameter.numel() for parameter in net.parameters())
         rows += [("architecture", type(net).__name__), ("parameters", f"{parameters:,}")]
-    rows.append(("weights", dtype))
-    rows += _figures(source, configuration, language)
-    parts = [
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
-        f"# {source.run.resolve().name if source.run else Path(source.model).name}",
-        "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
-        "## Use\n\n```python\n" + (_ADAPTER if net is None else _GENERATE if language else _ANSWER) + "```",
-    ]
-    settings = [(key, value) for key in SHOWN if (value := configuration.get(key)) not in (None, "")]
     unused = [] if configuration.get("task") == "distillation" else ["distillation."]
     unused += [] if base else ["adapter."]
-    settings = [(key, value) for key, value in settings if not key.startswith(tuple(unused))]
-    if settings:
-        table = "\n".join(f"| `{key}` | {_named(value)} |" for key, value in settings)
-        parts.append(f"## Training\n\n| setting | value |\n|---|---|\n{table}")
-    judged = evaluations.of_run(source.run, source.step) if source.run and source.step is not None else []
-    if judged:
-        lines = [evaluations.HEADER, ("---",) * len(evaluations.HEADER), *judged]
-        parts.append("## Evaluation\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
-    written = read_json(source.run / DONE) if source.run else None
-    if written and written.get("step") == source.step and written.get("sample"):
-        parts.append("## Sample\n\n" + "\n".join(f"> {line}" for line in str(written["sample"]).splitlines()))
-    return "\n\n".join(parts) + "\n"
+    used = [key for key in SHOWN if not key.startswith(tuple(unused))]
+    written = (read_json(source.run / DONE) or {}) if source.run else {}
+    template = Environment(trim_blocks=True, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
+    return template.render(
+        header=yaml.safe_dump(header, sort_keys=False),
+        name=source.run.resolve().name if source.run else Path(source.model).name,
+        figures=[*rows, ("weights", dtype), *_figures(source, configuration, language)],
+        adapter=net is None,
+        task="CausalLM" if language else "QuestionAnswering",
+        settings=[(key, _named(value)) for key in used if (value := configuration.get(key)) not in (None, "")],
+        columns=evaluations.HEADER,
+        judged=evaluations.of_run(source.run, source.step) if source.run and source.step is not None else [],
+        sample=str(written.get("sample", "")).splitlines() if written.get("step") == source.step else [],
+    )
 
 
 def _figures(source: Source, configuration: dict[str, Any], language: bool) -> list[tuple[str, str]]:
@@ -102,25 +97,3 @@ def _configuration(source: Source) -> dict[str, Any]:
 def _named(value: Any) -> Any:
     """A folder of the machine it was trained on by its last part only."""
     return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value
-
-
-_GENERATE = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModelForCausalLM.from_pretrained("FOLDER")
-inputs = tokenizer("The", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
-"""
-
-_ADAPTER = _GENERATE.replace(
-    "from transformers import AutoModelForCausalLM, ",
-    "from peft import AutoPeftModelForCausalLM\nfrom transformers import ",
-).replace("= AutoModel", "= AutoPeftModel")
-
-_ANSWER = """\
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModelForQuestionAnswering.from_pretrained("FOLDER")
-"""

@@ -50,27 +50,7 @@ NAME = 30
 """Characters of a run's name in a legend."""
 FEW_POINTS = 25
 """Up to here each point is marked: a line alone would not show one or two."""
-STYLE: dict[Any, Any] = {
-    "font.size": 11,
-    "axes.titlesize": 13,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": "#444444",
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "legend.frameon": False,
-    "legend.fontsize": 10,
-    "figure.dpi": 130,
-    "savefig.facecolor": "white",
-}
+STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
 @dataclass(frozen=True)
@@ -157,7 +137,7 @@ def colour(number: int) -> str:
 
 def draw(runs: list[Run]) -> dict[str, bytes]:
     """PNG by name."""
-    with pyplot.rc_context(STYLE):
+    with pyplot.style.context(STYLE):
         return {
             "loss": _curves(runs, "Loss", "nats per token" if _language(runs) else "nats", _loss),
             "throughput": _curves(runs, "Throughput", "tokens per second", _throughput),

@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainer import log
 from trainer.checkpoint.format import Checkpoint, list_checkpoints, load_optimizer, verify_checkpoint
 from trainer.config.schema import Config, resolved, stored
@@ -14,41 +16,9 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Work
 from trainer.train.progress import Progress
 
-ORDER = "the order of the data changes; in this epoch some windows come twice, others not"
-SCHEDULE = "the learning rate continues on another curve"
-UPDATE = "the next updates differ from the earlier ones"
-FRESH = "the optimizer's state begins afresh where it does not fit"
-EFFECTS = {
-    "data.directory": ORDER,
-    "run.seed": ORDER,
-    "sequence_length": ORDER,
-    "tokens_per_step": f"{ORDER}; the batch has another size",
-    "steps": SCHEDULE,
-    "precision": "losses differ from here on by rounding",
-    "optimizer.name": FRESH,
-    "optimizer.learning_rate": SCHEDULE,
-    "optimizer.warmup_steps": SCHEDULE,
-    "optimizer.schedule": SCHEDULE,
-    "optimizer.schedule_steps": SCHEDULE,
-    "optimizer.final_fraction": SCHEDULE,
-    "optimizer.decay_fraction": SCHEDULE,
-    "optimizer.weight_decay": UPDATE,
-    "optimizer.beta1": UPDATE,
-    "optimizer.beta2": UPDATE,
-    "optimizer.epsilon": UPDATE,
-    "optimizer.clip": UPDATE,
-    "adapter.alpha": "the adapter has another part in the model from here on",
-    "adapter.dropout": UPDATE,
-    "communication.sync": "other mathematics from here on; see diloco.py",
-    "communication.inner_steps": UPDATE,
-    "communication.outer_learning_rate": UPDATE,
-    "communication.outer_momentum": UPDATE,
-    "distillation.temperature": "the loss is another one",
-    "distillation.alpha": "the loss is another one",
-    "distillation.teacher": "the loss is another one",
-    "evaluation.batches": "validation losses cannot be compared with earlier ones",
-}
-"""Settings whose change matters to a run that is under way, and what it does. Others change speed or output only."""
+_ROWS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text("utf-8"))
+EFFECTS: dict[str, str] = {key: row["effect"] for row in _ROWS for key in row["keys"]}
+"""What the change of a setting does to a run that is under way, where it matters."""
 
 
 def find(run: Path, world: World, config: Config) -> Checkpoint | None:
