@@ -11,6 +11,7 @@ from functools import partial
 
 from infra.cluster import NVIDIA_GPU
 from infra.config import StackConfig
+from infra.doctor import images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
 from infra.existing import find_context, in_folder
@@ -26,6 +27,11 @@ Ask = Callable[..., str | None]
 
 
 def checks(config: StackConfig, stack: str) -> Iterator[Finding]:
+    yield from cluster(config, stack)
+    yield from images.of_existing(config, stack)
+
+
+def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     """The context, and the cluster behind it."""
     name = config.cluster.context or ""
     start = "trainyard local up   # starts trainyard-local on this machine"
