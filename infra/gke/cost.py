@@ -53,10 +53,8 @@ def _local_ssds(region: str, config: StackConfig) -> list[Line]:
     count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
         return []
-    found = prices.REGIONS.get(region)
-    month = None
-    if found:
-        month = found.local_ssd.spot if nodes.consumption == "spot" else found.local_ssd.on_demand
+    found = prices.REGIONS.get(region, {}).get("local_ssd")
+    month = (found.spot if nodes.consumption == "spot" else found.on_demand) if found else None
     return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * prices.LOCAL_SSD_GB, month))]
 
 
