@@ -32,7 +32,8 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     if problems := offered.problems(config):
         raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
-    component = GkeCluster(config.name, pulumi.ResourceOptions(providers={"gcp": gcp_provider}))
+    owned = pulumi.ResourceOptions(providers={"gcp": gcp_provider})
+    component = pulumi.ComponentResource("trainyard:infra:GkeCluster", config.name, None, owned)
     scope = Scope(
         name=config.name,
         project=gke.project,
@@ -78,10 +79,3 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         reader_annotations={} if reads_buckets else None,
         resource=control_plane,
     )
-
-
-class GkeCluster(pulumi.ComponentResource):
-    """Everything on Google Cloud that the stack owns."""
-
-    def __init__(self, name: str, opts: pulumi.ResourceOptions):
-        super().__init__("trainyard:infra:GkeCluster", name, None, opts)
