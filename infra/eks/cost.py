@@ -5,11 +5,8 @@ from __future__ import annotations
 from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.eks import prices
-from infra.eks.section import EksConfig
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig
 from infra.sections import NodesConfig
-
-#: Boot disk of the system group's nodes (infra/eks/nodes.py).
-SYSTEM_DISK_GIB = 50
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:

@@ -29,13 +29,12 @@ from infra.eks.identity import OWNER, Identity
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig, versions
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, versions
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
 from infra.sections import NodesConfig
 
-SYSTEM_DISK_GIB = 50
 #: Limit of a group of workers, nodes, where `nodes.max` is not larger: that is what the autoscaler holds all groups
 #: together to. With another limit of a group the provider sends the state's number of nodes, 0, and EKS ends those that
 #: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota was 100 nodes, and is 450 now.

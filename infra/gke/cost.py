@@ -6,11 +6,8 @@ from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.gke import prices
 from infra.gke.machines import machines
-from infra.gke.section import GkeConfig, kinds, zones
+from infra.gke.section import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, kinds, zones
 from infra.sections import NodesConfig
-
-#: Boot disk of the system pool's nodes (infra/gke/nodes.py).
-SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
