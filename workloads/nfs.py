@@ -16,9 +16,9 @@ from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume, vol
 from infra.image import ContainerImage
 from workloads.objects import (
     STORAGE_PRIORITY,
-    labels,
     make_claim,
     make_deployment,
+    make_namespace,
     make_priority_class,
     make_service,
     metadata,
@@ -50,14 +50,7 @@ class NfsServer(pulumi.ComponentResource):
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        space = k8s.core.v1.Namespace(
-            name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=namespace,
-                labels={**labels("storage"), "pod-security.kubernetes.io/enforce": "privileged"},
-            ),
-            opts=opts,
-        )
+        space = make_namespace(name, namespace, "storage", {"enforce": "privileged"}, opts)
         claim = _disk_claim(name, namespace, space, disk, size_gib, opts)
         text = configuration(disk.clients)
         settings = k8s.core.v1.ConfigMap(
