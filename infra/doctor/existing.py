@@ -117,7 +117,8 @@ def _storage_class(wanted: str | None, ask: Ask) -> Finding:
     if listed is None:
         return unchecked("storage", "you may not list StorageClasses")
     classes = {entry["metadata"]["name"]: entry for entry in json.loads(listed)["items"]}
-    default = [name for name, entry in classes.items() if _is_default(entry["metadata"].get("annotations") or {})]
+    notes = {name: entry["metadata"].get("annotations") or {} for name, entry in classes.items()}
+    default = [name for name in classes if notes[name].get(DEFAULT_CLASS) == "true"]
     chosen = [name for name in classes if name == wanted] if wanted else default
     if not chosen:
         return problem(
@@ -130,7 +131,3 @@ def _storage_class(wanted: str | None, ask: Ask) -> Finding:
     name = max(chosen, key=lambda each: classes[each]["metadata"].get("creationTimestamp", ""))
     kept = classes[name].get("reclaimPolicy", "Delete") == "Retain"
     return ok("storage", f"StorageClass {name}; `pulumi destroy` {'keeps' if kept else 'erases'} the data")
-
-
-def _is_default(annotations: dict[str, str]) -> bool:
-    return annotations.get(DEFAULT_CLASS) == "true"

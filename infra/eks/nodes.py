@@ -52,8 +52,6 @@ DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 #: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
 EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
-#: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
-HAS = f"{OWNER}/node-template/resources/"
 
 
 @dataclass(frozen=True)
@@ -166,16 +164,18 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
             )
             made.append(group)
             if nodes.efa:
-                _announce(f"efa-{zone}" if kind == "workers" else f"efa-{kind}-{zone}", groups.scope, group, EFA)
+                _announce(f"efa-{zone}" if kind == "workers" else f"efa-{kind}-{zone}", groups.scope, group)
     return made
 
 
-def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup, resource: str) -> None:
-    """Tells the autoscaler of one device a node, which it could not know of a group without nodes."""
+def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup) -> None:
+    """Tells the autoscaler of one adapter a node, which it could not know of a group without nodes."""
     aws.autoscaling.Tag(
         name,
         autoscaling_group_name=group.resources[0].autoscaling_groups[0].name.apply(lambda name: name or ""),
-        tag=aws.autoscaling.TagTagArgs(key=f"{HAS}{resource}", value="1", propagate_at_launch=False),
+        tag=aws.autoscaling.TagTagArgs(
+            key=f"{OWNER}/node-template/resources/{EFA}", value="1", propagate_at_launch=False
+        ),
         opts=scope.options(),
     )
 

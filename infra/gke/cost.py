@@ -14,11 +14,12 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     region = gke.region
+    title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
     lines = [
         always("GKE control plane", prices.FEES["cluster"]),
         _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
         _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
-        _nodes(_workers_title(nodes), region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
+        _nodes(title, region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
         _disks("worker boot disks", region, nodes.disk_type, nodes.disk_gib, 0, nodes.max),
         *_local_ssds(region, config),
         _nat(gke, nodes),
@@ -27,10 +28,6 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     if images_gib:
         lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.FEES["registry_gib"])))
     return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
-
-
-def _workers_title(nodes: NodesConfig) -> str:
-    return f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:

@@ -75,18 +75,7 @@ def system_pool(
     )
 
 
-def worker_pools(
-    config: StackConfig,
-    scope: Scope,
-    cluster: gcp.container.Cluster,
-    nodes: NodeIdentity,
-    after: list[pulumi.Resource],
-) -> list[gcp.container.NodePool]:
-    """The nodes that train, a pool for each way in which they are had."""
-    return [_worker_pool(config, kind, scope, cluster, nodes, after) for kind in kinds(config)]
-
-
-def _worker_pool(
+def worker_pool(
     config: StackConfig,
     kind: str,
     scope: Scope,
@@ -94,7 +83,8 @@ def _worker_pool(
     nodes: NodeIdentity,
     after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
-    """None until the Job asks, so that making the pool needs neither capacity nor quota."""
+    """Nodes that train, had in one of the `kinds`: none until the Job asks, so that making the pool needs neither
+    capacity nor quota."""
     name, machine, c = pool_name(config, kind), config.machine, gcp.container
     pool = config.section(NodesConfig).model_copy(update={"consumption": kind})
     flexible = pool.consumption in ("flex_start", "queued")

@@ -19,7 +19,7 @@ from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
 from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
 from infra.gke.scope import Scope, provider
-from infra.gke.section import GkeConfig
+from infra.gke.section import GkeConfig, kinds
 
 
 def gke_cluster(config: StackConfig, stack: str) -> Cluster:
@@ -49,7 +49,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
     # Nodes pull etcd's image from the internet.
     system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
-    workers = nodes.worker_pools(config, scope, control_plane, node_identity, [system])
+    workers = [nodes.worker_pool(config, kind, scope, control_plane, node_identity, [system]) for kind in kinds(config)]
     reads_buckets = identity.grant_bucket_reader(config, scope, enabled, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
