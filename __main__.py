@@ -9,7 +9,7 @@ from infra.living import hold, remember
 from infra.parse import parse, refuse_misplaced
 from infra.settings import refuse_placeholders, stack_values
 from workloads.dataset import Dataset
-from workloads.gpu_check import check_nodes
+from workloads.gpu_check import GpuCheck
 from workloads.node_software import install_node_software
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
@@ -43,7 +43,7 @@ secret = store_tokens(config.secrets, cluster, namespace)
 software = install_node_software(cluster)
 rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
 dataset = Dataset("dataset", config, workspace, secret)
-check = check_nodes(config, workspace, after=software)
+check = GpuCheck(config, workspace, after=software) if config.check.enabled else None
 first = [*software, check] if check else software
 tell_new_folders(config, built)
 training = Training("training", config, workspace, dataset, rendezvous, secret, after=first, built=built)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,80 +80,29 @@ class Cloud:
     """What a stack file still has from the documents: a preview may have it, `pulumi up` not."""
 
 
-def _existing_cluster(config: StackConfig, stack: str) -> Cluster:
-    from infra.existing import existing_cluster
-
-    return existing_cluster(config, stack)
-
-
-def _existing_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.doctor import existing, images
-
-    yield from existing.checks(config, stack)
-    yield from images.of_existing(config, stack)
-
-
-def _gke_cluster(config: StackConfig, stack: str) -> Cluster:
-    from infra.gke.stack import gke_cluster
-
-    return gke_cluster(config, stack)
-
-
-def _gke_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.gke.doctor.checks import checks
-
-    return checks(config, stack)
-
-
-def _gke_bill(config: StackConfig, images_gib: int) -> Estimate:
-    from infra.gke import cost
-
-    return cost.estimate(config, images_gib)
-
-
-def _gke_proof(config: StackConfig) -> Proof:
-    from infra.gke.proof import Gcp
-
-    return Gcp()
-
-
-def _eks_cluster(config: StackConfig, stack: str) -> Cluster:
-    from infra.eks.stack import eks_cluster
-
-    return eks_cluster(config, stack)
-
-
-def _eks_doctor(config: StackConfig, stack: str) -> Iterator[Finding]:
-    from infra.eks.doctor.checks import checks
-
-    return checks(config, stack)
-
-
-def _eks_bill(config: StackConfig, images_gib: int) -> Estimate:
-    from infra.eks import cost
-
-    return cost.estimate(config, images_gib)
-
-
-def _eks_proof(config: StackConfig) -> Proof:
-    from infra.eks.proof import Aws
-
-    return Aws(config.section(EksConfig).region)
+def later(target: str) -> Callable[..., Any]:
+    """MODULE:FUNCTION of this folder, imported when it is called."""
+    module, _, name = target.partition(":")
+    return lambda *given: getattr(import_module(f"infra.{module}"), name)(*given)
 
 
 #: By `cluster.kind`.
 CLOUDS = {
-    "existing": Cloud(cluster=_existing_cluster, doctor=_existing_doctor, storage=("hostPath", "storageClass")),
+    "existing": Cloud(
+        storage=("hostPath", "storageClass"),
+        cluster=later("existing:existing_cluster"),
+        doctor=later("doctor.existing:checks"),
+    ),
     "gke": Cloud(
         folder=_FOLDER / "gke",
         section=GkeConfig,
         rules=infra.gke.rules.RULES,
         workers=infra.gke.machines.workers,
         storage=("nfs", "filestore"),
-        cluster=_gke_cluster,
-        bill=_gke_bill,
-        doctor=_gke_doctor,
-        proof=_gke_proof,
+        cluster=later("gke.stack:gke_cluster"),
+        bill=later("gke.cost:estimate"),
+        doctor=later("gke.doctor.checks:checks"),
+        proof=lambda config: later("gke.proof:Gcp")(),
     ),
     "eks": Cloud(
         folder=_FOLDER / "eks",
@@ -162,10 +112,10 @@ CLOUDS = {
         complete=infra.eks.rules.complete,
         placeholders=infra.eks.rules.placeholders,
         storage=("efs",),
-        cluster=_eks_cluster,
-        bill=_eks_bill,
-        doctor=_eks_doctor,
-        proof=_eks_proof,
+        cluster=later("eks.stack:eks_cluster"),
+        bill=later("eks.cost:estimate"),
+        doctor=later("eks.doctor.checks:checks"),
+        proof=lambda config: later("eks.proof:Aws")(config.section(EksConfig).region),
     ),
 }
 

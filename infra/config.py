@@ -31,31 +31,20 @@ class StackConfig:
     """All sections of a stack file, with every default filled in."""
 
     cluster: ClusterConfig
-    """The cluster to run on."""
     cloud: Section | None
     """Where the stack makes its cluster: the section that has the kind's name. None: the cluster exists already."""
     nodes: NodesConfig | None
     """The nodes that train, where the stack makes them."""
     workers: WorkersConfig
-    """The pods that train."""
     storage: StorageConfig
-    """The shared volume for data, checkpoints and caches."""
     image: ImageConfig
-    """The trainer's container image."""
     rendezvous: RendezvousConfig
-    """etcd, where the workers find each other."""
     dataset: DatasetConfig
-    """The text to train on."""
     training: TrainingConfig
-    """What is trained, and how."""
     job: JobConfig
-    """The Job that trains."""
     check: CheckConfig
-    """A measurement of the nodes before the training."""
     tensorboard: TensorBoardConfig
-    """Curves in the browser."""
     secrets: SecretsConfig
-    """Tokens, encrypted in the stack file."""
     node_machine: Machine | None = None
     """What is known of `nodes.machineType`."""
 

@@ -22,12 +22,17 @@ from infra.clouds import CLOUDS, keys, sections, storage_kinds
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
 from infra.machine import for_pods
 from infra.names import unfit
+from infra.needs import load
 from infra.rules import RULES
 from infra.sections import ClusterConfig, NodesConfig
 from infra.stackfiles import beside_config
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked
 from trainer.config.section import Problems, Section, validated
+
+_KEYS = load(Path(__file__).with_name("keys.yaml"))
+#: What to say about text of the wrong form: by path, and for names. Keys of stack files by their former names.
+FORMS, RENAMED = _KEYS["forms"], _KEYS["renamed"]
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
@@ -162,41 +167,3 @@ def _name_dataset(config: StackConfig) -> StackConfig:
     first = re.sub("[^a-z0-9]+", "-", Path(text.input[0]).name.partition(".")[0].lower()).strip("-")[:30]
     digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
     return replace(config, dataset=text.model_copy(update={"name": f"{first or 'text'}-{digest}"}))
-
-
-#: What to say about text of the wrong form: by path, and for names.
-FORMS = {
-    "": "is not a name; allowed: lower-case letters, digits, '-' inside; at most 40",
-    "gke.project": "is not a project id; `gcloud projects list` shows yours (the id, not the name or the number)",
-    "gke.zone": "is not a zone; give one such as us-central1-a, with the letter",
-    "eks.region": "is not a region; give one such as us-east-2",
-    "eks.zones": "is no zone's id; give one such as use2-az1 (`aws ec2 describe-availability-zones` lists ZoneId)",
-    "workers.runtimeClass": "is not the name of a RuntimeClass; `kubectl get runtimeclass` lists them",
-    "eks.nodeRelease": "is no release of EKS's images; give latest, or one such as 1.36.0-20261101",
-    "eks.admins": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/ops",
-    "eks.viewers": "is not an IAM role or user; give its ARN, such as arn:aws:iam::123456789012:role/trainyard-preview",
-    "gke.noUpgradesSince": "is not a time in UTC; give one such as 2026-11-01T00:00:00Z",
-}
-
-#: Keys of stack files by their former names.
-RENAMED = {
-    "training.name": "job.name",
-    "training.runtime": "job.runtime",
-    "training.maxHours": "job.maxHours",
-    "training.model": "training.model.preset, or .name for weights of the hub or of a folder",
-    "training.weights": "training.model.name",
-    "training.model.weights": "training.model.name",
-    "training.engine": "training.engine.name",
-    "training.zeroStage": "training.engine.zeroStage",
-    "training.seed": "training.run.seed",
-    "training.metricsEvery": "training.metrics.every",
-    "training.settings": "training itself, such as training.compile for train.compile",
-    "answering.data": "training.questionAnswering.train and .validation",
-    "answering.weights": "training.model.name",
-    "answering.steps": "training.steps",
-    "answering.tokensPerStep": "training.tokensPerStep",
-    "answering.sequenceLength": "training.sequenceLength",
-    "answering.microBatch": "training.microBatch",
-    "answering.learningRate": "training.optimizer.learningRate",
-    "answering.evaluateEvery": "training.evaluation.every",
-}

@@ -24,29 +24,8 @@ class Scope:
     parent: pulumi.Resource
     """Component that all of it belongs to, with the provider."""
 
-    def options(
-        self,
-        *,
-        depends_on: list[pulumi.Resource] | None = None,
-        timeouts: pulumi.CustomTimeouts | None = None,
-        deleted_with: pulumi.Resource | None = None,
-        ignore_changes: list[str] | None = None,
-        delete_before_replace: bool | None = None,
-        retain_on_delete: bool | None = None,
-        protect: bool | None = None,
-        aliases: list[pulumi.Alias] | None = None,
-    ) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(
-            parent=self.parent,
-            depends_on=depends_on,
-            custom_timeouts=timeouts,
-            deleted_with=deleted_with,
-            ignore_changes=ignore_changes,
-            delete_before_replace=delete_before_replace,
-            retain_on_delete=retain_on_delete,
-            protect=protect,
-            aliases=aliases,
-        )
+    def options(self, timeouts: pulumi.CustomTimeouts | None = None, **others: Any) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(parent=self.parent, custom_timeouts=timeouts, **others)
 
 
 def kubeconfig(context: str, cluster: Mapping[str, Any], command: Mapping[str, Any]) -> str:

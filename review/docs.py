@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import grimp
-
 from cli import CommandError
 from infra.cost import comparison, estimate
 from infra.parse import parse
@@ -23,34 +21,6 @@ Parts = dict[str, Callable[[], str]]
 
 def _picture(mermaid: str) -> str:
     return f"```mermaid\n{mermaid}\n```"
-
-
-#: What a reader has to know of the house; tests, benches, commands and the policy pack look at all of it.
-LAYERS = {
-    "infra": "infra/: what a cloud bills",
-    "workloads": "workloads/: what runs on any cluster",
-    "trainer": "trainer/: what runs in the container",
-    "local": "local/: one machine as a cloud",
-}
-
-
-def imports() -> list[tuple[str, str]]:
-    """Pairs (part of the program, what it imports)."""
-    graph = grimp.build_graph(*LAYERS, cache_dir=None)
-    program = re.findall(r"^(?:from|import) (\w+)", (ROOT / "__main__.py").read_text(), re.MULTILINE)
-    pairs = {("__main__", used) for used in program if used in LAYERS}
-    for user in LAYERS:
-        for used in LAYERS.keys() - {user}:
-            if graph.direct_import_exists(importer=user, imported=used, as_packages=True):
-                pairs.add((user, used))
-    return sorted(pairs)
-
-
-def layers() -> str:
-    """The flowchart of `imports`."""
-    says = {"__main__": "__main__.py: the whole program", **LAYERS}
-    boxes = [f'  {part}["{text}"]' for part, text in says.items()]
-    return "\n".join(["flowchart TD", *boxes, *(f"  {user} --> {used}" for user, used in imports())])
 
 
 def stack_table() -> str:
@@ -73,10 +43,7 @@ def _purpose(stack: str) -> str:
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
-    ARCHITECTURE: {
-        "layers": lambda: _picture(layers()),
-        "diagram local": lambda: _picture(draw("local")),
-    },
+    ARCHITECTURE: {"diagram local": lambda: _picture(draw("local"))},
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
+from graphlib import TopologicalSorter
 
 from cli.target import StackName
-from review.recording import Recorded, Recording, record_anywhere
+from review.recording import Recorded, Recording, closure, record_anywhere
 
 #: More resources of one kind in one component than this are drawn as one box.
 SHOWN_OF_A_KIND = 2
@@ -75,15 +76,9 @@ def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
 def _depths(resources: dict[str, Recorded]) -> dict[str, int]:
     """URN -> how many resources stand before it, one after the other."""
     depths: dict[str, int] = {}
-
-    def depth(urn: str) -> int:
-        if urn not in depths:
-            before = resources[urn].dependencies & resources.keys()
-            depths[urn] = 1 + max(map(depth, before), default=-1)
-        return depths[urn]
-
-    for urn in resources:
-        depth(urn)
+    before = {urn: item.dependencies & resources.keys() for urn, item in resources.items()}
+    for urn in TopologicalSorter(before).static_order():
+        depths[urn] = 1 + max((depths[each] for each in before[urn]), default=-1)
     return depths
 
 
@@ -95,20 +90,10 @@ def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple
             if dependency in boxes and boxes[dependency] != box:
                 direct[box].add(boxes[dependency])
 
-    def reaches(box: str) -> set[str]:
-        found: set[str] = set()
-        waiting = list(direct[box])
-        while waiting:
-            before = waiting.pop()
-            if before not in found:
-                found.add(before)
-                waiting += direct[before]
-        return found
-
+    before = closure(direct)
     arrows = []
-    for box in list(direct):
-        implied = set().union(*(reaches(before) for before in direct[box])) if direct[box] else set()
-        arrows += [(before, box) for before in direct[box] - implied]
+    for box, nearest in direct.items():
+        arrows += [(each, box) for each in nearest.difference(*(before[other] for other in nearest))]
     return sorted(arrows)
 
 

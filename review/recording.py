@@ -14,6 +14,7 @@ import runpy
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,15 @@ class _Recorder(mocks.MockMonitor):
         return response
 
 
+def closure(direct: Mapping[str, set[str] | frozenset[str]]) -> dict[str, set[str]]:
+    """Each node -> all that stand before it, over all levels."""
+    found: dict[str, set[str]] = {}
+    for node in TopologicalSorter(direct).static_order():
+        before = direct.get(node, ())
+        found[node] = set(before).union(*(found[each] for each in before))
+    return found
+
+
 @dataclass(frozen=True)
 class Recording:
     resources: list[Recorded]
@@ -172,16 +182,10 @@ class Recording:
 
     def earlier(self, item: Recorded, providers: bool = True) -> set[str]:
         """URNs of all that is made before a resource, over all levels; with what its `providers` wait for."""
-        by_urn = {other.urn: other for other in self.resources}
-        found: set[str] = set()
-        waiting = [item]
-        while waiting:
-            current = waiting.pop()
-            direct = {*current.dependencies, *([current.provider.rsplit("::", 1)[0]] if providers else [])}
-            for urn in direct & by_urn.keys() - found:
-                found.add(urn)
-                waiting.append(by_urn[urn])
-        return found
+        direct = {other.urn: set(other.dependencies) for other in self.resources}
+        for other in self.resources if providers else ():
+            direct[other.urn].add(other.provider.rsplit("::", 1)[0])
+        return closure(direct)[item.urn] & direct.keys()
 
     def all(self, prefix: str) -> list[Recorded]:
         """The resources whose type starts with `prefix`."""

@@ -20,7 +20,7 @@ import yaml
 from cli import CommandError
 from cli.target import StackNames
 from infra.stackfiles import ROOT
-from review.recording import SECRET, SIGNATURE, Recorded, Recording, record_anywhere
+from review.recording import SECRET, SIGNATURE, Recorded, Recording, closure, record_anywhere
 
 FOLDER = ROOT / "tests" / "snapshots"
 HEADER = """\
@@ -50,7 +50,7 @@ def snapshot(stack: Recording, name: str) -> str:
 def content(stack: Recording) -> dict[str, Any]:
     """What the text of a recorded stack says."""
     by_urn = {item.urn: item for item in stack.resources}
-    before = {urn: stack.earlier(item, providers=False) for urn, item in by_urn.items()}
+    before = closure({urn: item.dependencies for urn, item in by_urn.items()})
     entries = {_title(item): _entry(item, by_urn, before) for item in _ordered(stack.resources)}
     return {"resources": entries, "outputs": _plain(stack.outputs)}
 

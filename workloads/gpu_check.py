@@ -55,12 +55,12 @@ class GpuCheck(pulumi.ComponentResource):
     job: k8s.batch.v1.Job
     result: pulumi.Output[str]
 
-    def __init__(self, name: str, config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]):
-        super().__init__("trainyard:workloads:GpuCheck", name, None, workspace.component())
+    def __init__(self, config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]):
+        super().__init__("trainyard:workloads:GpuCheck", NAME, None, workspace.component())
         opts, namespace, workers = workspace.owned(self), workspace.namespace, config.workers
         job_name = _job_name(config, workspace)
         account = self._account(namespace, job_name, opts)
-        service = make_service(name, NAME, metadata(NAME, namespace.name, NAME), None, opts)
+        service = make_service(NAME, NAME, metadata(NAME, namespace.name, NAME), None, opts)
         # Among themselves, and to the API server, whose address no policy can name.
         own = select(NAME)
         make_policy(
@@ -103,7 +103,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
         # Read once the Job is done: the id is known then, and not before.
         found = k8s.core.v1.ConfigMap.get(
-            f"{name}-result",
+            f"{NAME}-result",
             pulumi.Output.all(self.job.id, namespace.name).apply(lambda parts: f"{parts[1]}/{job_name}"),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -155,10 +155,3 @@ def _container(job_name: str, config: StackConfig, workspace: Workspace) -> k8s.
         volume_mounts=trainer_mounts(),
         termination_message_policy="FallbackToLogsOnError",
     )
-
-
-def check_nodes(config: StackConfig, workspace: Workspace, after: list[pulumi.Resource]) -> GpuCheck | None:
-    """The check, when the configuration asks for it."""
-    if not config.check.enabled:
-        return None
-    return GpuCheck(NAME, config, workspace, after)

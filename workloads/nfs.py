@@ -6,6 +6,9 @@ Service's, handed on as an Output: the node that mounts the volume does not ask 
 
 from __future__ import annotations
 
+from pathlib import Path
+from string import Template
+
 import pulumi
 import pulumi_kubernetes as k8s
 
@@ -13,9 +16,9 @@ from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume, vol
 from infra.image import ContainerImage
 from workloads.objects import (
     STORAGE_PRIORITY,
-    labels,
     make_claim,
     make_deployment,
+    make_namespace,
     make_priority_class,
     make_service,
     metadata,
@@ -47,14 +50,7 @@ class NfsServer(pulumi.ComponentResource):
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        space = k8s.core.v1.Namespace(
-            name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=namespace,
-                labels={**labels("storage"), "pod-security.kubernetes.io/enforce": "privileged"},
-            ),
-            opts=opts,
-        )
+        space = make_namespace(name, namespace, "storage", {"enforce": "privileged"}, opts)
         claim = _disk_claim(name, namespace, space, disk, size_gib, opts)
         text = configuration(disk.clients)
         settings = k8s.core.v1.ConfigMap(
@@ -110,48 +106,12 @@ def _disk_claim(
     return make_claim(name, claimed, mode, 1, opts, volume)
 
 
-def configuration(clients: tuple[str, ...], port: int = PORT) -> str:
+def configuration(clients: tuple[str, ...]) -> str:
     """ganesha.conf: one export, every file the trainer's whoever writes it, for the clients' addresses alone (and the
     probe's)."""
-    return f"""\
-NFS_CORE_PARAM {{
-    Protocols = 4;
-    NFS_Port = {port};
-    Enable_NLM = false;
-    Enable_RQUOTA = false;
-}}
-NFSv4 {{
-    Lease_Lifetime = {GRACE_SECONDS};
-    Grace_Period = {GRACE_SECONDS};
-    # On the disk: a server that comes back on another node knows its clients.
-    RecoveryBackend = fs;
-    RecoveryRoot = /disk/.ganesha;
-    Only_Numeric_Owners = true;
-}}
-EXPORT {{
-    Export_Id = 1;
-    Path = /disk/data;
-    Pseudo = {EXPORT};
-    Protocols = 4;
-    Transports = TCP;
-    SecType = sys;
-    Access_Type = NONE;
-    Squash = All_Squash;
-    Anonymous_Uid = {TRAINER_ID};
-    Anonymous_Gid = {TRAINER_ID};
-    CLIENT {{
-        Clients = {", ".join(("127.0.0.1", *clients))};
-        Protocols = 4;
-        Access_Type = RW;
-    }}
-    FSAL {{
-        Name = VFS;
-    }}
-}}
-LOG {{
-    Default_Log_Level = EVENT;
-}}
-"""
+    addresses = ", ".join(("127.0.0.1", *clients))
+    form = Template(Path(__file__).with_suffix(".conf").read_text())
+    return form.substitute(port=PORT, grace=GRACE_SECONDS, export=EXPORT, owner=TRAINER_ID, clients=addresses)
 
 
 def _pod(

@@ -48,6 +48,15 @@ def metadata(
     return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace, labels=labels(what), annotations=noted)
 
 
+def make_namespace(
+    name: str, called: str, what: str, security: Mapping[str, str], opts: pulumi.ResourceOptions
+) -> k8s.core.v1.Namespace:
+    """`security`: the levels of Pod Security, by mode."""
+    levels = {f"pod-security.kubernetes.io/{mode}": level for mode, level in security.items()}
+    described = k8s.meta.v1.ObjectMetaArgs(name=called, labels={**labels(what), **levels})
+    return k8s.core.v1.Namespace(name, metadata=described, opts=opts)
+
+
 def pod_template(
     what: str, spec: k8s.core.v1.PodSpecArgs, annotations: Mapping[str, str] | None = None
 ) -> k8s.core.v1.PodTemplateSpecArgs:

@@ -11,7 +11,7 @@ from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
-from workloads.objects import component, labels, make_claim, metadata, pod_template
+from workloads.objects import component, make_claim, make_namespace, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     TRAINER_ID,
@@ -95,12 +95,7 @@ class VolumeOwner(pulumi.ComponentResource):
         )
         core = k8s.core.v1
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        level = {"pod-security.kubernetes.io/enforce": "baseline"}
-        space = core.Namespace(
-            name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(name=namespace, labels={**labels("storage"), **level}),
-            opts=opts,
-        )
+        space = make_namespace(name, namespace, "storage", {"enforce": "baseline"}, opts)
         container = core.ContainerArgs(
             name=OWNER,
             image=image.reference,

@@ -15,12 +15,11 @@ from infra.cluster import Cluster
 from infra.config import TrainingConfig
 from infra.image import ContainerImage
 from trainer.contract import ETCD_PORT, STORE_PORT
-from workloads.objects import Peers, labels, make_policy, ports, select
+from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import SharedVolume
 
-#: Pod Security level, pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses
-#: its latest.
-POD_SECURITY = {"level": "restricted", "version": "v1.33"}
+#: Pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses its latest.
+POD_SECURITY = {**dict.fromkeys(("enforce", "audit", "warn"), "restricted"), "enforce-version": "v1.33"}
 
 
 class Namespace(pulumi.ComponentResource):
@@ -35,21 +34,8 @@ class Namespace(pulumi.ComponentResource):
     def __init__(self, name: str, cluster: Cluster, training: TrainingConfig, depends_on: list[pulumi.Resource]):
         """`name` is the namespace's name; `depends_on` must outlive it, such as the volume that its claim binds."""
         super().__init__("trainyard:workloads:Namespace", name, None, pulumi.ResourceOptions(provider=cluster.provider))
-        enforced = {
-            f"pod-security.kubernetes.io/{mode}": POD_SECURITY["level"] for mode in ("enforce", "audit", "warn")
-        }
-        self.resource = k8s.core.v1.Namespace(
-            name,
-            metadata=k8s.meta.v1.ObjectMetaArgs(
-                name=name,
-                labels={
-                    **labels("namespace"),
-                    **enforced,
-                    "pod-security.kubernetes.io/enforce-version": POD_SECURITY["version"],
-                },
-            ),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=depends_on, deleted_with=cluster.resource),
-        )
+        opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on, deleted_with=cluster.resource)
+        self.resource = make_namespace(name, name, "namespace", POD_SECURITY, opts)
         self.name = self.resource.metadata.name.apply(str)
         self.lifetime = cluster.resource or self.resource
         opts = pulumi.ResourceOptions(parent=self, deleted_with=self.lifetime)

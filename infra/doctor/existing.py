@@ -11,6 +11,7 @@ from functools import partial
 
 from infra.cluster import NVIDIA_GPU
 from infra.config import StackConfig
+from infra.doctor import images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
 from infra.existing import find_context, in_folder
@@ -26,6 +27,11 @@ Ask = Callable[..., str | None]
 
 
 def checks(config: StackConfig, stack: str) -> Iterator[Finding]:
+    yield from cluster(config, stack)
+    yield from images.of_existing(config, stack)
+
+
+def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     """The context, and the cluster behind it."""
     name = config.cluster.context or ""
     start = "trainyard local up   # starts trainyard-local on this machine"
@@ -111,7 +117,8 @@ def _storage_class(wanted: str | None, ask: Ask) -> Finding:
     if listed is None:
         return unchecked("storage", "you may not list StorageClasses")
     classes = {entry["metadata"]["name"]: entry for entry in json.loads(listed)["items"]}
-    default = [name for name, entry in classes.items() if _is_default(entry["metadata"].get("annotations") or {})]
+    notes = {name: entry["metadata"].get("annotations") or {} for name, entry in classes.items()}
+    default = [name for name in classes if notes[name].get(DEFAULT_CLASS) == "true"]
     chosen = [name for name in classes if name == wanted] if wanted else default
     if not chosen:
         return problem(
@@ -124,7 +131,3 @@ def _storage_class(wanted: str | None, ask: Ask) -> Finding:
     name = max(chosen, key=lambda each: classes[each]["metadata"].get("creationTimestamp", ""))
     kept = classes[name].get("reclaimPolicy", "Delete") == "Retain"
     return ok("storage", f"StorageClass {name}; `pulumi destroy` {'keeps' if kept else 'erases'} the data")
-
-
-def _is_default(annotations: dict[str, str]) -> bool:
-    return annotations.get(DEFAULT_CLASS) == "true"

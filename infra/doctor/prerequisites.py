@@ -66,7 +66,7 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
     provider = content.get("secretsprovider")
     if provider and provider != "passphrase":
         yield ok("secrets", f"encrypted by {provider}")
-    elif content.get("encryptionsalt") or (backend and not _is_pulumi_cloud(backend)):
+    elif content.get("encryptionsalt") or (backend and not backend.startswith(("https://", "http://"))):
         if passphrase:
             yield ok("secrets", "encrypted with the passphrase of the environment")
         else:
@@ -79,10 +79,6 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
             )
     elif backend:
         yield ok("secrets", "encrypted by the backend")
-
-
-def _is_pulumi_cloud(backend: str) -> bool:
-    return backend.startswith(("https://", "http://"))
 
 
 def _logged_in() -> str | None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.eks import prices
-from infra.eks.section import EksConfig
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig
 from infra.sections import NodesConfig
-
-#: Boot disk of the system group's nodes (infra/eks/nodes.py).
-SYSTEM_DISK_GIB = 50
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
@@ -37,21 +34,21 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
 
 
 def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
-    found = prices.REGIONS.get(region)
-    return counted(f"{what}, {gib} GiB gp3", fewest, most, monthly(gib, found.gp3 if found else None))
+    each = prices.REGIONS.get(region, {}).get("gp3")
+    return counted(f"{what}, {gib} GiB gp3", fewest, most, monthly(gib, each))
 
 
 def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
     """The way out: one gateway with its address, or an address for each node."""
     if eks.public_nodes:
         return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.FEES["public_address"])]
-    found = prices.REGIONS.get(eks.region)
-    return [always("NAT gateway and its address", found.nat + prices.FEES["public_address"] if found else None)]
+    gateway = prices.REGIONS.get(eks.region, {}).get("nat")
+    return [always("NAT gateway and its address", gateway and gateway + prices.FEES["public_address"])]
 
 
 def _storage(config: StackConfig, region: str) -> Line:
-    found = prices.REGIONS.get(region)
-    return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, found.efs if found else None))
+    each = prices.REGIONS.get(region, {}).get("efs")
+    return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, each))
 
 
 def _notes(config: StackConfig) -> list[str]:

@@ -29,13 +29,12 @@ from infra.eks.identity import OWNER, Identity
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig, versions
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, versions
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
 from infra.sections import NodesConfig
 
-SYSTEM_DISK_GIB = 50
 #: Limit of a group of workers, nodes, where `nodes.max` is not larger: that is what the autoscaler holds all groups
 #: together to. With another limit of a group the provider sends the state's number of nodes, 0, and EKS ends those that
 #: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota was 100 nodes, and is 450 now.
@@ -53,8 +52,6 @@ DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 #: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
 EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
-#: Tag of an Auto Scaling group that says what its nodes have beyond what EC2 and EKS tell the autoscaler.
-HAS = f"{OWNER}/node-template/resources/"
 
 
 @dataclass(frozen=True)
@@ -167,16 +164,18 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
             )
             made.append(group)
             if nodes.efa:
-                _announce(f"efa-{zone}" if kind == "workers" else f"efa-{kind}-{zone}", groups.scope, group, EFA)
+                _announce(f"efa-{zone}" if kind == "workers" else f"efa-{kind}-{zone}", groups.scope, group)
     return made
 
 
-def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup, resource: str) -> None:
-    """Tells the autoscaler of one device a node, which it could not know of a group without nodes."""
+def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup) -> None:
+    """Tells the autoscaler of one adapter a node, which it could not know of a group without nodes."""
     aws.autoscaling.Tag(
         name,
         autoscaling_group_name=group.resources[0].autoscaling_groups[0].name.apply(lambda name: name or ""),
-        tag=aws.autoscaling.TagTagArgs(key=f"{HAS}{resource}", value="1", propagate_at_launch=False),
+        tag=aws.autoscaling.TagTagArgs(
+            key=f"{OWNER}/node-template/resources/{EFA}", value="1", propagate_at_launch=False
+        ),
         opts=scope.options(),
     )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from infra.bill import Rate
 from infra.needs import load
 
 _TABLE = load(Path(__file__).parent / "prices.yaml")
@@ -15,21 +14,8 @@ SOURCE: str = _TABLE["source"]
 FEES: dict[str, float] = _TABLE["fees"]
 #: Machine type -> USD an hour, on demand.
 US_EAST_1: dict[str, float] = _TABLE["us_east_1"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Region:
-    """Prices of one region, in the units that prices.yaml says."""
-
-    g4dn: Rate
-    newer: float | None
-    m6i: float
-    nat: float
-    gp3: float
-    efs: float
-
-
-REGIONS = {name: Region(**{**found, "g4dn": Rate(*found["g4dn"])}) for name, found in _TABLE["regions"].items()}
+#: Region -> its prices, in the units that the file says.
+REGIONS: dict[str, dict[str, Any]] = _TABLE["regions"]
 
 
 def machine(region: str, instance_type: str, *, spot: bool = False) -> float | None:
@@ -42,11 +28,12 @@ def machine(region: str, instance_type: str, *, spot: bool = False) -> float | N
         return None
     match instance_type.split(".")[0]:
         case "g4dn":
-            return base / US_EAST_1["g4dn.xlarge"] * (prices.g4dn.spot if spot else prices.g4dn.on_demand)
-        case "g5" | "g6" if prices.newer is not None and not spot:
-            return base * prices.newer
+            on_demand, as_spot = prices["g4dn"]
+            return base / US_EAST_1["g4dn.xlarge"] * (as_spot if spot else on_demand)
+        case "g5" | "g6" if prices["newer"] is not None and not spot:
+            return base * prices["newer"]
         case "m6i" if not spot:
-            return base / US_EAST_1["m6i.large"] * prices.m6i
+            return base / US_EAST_1["m6i.large"] * prices["m6i"]
         case "m5" | "t3" if region == "us-east-1" and not spot:
             return base
     return None

@@ -41,6 +41,8 @@ else:
 #: Variable of the environment with which nodes keep their release, whatever AWS has by now: for a look at what somebody
 #: changed by hand.
 KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
+#: Boot disk of the system group's nodes.
+SYSTEM_DISK_GIB = 50
 
 
 class EksConfig(Section):

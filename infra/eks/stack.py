@@ -25,7 +25,8 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     """The cluster that a configuration of kind eks describes."""
     eks = config.section(EksConfig)
     aws_provider = provider(config, stack)
-    component = EksCluster(config.name, pulumi.ResourceOptions(providers={"aws": aws_provider}))
+    owned = pulumi.ResourceOptions(providers={"aws": aws_provider})
+    component = pulumi.ComponentResource("trainyard:infra:EksCluster", config.name, None, owned)
     offers = asked.offers(config, stack, aws_provider)
     scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
@@ -79,10 +80,3 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         autoscaler=nodes.autoscaler(config, scope),
         resource=control_plane,
     )
-
-
-class EksCluster(pulumi.ComponentResource):
-    """Everything on AWS that the stack owns."""
-
-    def __init__(self, name: str, opts: pulumi.ResourceOptions):
-        super().__init__("trainyard:infra:EksCluster", name, None, opts)

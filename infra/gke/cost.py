@@ -6,22 +6,20 @@ from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.gke import prices
 from infra.gke.machines import machines
-from infra.gke.section import GkeConfig, kinds, zones
+from infra.gke.section import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, kinds, zones
 from infra.sections import NodesConfig
-
-#: Boot disk of the system pool's nodes (infra/gke/nodes.py).
-SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     region = gke.region
+    title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
     lines = [
         always("GKE control plane", prices.FEES["cluster"]),
         _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
         _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
-        _nodes(_workers_title(nodes), region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
+        _nodes(title, region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
         _disks("worker boot disks", region, nodes.disk_type, nodes.disk_gib, 0, nodes.max),
         *_local_ssds(region, config),
         _nat(gke, nodes),
@@ -30,10 +28,6 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     if images_gib:
         lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.FEES["registry_gib"])))
     return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
-
-
-def _workers_title(nodes: NodesConfig) -> str:
-    return f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
@@ -53,10 +47,8 @@ def _local_ssds(region: str, config: StackConfig) -> list[Line]:
     count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
         return []
-    found = prices.REGIONS.get(region)
-    month = None
-    if found:
-        month = found.local_ssd.spot if nodes.consumption == "spot" else found.local_ssd.on_demand
+    found = prices.REGIONS.get(region, {}).get("local_ssd")
+    month = (found.spot if nodes.consumption == "spot" else found.on_demand) if found else None
     return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * prices.LOCAL_SSD_GB, month))]
 
 

@@ -14,7 +14,17 @@ from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
 from infra.gke.scope import Scope
-from infra.gke.section import CLASS, COMPUTE_CLASS, GkeConfig, kinds, pool_name, zones
+from infra.gke.section import (
+    CLASS,
+    COMPUTE_CLASS,
+    FLEX_HOURS,
+    SYSTEM_DISK_GIB,
+    SYSTEM_DISK_TYPE,
+    GkeConfig,
+    kinds,
+    pool_name,
+    zones,
+)
 from infra.machine import Machine, for_pods
 from infra.needs import load
 from infra.sections import NodesConfig
@@ -30,8 +40,6 @@ DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
 #: it, such as the NFS server's (cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies).
 ROLLED = pulumi.CustomTimeouts(create="60m", update="180m", delete="60m")
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
-#: flex_start and queued nodes are given for this time at most, hours.
-FLEX_HOURS = 7 * 24
 
 
 def system_pool(
@@ -58,8 +66,8 @@ def system_pool(
         upgrade_settings=gcp.container.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=1, max_unavailable=0),
         node_config=gcp.container.NodePoolNodeConfigArgs(
             machine_type=gke.system_machine_type,
-            disk_type="pd-balanced",
-            disk_size_gb=100,
+            disk_type=SYSTEM_DISK_TYPE,
+            disk_size_gb=SYSTEM_DISK_GIB,
             labels={POOL: "system"},
             **_common(nodes),
         ),
@@ -67,18 +75,7 @@ def system_pool(
     )
 
 
-def worker_pools(
-    config: StackConfig,
-    scope: Scope,
-    cluster: gcp.container.Cluster,
-    nodes: NodeIdentity,
-    after: list[pulumi.Resource],
-) -> list[gcp.container.NodePool]:
-    """The nodes that train, a pool for each way in which they are had."""
-    return [_worker_pool(config, kind, scope, cluster, nodes, after) for kind in kinds(config)]
-
-
-def _worker_pool(
+def worker_pool(
     config: StackConfig,
     kind: str,
     scope: Scope,
@@ -86,7 +83,8 @@ def _worker_pool(
     nodes: NodeIdentity,
     after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
-    """None until the Job asks, so that making the pool needs neither capacity nor quota."""
+    """Nodes that train, had in one of the `kinds`: none until the Job asks, so that making the pool needs neither
+    capacity nor quota."""
     name, machine, c = pool_name(config, kind), config.machine, gcp.container
     pool = config.section(NodesConfig).model_copy(update={"consumption": kind})
     flexible = pool.consumption in ("flex_start", "queued")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from infra.config import StackConfig
@@ -16,7 +15,6 @@ from infra.gke.machines import zones_date
 from infra.gke.section import GkeConfig, zones
 from infra.sections import NodesConfig
 
-ADDRESS = "https://compute.googleapis.com/compute/v1"
 #: Seconds to connect, and to answer: a preview that cannot reach Google says so by itself, a little later.
 PATIENCE = (2, 4)
 TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
@@ -70,23 +68,10 @@ def _engine_runs() -> bool:
 
 def _offers(project: str, zone: str, machine_type: str) -> bool | None:
     """Google's answer; None: it gives none."""
-    import requests
+    from infra.gke.doctor.google_client import connect
 
-    address = f"{ADDRESS}/projects/{project}/zones/{zone}/machineTypes/{machine_type}"
     try:
-        headers = {"Authorization": f"Bearer {_token()}"}
-        answer = requests.get(address, headers=headers, timeout=PATIENCE)
-    except Exception:  # Whatever it is that credentials and networks do, the table answers instead.
-        return None
-    return {200: True, 404: False}.get(answer.status_code)
-
-
-def _token() -> str:
-    if token := os.environ.get(TOKEN):
-        return token
-    import google.auth
-    from google.auth.transport import requests as transport
-
-    credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-    credentials.refresh(partial(transport.Request(), timeout=sum(PATIENCE)))
-    return str(credentials.token)
+        connect(patience=PATIENCE).get("compute", f"projects/{project}/zones/{zone}/machineTypes/{machine_type}")
+    except Exception as reason:  # Whatever it is that credentials and networks do, the table answers instead.
+        return False if getattr(reason, "status", 0) == 404 else None
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,11 @@ FILESTORE_GIB: dict[str, float] = _TABLE["filestore_gib"]
 LOCAL_SSD_GB = 375
 #: An A100's share of an a2-highgpu machine, vCPU.
 _A2_VCPUS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Region:
-    """Prices of one region, in the units that prices.yaml says; None: not offered."""
-
-    e2_standard: Rate
-    c3_standard: Rate
-    c3_highmem: Rate
-    a2_highgpu: Rate | None
-    g2: Rate | None
-    l4: Rate | None
-    local_ssd: Rate
-    disk: dict[str, float]
-
-
-def _region(found: dict[str, Any]) -> Region:
-    prices: dict[str, Any] = {key: Rate(*it) if isinstance(it, list) else it for key, it in found.items()}
-    return Region(**prices)
-
-
-REGIONS = {region: _region(found) for region, found in _TABLE["regions"].items()}
+#: Region -> its prices, in the units that the file says; None: not offered.
+REGIONS: dict[str, dict[str, Any]] = {
+    region: {key: Rate(*it) if isinstance(it, list) else it for key, it in found.items()}
+    for region, found in _TABLE["regions"].items()
+}
 
 
 def of_machine(region: str, machine: Machine) -> Rate | None:
@@ -51,7 +33,7 @@ def of_machine(region: str, machine: Machine) -> Rate | None:
     if each is None:
         return None
     rate = _scaled(each, machine.vcpus)
-    l4 = REGIONS[region].l4 if machine.family == "g2-standard" else None
+    l4 = REGIONS[region]["l4"] if machine.family == "g2-standard" else None
     # The others' accelerators are in the price of their vCPU.
     extra = _scaled(l4, machine.accelerators) if l4 else Rate(0, 0)
     return Rate(rate.on_demand + extra.on_demand, rate.spot + extra.spot)
@@ -63,27 +45,19 @@ def vcpu(region: str, family: str) -> Rate | None:
     if prices is None:
         return None
     match family:
-        case "e2-standard":
-            return prices.e2_standard
         case "e2-highmem":
             cpu, gib = _TABLE["e2"]["vcpu"], _TABLE["e2"]["gib"]
-            return _scaled(prices.e2_standard, (cpu + 8 * gib) / (cpu + 4 * gib))
-        case "c3-standard":
-            return prices.c3_standard
-        case "c3-highmem":
-            return prices.c3_highmem
+            return _scaled(prices["e2-standard"], (cpu + 8 * gib) / (cpu + 4 * gib))
         case "c3-highcpu":
             # Half of the memory of c3-standard, of which c3-highmem has twice as much.
-            standard, highmem = prices.c3_standard, prices.c3_highmem
+            standard, highmem = prices["c3-standard"], prices["c3-highmem"]
             return Rate(
                 standard.on_demand - (highmem.on_demand - standard.on_demand) / 2,
                 standard.spot - (highmem.spot - standard.spot) / 2,
             )
-        case "g2-standard":
-            return prices.g2
         case "a2-highgpu":
-            return _scaled(prices.a2_highgpu, 1 / _A2_VCPUS) if prices.a2_highgpu else None
-    return None
+            return _scaled(prices[family], 1 / _A2_VCPUS) if prices[family] else None
+    return prices.get(family)
 
 
 def _scaled(rate: Rate, factor: float) -> Rate:
@@ -92,5 +66,4 @@ def _scaled(rate: Rate, factor: float) -> Rate:
 
 def disk(region: str, type_: str) -> float | None:
     """GiB-month of a persistent disk; None: no price is known."""
-    prices = REGIONS.get(region)
-    return prices.disk.get(type_) if prices else None
+    return REGIONS.get(region, {}).get("disk", {}).get(type_)

@@ -12,12 +12,9 @@ from collections.abc import Iterator
 from infra.config import Rule, StackConfig
 from infra.gke import offered
 from infra.gke.machines import FILESTORE_TIERS, system
-from infra.gke.section import ORDER, GkeConfig
+from infra.gke.section import FLEX_HOURS, ORDER, GkeConfig
 from infra.machine import nearest, refuse_dataset
 from infra.sections import NodesConfig
-
-#: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
-FLEX_HOURS = 7 * 24
 
 
 def _zone(config: StackConfig) -> Iterator[str]:

@@ -13,6 +13,10 @@ from trainer.config.section import Section
 
 #: The cheapest first.
 ORDER = ("spot", "flex_start", "on_demand")
+#: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
+FLEX_HOURS = 7 * 24
+#: Boot disk of the system pool's nodes.
+SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
 #: Label and taint by which GKE knows the pools of a class, and the class's name, which may not begin with `gke`.
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 

@@ -19,7 +19,7 @@ from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
 from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
 from infra.gke.scope import Scope, provider
-from infra.gke.section import GkeConfig
+from infra.gke.section import GkeConfig, kinds
 
 
 def gke_cluster(config: StackConfig, stack: str) -> Cluster:
@@ -32,7 +32,8 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     if problems := offered.problems(config):
         raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
-    component = GkeCluster(config.name, pulumi.ResourceOptions(providers={"gcp": gcp_provider}))
+    owned = pulumi.ResourceOptions(providers={"gcp": gcp_provider})
+    component = pulumi.ComponentResource("trainyard:infra:GkeCluster", config.name, None, owned)
     scope = Scope(
         name=config.name,
         project=gke.project,
@@ -48,7 +49,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
     # Nodes pull etcd's image from the internet.
     system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
-    workers = nodes.worker_pools(config, scope, control_plane, node_identity, [system])
+    workers = [nodes.worker_pool(config, kind, scope, control_plane, node_identity, [system]) for kind in kinds(config)]
     reads_buckets = identity.grant_bucket_reader(config, scope, enabled, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
@@ -78,10 +79,3 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         reader_annotations={} if reads_buckets else None,
         resource=control_plane,
     )
-
-
-class GkeCluster(pulumi.ComponentResource):
-    """Everything on Google Cloud that the stack owns."""
-
-    def __init__(self, name: str, opts: pulumi.ResourceOptions):
-        super().__init__("trainyard:infra:GkeCluster", name, None, opts)

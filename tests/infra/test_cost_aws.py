@@ -71,7 +71,8 @@ def test_public_nodes_pay_for_addresses_instead_of_a_gateway() -> None:
 
 def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> None:
     for region, found in prices.REGIONS.items():
-        assert 0 < found.g4dn.spot < found.g4dn.on_demand, region
+        on_demand, spot = found["g4dn"]
+        assert 0 < spot < on_demand, region
     assert set(prices.REGIONS) <= set(machines.regions())
     assert set(prices.US_EAST_1) == set(machines.machines())
 

@@ -13,6 +13,7 @@ import pytest
 
 from infra.config import ConfigError, StackConfig
 from infra.gke import offered
+from infra.gke.doctor.google_client import SERVICES
 from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
@@ -44,7 +45,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    monkeypatch.setattr(offered, "ADDRESS", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setitem(SERVICES, "compute", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(offered, "_engine_runs", lambda: True)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv(offered.TOKEN, "token")
@@ -84,7 +85,7 @@ def test_where_google_does_not_say_the_table_does(google: Google, status: int) -
 
 
 def test_where_google_cannot_be_reached_the_table_says(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offered, "ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setitem(SERVICES, "compute", "http://127.0.0.1:9")
     assert problems("us-central1-a") == []
     assert problems("us-central1-d") != []
 

@@ -83,17 +83,13 @@ def _reason(service: str, operation: str, error: ClientError) -> NoAnswer:
     details = error.response.get("Error", {})
     code = str(details.get("Code", ""))
     if code in REFUSALS:
-        return NoAnswer(f"you may not ask ({service}:{_action(operation)})", code)
+        action = "".join(part.capitalize() for part in operation.split("_"))  # as policies name it: DescribeVpcs
+        return NoAnswer(f"you may not ask ({service}:{action})", code)
     message = " ".join(str(details.get("Message") or "no reason given").split())
     if message.startswith("<"):
         # A page of somebody between here and AWS.
         message = "not AWS's answer, but a page in HTML; is there a proxy?"
     return NoAnswer(f"{code}: {message}"[:200], code)
-
-
-def _action(operation: str) -> str:
-    """describe_vpcs -> DescribeVpcs, as policies name it."""
-    return "".join(part.capitalize() for part in operation.split("_"))
 
 
 def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -> Amazon:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import requests
 
 from infra.doctor import finding
+from infra.gke.offered import TOKEN
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.
 LOGIN = "gcloud auth login --update-adc"
-TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
-PATIENCE = 30  # seconds
+PATIENCE = (10, 30)  # seconds to connect, and to answer
 #: Addresses of the services; a test's server stands in for them.
 SERVICES = {
     "artifactregistry": "https://artifactregistry.googleapis.com/v1",
@@ -52,6 +53,7 @@ class Google:
     """Who it is, where the credentials say so."""
     services: dict[str, str] = field(default_factory=lambda: dict(SERVICES))
     session: requests.Session = field(default_factory=requests.Session)
+    patience: tuple[int, int] = PATIENCE
 
     def get(self, service: str, path: str, **query: Any) -> dict[str, Any]:
         """The answer to GET.
@@ -81,7 +83,7 @@ class Google:
         url = f"{self.services[service]}/{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            answer = self.session.request(method, url, headers=headers, timeout=PATIENCE, **given)
+            answer = self.session.request(method, url, headers=headers, timeout=self.patience, **given)
         except requests.RequestException as error:
             raise NoAnswer(f"{service}.googleapis.com does not answer ({type(error).__name__})") from None
         try:
@@ -108,7 +110,7 @@ def _reason(service: str, status: int, content: Any, project: str) -> NoAnswer:
     return NoAnswer(message, status)
 
 
-def connect(services: dict[str, str] | None = None) -> Google:
+def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = PATIENCE) -> Google:
     """The APIs with the credentials that the Pulumi provider would use.
 
     Raises:
@@ -117,7 +119,7 @@ def connect(services: dict[str, str] | None = None) -> Google:
     addresses = dict(services or SERVICES)
     # The provider takes a ready token first (hashicorp/terraform-provider-google, provider configuration).
     if token := os.environ.get(TOKEN):
-        return Google(token, f"the token in {TOKEN}", addresses)
+        return Google(token, f"the token in {TOKEN}", addresses, patience=patience)
     import google.auth
     import google.auth.exceptions
     import google.auth.transport.requests
@@ -127,8 +129,8 @@ def connect(services: dict[str, str] | None = None) -> Google:
     except google.auth.exceptions.GoogleAuthError:
         raise NoAnswer("there are none: neither application default credentials nor a service account") from None
     try:
-        credentials.refresh(google.auth.transport.requests.Request())
+        credentials.refresh(partial(google.auth.transport.requests.Request(), timeout=sum(patience)))
     except google.auth.exceptions.GoogleAuthError as error:
         raise NoAnswer(f"they are not valid any more ({str(error).splitlines()[0][:120]})") from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
-    return Google(str(credentials.token), identity, addresses)
+    return Google(str(credentials.token), identity, addresses, patience=patience)

@@ -8,11 +8,9 @@ from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
-from infra.gke.cost import SYSTEM_DISK_GIB
 from infra.gke.doctor.google_client import Google
 from infra.gke.machines import system
-from infra.gke.rules import FLEX_HOURS
-from infra.gke.section import GkeConfig, kinds
+from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, GkeConfig, kinds
 from infra.needs import features, load
 from infra.sections import NodesConfig
 

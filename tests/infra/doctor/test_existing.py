@@ -48,7 +48,7 @@ class Kubectl:
         program = self.folder / "kubectl"
         program.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}*) exit 1;;\nesac\n')
         program.chmod(0o755)
-        return list(existing.checks(parse({"cluster": {"context": "kind-kind"}, **sections}, "s"), "s"))
+        return list(existing.cluster(parse({"cluster": {"context": "kind-kind"}, **sections}, "s"), "s"))
 
     def refused(self, level: str, **sections: dict[str, Any]) -> Finding:
         (finding,) = (item for item in self.checks(**sections) if item.level != "ok")
