@@ -36,7 +36,7 @@ class Daemon:
     environment: dict[str, str] = field(default_factory=dict)
     netns: str = "trainyard"
     stop_seconds: float = 10.0  # between SIGTERM and SIGKILL
-    start_seconds: float = 60.0  # until it must be healthy
+    start_seconds: float = 180.0  # until it must be healthy: an API server on a busy machine took more than a minute
 
 
 @dataclass(frozen=True)

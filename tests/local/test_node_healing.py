@@ -158,5 +158,5 @@ def test_down_leaves_nothing_and_the_next_up_is_quick(kubectl_run: str) -> None:
     assert local("down").returncode == 0  # again, with nothing there
     began = time.monotonic()
     bring_up()
-    assert time.monotonic() - began < processes.Daemon.start_seconds / 2
+    assert time.monotonic() - began < 30
     assert_healthy()
