@@ -40,12 +40,24 @@ class Meaning:
     warnings: list[str] = field(default_factory=list)
 
 
-def read(path: str, problems: list[str]) -> Meaning:
-    """What the file at `path` means; each thing that is wrong with it is added to `problems`."""
-    name = f"engine.deepspeed_config: {path}"
+def shown(given: str) -> str:
+    """What messages call the file: its path, or what stands for the content that a stack passes on."""
+    return "the file" if given.startswith("{") else given
+
+
+def content(given: str) -> Any:
+    """The JSON of the file at a path, or of its text. Raises OSError and ValueError."""
+    if given.startswith("{"):
+        return json.loads(given)
+    with open(given, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") -> Meaning:
+    """What the file means; each thing that is wrong with it is added to `problems`."""
+    name = f"{key}: {shown(given)}"
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = content(given)
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
