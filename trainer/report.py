@@ -107,6 +107,7 @@ def _figures(runs: list[Run]) -> str:
         ("validation loss", "min", lambda run: run.last("validation_loss")),
         ("perplexity", "min", _perplexity),
         ("bits/byte", "min", lambda run: run.last("bits_per_byte")),
+        *([("F1", "max", lambda run: run.last("f1"))] if any(run.last("f1") is not None for run in runs) else []),
         ("tokens/s", "max", lambda run: _mean(run, "tokens_per_second")),
         ("MFU", "max", lambda run: _mean(run, "mfu")),
         ("wire", "min", _wire),
@@ -156,7 +157,7 @@ def _shown(name: str, value: float | None) -> str:
         return _duration(value)
     if name == "memory":
         return f"{value / 2**30:.2f} GiB"
-    return f"{value:,.0f}" if name == "tokens/s" else f"{value:.2f}" if name == "perplexity" else f"{value:.4f}"
+    return f"{value:,.0f}" if name == "tokens/s" else f"{value:.2f}" if name in ("perplexity", "F1") else f"{value:.4f}"
 
 
 def _duration(seconds: float) -> str:

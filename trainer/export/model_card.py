@@ -48,6 +48,9 @@ def text(source: Source, net: Any, dtype: str) -> str:
         "tags": [net.config.model_type if net is not None else "lora", "trainyard"],
     }
     configuration = _configuration(source)
+    use = _ADAPTER if net is None else _GENERATE if language else _ANSWER
+    if configuration.get("task") == "finetune":
+        use = use.replace(_TEXT, _MESSAGE)
     rows = [("adapter of" if net is None else "made of an adapter of", _named(base))] if base else []
     if net is not None:
         parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -58,7 +61,7 @@ def text(source: Source, net: Any, dtype: str) -> str:
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
         f"# {source.run.resolve().name if source.run else Path(source.model).name}",
         "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
-        "## Use\n\n```python\n" + (_ADAPTER if net is None else _GENERATE if language else _ANSWER) + "```",
+        f"## Use\n\n```python\n{use}```",
     ]
     settings = [(key, value) for key in SHOWN if (value := configuration.get(key)) not in (None, "")]
     unused = [] if configuration.get("task") == "distillation" else ["distillation."]
@@ -91,6 +94,9 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
             rows.append(("validation perplexity", f"{math.exp(loss):.2f}"))
     if (bits := source.figures.get("bits_per_byte")) is not None:
         rows.append(("validation bits per byte", f"{bits:.4f}"))
+    for key, name in (("exact_match", "exact match"), ("f1", "F1")):
+        if (percent := source.figures.get(key)) is not None:
+            rows.append((name, f"{percent:.2f}"))
     return rows
 
 
@@ -104,12 +110,17 @@ def _named(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value
 
 
-_GENERATE = """\
+_TEXT = 'inputs = tokenizer("The", return_tensors="pt")'
+_MESSAGE = """\
+messages = [{"role": "user", "content": "Who are you?"}]
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")"""
+
+_GENERATE = f"""\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModelForCausalLM.from_pretrained("FOLDER")
-inputs = tokenizer("The", return_tensors="pt")
+{_TEXT}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
 """
 
@@ -123,4 +134,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModelForQuestionAnswering.from_pretrained("FOLDER")
+inputs = tokenizer("Who wrote Opticks?", "Newton wrote Opticks in 1704.", return_tensors="pt")
+scores = model(**inputs)
+first, last = scores.start_logits.argmax(), scores.end_logits.argmax()
+print(tokenizer.decode(inputs.input_ids[0, first : last + 1]))
 """
