@@ -26,7 +26,6 @@ from infra.names import unfit
 from infra.rules import RULES
 from infra.sections import DATA, ClusterConfig, NodesConfig
 from infra.stackfiles import ROOT, beside_config
-from trainer.config import deepspeed_json
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.section import Problems, Section, merged, named, validated
@@ -87,7 +86,7 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
         return given
     here = os.path.relpath(ROOT / path)
     complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
-    text = "" if wrong.lines else json.dumps(deepspeed_json.content(here))
+    text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
     return merged(complete, {"engine": {"deepspeed_config": text}})
 
 

@@ -7,6 +7,7 @@ tokens_per_step, micro_batch and the number of workers; the file may repeat them
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 AUTO = "auto"
@@ -45,19 +46,11 @@ def shown(given: str) -> str:
     return "the file" if given.startswith("{") else given
 
 
-def content(given: str) -> Any:
-    """The JSON of the file at a path, or of its text. Raises OSError and ValueError."""
-    if given.startswith("{"):
-        return json.loads(given)
-    with open(given, encoding="utf-8") as file:
-        return json.load(file)
-
-
 def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") -> Meaning:
-    """What the file means; each thing that is wrong with it is added to `problems`."""
+    """What the file at this path, or of this content, means; what is wrong with it is added to `problems`."""
     name = f"{key}: {shown(given)}"
     try:
-        document = content(given)
+        document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
