@@ -162,8 +162,9 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
     if loss is not None and start is not None:
-        bits = f" ({done['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in done else ""
-        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{bits} in {done.get('step')} steps", "bold green")
+        further = f" ({done['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in done else ""
+        further += f", F1 {done['f1']:.1f}, exact match {done['exact_match']:.1f}" if "f1" in done else ""
+        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{further} in {done.get('step')} steps", "bold green")
     if sample := str(done.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")

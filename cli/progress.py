@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -89,7 +90,7 @@ class Board:
         if fields.get("event") in ("compile", "compiled"):
             self.doing = COMPILING if fields.get("compile") == "true" else FIRST_STEPS
         if "validation_loss" in fields and "event" not in fields:
-            self.validation = "  " + validation_text(float(fields["validation_loss"]), fields.get("bits_per_byte"))
+            self.validation = "  " + validation_text(fields)
         if "event" in fields and fields["event"] != "done":
             self._say(pod, line)
         elif "loss" in fields:
@@ -115,8 +116,10 @@ class Board:
         self.print(f"{pod}: {line}", "dim")
 
 
-def validation_text(loss: float, bits_per_byte: float | str | None) -> str:
-    return f"validation {loss:.3f}" + (f" ({float(bits_per_byte):.3f} bits/byte)" if bits_per_byte is not None else "")
+def validation_text(figures: Mapping[str, Any]) -> str:
+    text = f"validation {float(figures['validation_loss']):.3f}"
+    text += f" ({float(figures['bits_per_byte']):.3f} bits/byte)" if figures.get("bits_per_byte") is not None else ""
+    return text + (f" (F1 {float(figures['f1']):.1f})" if figures.get("f1") is not None else "")
 
 
 def parse_logfmt(line: str) -> dict[str, str]:

@@ -79,7 +79,7 @@ def _training(found: State) -> Text:
     if "loss" in figures:
         words.append(f"loss {figures['loss']:.3f}")
     if "validation_loss" in figures:
-        words.append(validation_text(figures["validation_loss"], figures.get("bits_per_byte")))
+        words.append(validation_text(figures))
     if "tokens_per_second" in figures:
         words.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
     if figures.get("eta_seconds"):

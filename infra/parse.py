@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,11 +25,11 @@ from infra.machine import for_pods
 from infra.names import unfit
 from infra.needs import load
 from infra.rules import RULES
-from infra.sections import ClusterConfig, NodesConfig
-from infra.stackfiles import beside_config
+from infra.sections import DATA, ClusterConfig, NodesConfig
+from infra.stackfiles import ROOT, beside_config
 from trainer.config.schema import Config as TrainingConfig
-from trainer.config.schema import checked
-from trainer.config.section import Problems, Section, validated
+from trainer.config.schema import checked, with_deepspeed_file
+from trainer.config.section import Problems, Section, merged, named, validated
 
 _KEYS = load(Path(__file__).with_name("keys.yaml"))
 #: What to say about text of the wrong form: by path, and for names. Keys of stack files by their former names.
@@ -60,7 +61,10 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
             parsed[key] = None
             continue
         wrong = Problems(to_camel, key, RENAMED, FORMS, every_key)
-        found = checked(given, wrong) if section is TrainingConfig else validated(section, given, wrong)
+        if section is TrainingConfig:
+            found = checked(_with_deepspeed_file(named(TrainingConfig, given, wrong), wrong), wrong)
+        else:
+            found = validated(section, given, wrong)
         parsed[key] = Mistaken() if wrong.lines else found
         problems += wrong.lines
     for key, allowed in (("cluster", list(CLOUDS)), ("storage", storage_kinds())):
@@ -78,6 +82,17 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         # One line each, whatever text was given.
         raise ConfigError(stack, sorted(" ".join(problem.split()) for problem in problems))
     return config
+
+
+def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, Any]:
+    """The training with what its DeepSpeed file says, and the file's text for its path, which pods do not see."""
+    path = given.get("engine", {}).get("deepspeed_config")
+    if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
+        return given
+    here = os.path.relpath(ROOT / path)
+    complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
+    text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
+    return merged(complete, {"engine": {"deepspeed_config": text}})
 
 
 def refuse_misplaced(stack: str) -> None:

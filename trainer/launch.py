@@ -78,7 +78,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--nproc-per-node", type=int, default=1, help="workers on this node")
     parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd and no store")
     parser.add_argument("--rdzv-backend", choices=("etcd-v3", "c10d"), default="etcd-v3")
-    parser.add_argument("--rdzv-endpoint", default="localhost:2379", help="HOST:PORT of etcd, or of the c10d store")
+    parser.add_argument("--rdzv-endpoint", default="", help="HOST:PORT of etcd, or of the c10d store")
     parser.add_argument("--rdzv-id", default="trainyard", help="one name for all nodes of this run, no other run's")
     parser.add_argument(
         "--rdzv-conf", default="", help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
@@ -91,6 +91,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     low, _, high = options.nnodes.partition(":")
     if not (low.isdigit() and (high or low).isdigit() and 1 <= int(low) <= int(high or low)):
         raise UserError(f"--nnodes {options.nnodes}: write MIN:MAX with 1 <= MIN <= MAX, such as 1:4")
+    if not options.rdzv_endpoint and not options.standalone:
+        raise UserError("--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine")
     options.min_nodes, options.max_nodes = int(low), int(high or low)
     for name in ("nproc_per_node", "shutdown_timeout", "patience"):
         if getattr(options, name) < 1:

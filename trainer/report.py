@@ -21,6 +21,7 @@ from trainer.export.plots import Run, colour, shortened
 
 HIDDEN = {"run.directory", "metrics.wandb_project", "metrics.prometheus_port"}
 """Settings of the machine, not of the training."""
+Column = tuple[str, Any, Callable[[Run], float | None]]
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
@@ -54,13 +55,15 @@ def page(runs: list[Run], pictures: dict[str, bytes]) -> str:
     """HTML that needs nothing beside itself."""
     names = ", ".join(run.name for run in runs)
     known = [run for run in runs if run.settings]
+    answers = any(run.last("f1") is not None for run in runs)
+    columns = [column for column in COLUMNS if answers or column[0] != "F1"]
     template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text("utf-8"))
     return template.render(
         names=names,
         title=names if len(runs) <= 2 else f"{len(runs)} runs",
         note=_note(runs),
-        columns=[name for name, _, _ in COLUMNS],
-        rows=list(zip(runs, map(colour, range(len(runs))), _figures(runs), strict=True)),
+        columns=[name for name, _, _ in columns],
+        rows=list(zip(runs, map(colour, range(len(runs))), _figures(runs, columns), strict=True)),
         pictures={name.replace("_", " "): base64.b64encode(found).decode() for name, found in pictures.items()},
         header=("run", *evaluations.HEADER),
         texts=("run", *evaluations.TEXTS),
@@ -84,15 +87,15 @@ def _note(runs: list[Run]) -> str:
     return note + "".join(slow)
 
 
-def _figures(runs: list[Run]) -> list[tuple[tuple[str, bool], ...]]:
+def _figures(runs: list[Run], columns: list[Column]) -> list[tuple[tuple[str, bool], ...]]:
     """Of each run the text of each column, and whether it is the best where runs compete."""
-    columns = []
-    for name, better, value in COLUMNS:
+    shown = []
+    for name, better, value in columns:
         values = [value(run) for run in runs]
         known = [each for each in values if each is not None]
         best = better(known) if better and len(known) > 1 else None
-        columns.append([(_shown(name, each), each is not None and each == best) for each in values])
-    return list(zip(*columns, strict=True))
+        shown.append([(_shown(name, each), each is not None and each == best) for each in values])
+    return list(zip(*shown, strict=True))
 
 
 def _perplexity(run: Run) -> float | None:
@@ -118,7 +121,7 @@ def _shown(name: str, value: float | None) -> str:
         return _duration(value)
     if name == "memory":
         return f"{value / 2**30:.2f} GiB"
-    return f"{value:,.0f}" if name == "tokens/s" else f"{value:.2f}" if name == "perplexity" else f"{value:.4f}"
+    return f"{value:,.0f}" if name == "tokens/s" else f"{value:.2f}" if name in ("perplexity", "F1") else f"{value:.4f}"
 
 
 def _duration(seconds: float) -> str:
@@ -145,11 +148,12 @@ def _settings(runs: list[Run]) -> Iterator[tuple[str, list[str], list[Any]]]:
         yield title, ["value"], lines(changed, runs[:1])
 
 
-COLUMNS: list[tuple[str, Any, Callable[[Run], float | None]]] = [
+COLUMNS: list[Column] = [
     ("training loss", min, lambda run: run.last("loss")),
     ("validation loss", min, lambda run: run.last("validation_loss")),
     ("perplexity", min, _perplexity),
     ("bits/byte", min, lambda run: run.last("bits_per_byte")),
+    ("F1", max, lambda run: run.last("f1")),
     ("tokens/s", max, lambda run: _mean(run, "tokens_per_second")),
     ("MFU", max, lambda run: _mean(run, "mfu")),
     ("wire", min, _wire),

@@ -1,4 +1,4 @@
-"""Text from a trained model: `python -m trainer.sample --run DIR --prompt TEXT`."""
+"""Text from a trained model: `python -m trainer.sample --run DIR --prompt TEXT`; with --chat its answer."""
 
 import argparse
 import sys
@@ -15,6 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     sources.add_options(parser)
     parser.add_argument("--prompt", default="The", help="how the text begins; - reads it from stdin")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a user's message; print the answer alone")
     parser.add_argument("--tokens", type=int, default=120, help="most tokens to add")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
     parser.add_argument("--top-k", type=int, default=50, help="draw from the k likeliest tokens; 0: from all")
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
             source,
             prompt,
             options.tokens,
+            chat=options.chat,
             temperature=options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
@@ -58,20 +60,35 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--count: with --temperature 0 every text is the same; raise the temperature")
 
 
-def sample(source: sources.Source, prompt: str, tokens: int, **drawn: Any) -> list[str]:
-    """Texts that begin with the prompt. `drawn`: as for `continuations`.
+def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
+    """Texts that begin with the prompt, or with `chat` answers to it. `drawn`: as for `continuations`.
 
-    Raises UserError when the model or its tokenizer is missing.
+    Raises UserError when the model, its tokenizer or its chat template is missing.
     """
     from trainer.models import networks
-    from trainer.models.generation import continuations
+    from trainer.models.generation import continuations, continued
 
+    asked = _asked(source.model, prompt) if chat else []
     net = sources.load_language_model(source)
     tokenizer = load_tokenizer(source.model)
-    length, positions = len(tokenizer.encode(prompt).ids), networks.positions(net.config)
+    length, positions = len(asked or tokenizer.encode(prompt).ids), networks.positions(net.config)
     if positions is not None and length + tokens > positions:
         print(f"note: {length} + {tokens} tokens exceed the model's {positions} positions; shortened", file=sys.stderr)
-    return continuations(net, tokenizer, prompt, tokens, **drawn)
+    if not chat:
+        return continuations(net, tokenizer, prompt, tokens, **drawn)
+    kept = min(length, positions - 1) if positions is not None else length
+    return [tokenizer.decode(row[kept:]).strip() for row in continued(net, asked, tokens, **drawn)]
+
+
+def _asked(model: str, message: str) -> list[int]:
+    """The tokens after which the model answers a user's message."""
+    from transformers import PreTrainedTokenizerFast
+
+    known = PreTrainedTokenizerFast.from_pretrained(model)
+    if not known.chat_template:
+        raise UserError(f"--chat: {model} has no chat template, which fine-tuning on conversations gives; leave it out")
+    conversation = [{"role": "user", "content": message}]
+    return known.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 if __name__ == "__main__":

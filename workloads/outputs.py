@@ -62,4 +62,5 @@ def export(
     if config.tensorboard.enabled and config.training.task != "question_answering":
         # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.
         run = f"python -m trainer.sample --run {training.run_directory}"
-        pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} --prompt 'The light'")
+        prompt = "--chat --prompt 'Who are you?'" if config.training.task == "finetune" else "--prompt 'The light'"
+        pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} {prompt}")

@@ -43,6 +43,17 @@ def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
     )
 
 
+def test_questions_and_their_end_show_f1() -> None:
+    console, text = plain()
+    with Board(console) as board:
+        board.line("train-0", "step=10 validation_loss=1.5 exact_match=83.96 f1=90.87")
+        board.line("train-0", STEP)
+    done = {"initial_validation_loss": 5.9, "validation_loss": 1.5, "step": 200, "exact_match": 83.96, "f1": 90.87}
+    report(console, Target("c", "n", "j", None, {}), Outcome(succeeded=True, result=done), "gcp-c3", False)
+    assert "loss 7.123  validation 1.500 (F1 90.9)  1,234 tokens/s" in text.getvalue()
+    assert "Validation loss 5.90 -> 1.50, F1 90.9, exact match 84.0 in 200 steps" in text.getvalue()
+
+
 def test_events_and_errors_are_shown_and_noise_is_not() -> None:
     console, text = plain()
     board = Board(console)

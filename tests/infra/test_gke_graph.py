@@ -286,3 +286,9 @@ def test_bert_on_squad_is_one_key() -> None:
     assert "model.name=/data/models/bert-large-uncased" in arguments
     assert stack.outputs["runDirectory"].startswith("/data/runs/bert-large-uncased-")
     assert "sampleCommand" not in stack.outputs  # it writes no text
+
+
+def test_a_chat_model_is_asked_in_its_own_template() -> None:
+    training = {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-0.5B-Instruct"}, "adapter": {"kind": "lora"}}
+    stack = record("gcp-c3", changed("gcp-c3") | {"dataset": {"input": ["chats.jsonl"]}, "training": training})
+    assert " --chat --prompt " in stack.outputs["sampleCommand"]

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from infra.config import ConfigError, StackConfig
+from infra.parse import parse
+from infra.stackfiles import stack_file_values
 from tests.trainer import toy
 from trainer.config import deepspeed_json
 from trainer.config import schema as config
 from trainer.errors import UserError
 from trainer.parallel.world import World
 from trainer.train.loop import build_engine
+from workloads.training import placed
 
 Z1: dict[str, Any] = {
     "optimizer": {"type": "AdamW", "params": {"lr": 0.0006, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
@@ -139,3 +143,41 @@ def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
     assert found["zero_optimization"]["stage"] == 1
     assert found["zero_optimization"]["reduce_bucket_size"] == 2e8
     assert found["zero_optimization"]["overlap_comm"] is False, "a CPU has no second stream"
+
+
+@pytest.fixture
+def of_stack(tmp_path: Path) -> Any:
+    """gcp-a100's configuration with this file beside the stack's, and the tutorial's numbers left to it."""
+
+    def of_stack(document: Any, **optimizer: Any) -> StackConfig:
+        (tmp_path / "z1-conf.json").write_text(document if isinstance(document, str) else json.dumps(document))
+        values = stack_file_values("gcp-a100")
+        engine = {"name": "deepspeed", "deepspeedConfig": str(tmp_path / "z1-conf.json")}
+        values["training"] |= {"engine": engine, "optimizer": optimizer}
+        return parse(values, "gcp-a100")
+
+    return of_stack
+
+
+def test_pods_of_a_stack_get_what_its_file_says(of_stack: Any, tmp_path: Path) -> None:
+    training = of_stack(Z1).training
+    assert (training.optimizer.schedule, training.optimizer.schedule_steps) == ("warmup_decay_log", 400_000)
+    (tmp_path / "z1-conf.json").unlink()
+    found = config.load(config.arguments(placed(training, "/data/text", "/data/run", None)))
+    assert (found.optimizer, found.engine) == (training.optimizer, training.engine)
+    meaning = deepspeed_json.read(found.engine.deepspeed_config, [])
+    assert meaning.sections["zero_optimization"]["reduce_bucket_size"] == 2e8
+
+
+@pytest.mark.parametrize(
+    ("document", "optimizer", "said"),
+    [
+        (Z1, {"warmupSteps": 200}, "training.optimizer.warmupSteps: 200 was given, but .*json says 4000; make them"),
+        ("{", {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: not JSON"),
+        ({"zero_optimization": {"stage": 3}}, {}, r"z1-conf\.json: zero_optimization\.stage is 3"),
+    ],
+)
+def test_a_stacks_preview_refuses_what_pods_would(of_stack: Any, document: Any, optimizer: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        of_stack(document, **optimizer)
+    assert len(error.value.problems) == 1

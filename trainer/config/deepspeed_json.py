@@ -7,6 +7,7 @@ tokens_per_step, micro_batch and the number of workers; the file may repeat them
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 AUTO = "auto"
@@ -40,12 +41,16 @@ class Meaning:
     warnings: list[str] = field(default_factory=list)
 
 
-def read(path: str, problems: list[str]) -> Meaning:
-    """What the file at `path` means; each thing that is wrong with it is added to `problems`."""
-    name = f"engine.deepspeed_config: {path}"
+def shown(given: str) -> str:
+    """What messages call the file: its path, or what stands for the content that a stack passes on."""
+    return "the file" if given.startswith("{") else given
+
+
+def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") -> Meaning:
+    """What the file at this path, or of this content, means; what is wrong with it is added to `problems`."""
+    name = f"{key}: {shown(given)}"
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()

@@ -150,7 +150,7 @@ def load(arguments: list[str]) -> Config:
             given = merged(given, named(Config, _nested({key: text}), problems))
         else:
             problems.lines.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
-    given = _with_deepspeed_file(given, problems)
+    given = with_deepspeed_file(given, problems)
     config = checked(given, problems)
     for key, directory in (("data.directory", config.data.directory), ("run.directory", config.run.directory)):
         if not directory and not (key == "data.directory" and config.task == "question_answering"):
@@ -160,17 +160,18 @@ def load(arguments: list[str]) -> Config:
     return config
 
 
-def _with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
+def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
     """The settings with those of the DeepSpeed file that they name."""
     path = given.get("engine", {}).get("deepspeed_config")
-    if not path:
+    if not path or not isinstance(path, str):
         return given
-    theirs = deepspeed_json.read(path, problems.lines).settings
+    theirs = deepspeed_json.read(path, problems.lines, problems.path(("engine", "deepspeed_config"))).settings
     both = merged(given, _nested(theirs))
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
     for key in theirs.keys() & _flat(given).keys():
         if ours[key] != final[key]:
-            text = f"{ours[key]} was given, but {path} says {final[key]}; make them equal or give only one"
+            text = f"{ours[key]} was given, but {deepspeed_json.shown(path)} says {final[key]}"
+            text += "; make them equal or give only one"
             problems.add(tuple(key.split(".")), text)
     return both
 

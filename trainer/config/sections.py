@@ -143,8 +143,8 @@ class Engine(Settings):
     zero_stage: Annotated[Natural, Field(ge=1, le=2)] = 1
     """1 | 2: what DeepSpeed divides among the workers: the optimizer's state, or the gradients, too."""
     deepspeed_config: str = ""
-    """A DeepSpeed JSON file. Its optimizer, scheduler and precision become ours; deepspeed_json.py lists what it may
-    hold. Empty: none."""
+    """A DeepSpeed JSON file; in a stack a path from Pulumi.yaml on, or under /data. Its optimizer, scheduler and
+    precision become ours; deepspeed_json.py lists what it may hold. Empty: none."""
 
 
 class Communication(Settings):

@@ -65,6 +65,7 @@ def text(source: Source, net: Any, dtype: str) -> str:
         figures=[*rows, ("weights", dtype), *_figures(source, configuration, language)],
         adapter=net is None,
         task="CausalLM" if language else "QuestionAnswering",
+        chat=configuration.get("task") == "finetune",
         settings=[(key, _named(value)) for key in used if (value := configuration.get(key)) not in (None, "")],
         columns=evaluations.HEADER,
         judged=evaluations.of_run(source.run, source.step) if source.run and source.step is not None else [],
@@ -86,6 +87,9 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
             rows.append(("validation perplexity", f"{math.exp(loss):.2f}"))
     if (bits := source.figures.get("bits_per_byte")) is not None:
         rows.append(("validation bits per byte", f"{bits:.4f}"))
+    for key, name in (("exact_match", "exact match"), ("f1", "F1")):
+        if (percent := source.figures.get(key)) is not None:
+            rows.append((name, f"{percent:.2f}"))
     return rows
 
 

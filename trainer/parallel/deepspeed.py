@@ -232,9 +232,8 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
     """What deepspeed.initialize gets. Raises UserError when the JSON file contradicts the run."""
     problems: list[str] = []
     meaning = deepspeed_json.Meaning()
-    path = config.engine.deepspeed_config
-    if path:
-        meaning = deepspeed_json.read(path, problems)
+    if given := config.engine.deepspeed_config:
+        path, meaning = deepspeed_json.shown(given), deepspeed_json.read(given, problems)
         sequences, turns = work.samples_per_step, work.batches.per_step / world.size
         if meaning.sequences_per_step not in (None, sequences):
             problems.append(

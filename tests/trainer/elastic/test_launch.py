@@ -177,8 +177,9 @@ sys.exit(launch.main([]))
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        ({"stepz": 5}, [], "did you mean steps?"),
+        ({"stepz": 5}, ["--standalone"], "did you mean steps?"),
         ({}, ["--nnodes", "3:2"], "--nnodes 3:2: write MIN:MAX"),
+        ({}, [], "--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine"),
         ({}, ["--rdzv-endpoint", "etcd"], None),
         ({}, ["--nonsense"], "unrecognized arguments: --nonsense"),
     ],

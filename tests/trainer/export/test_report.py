@@ -136,6 +136,15 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
         report.write(plots.read_runs([one]), output)
 
 
+def test_f1_has_a_column_where_a_run_has_it(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", 10)
+    assert "F1" not in rows(report.page(plots.read_runs([run]), {}))[0]
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 10, "validation_loss": 1.5, "exact_match": 83.96, "f1": 90.87}\n')
+    head, cells = rows(report.page(plots.read_runs([run]), {}))[:2]
+    assert cells[head.index("F1")] == "90.87"
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [make(tmp_path / place / "gpt2", 10) for place in ("monday", "tuesday")]
     assert [run.name for run in plots.read_runs([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]

@@ -252,6 +252,7 @@ def test_an_adapter_whose_layers_have_other_names_is_refused(run: Path, tmp_path
     tensors = load_file(folder / "adapter_model.safetensors")
     renamed = {name.replace("transformer.", "decoder."): value for name, value in tensors.items()}
     save_file(renamed, folder / "adapter_model.safetensors")
+    assert "has no chat template" in fails(sample.main, [*command, "--chat"], capsys)
     assert "no adapter of GPT2LMHeadModel (8 tensors have no counterpart" in fails(sample.main, command, capsys)
 
 
@@ -277,7 +278,11 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
     assert AutoTokenizer.from_pretrained(output)("Which?")["input_ids"]
     card = (output / "README.md").read_text()
     assert "pipeline_tag: question-answering" in card
+    assert f"| F1 | {done['f1']:.2f} |" in card
     assert str(tmp_path) not in card
+    capsys.readouterr()
+    exec(card.split("```python\n")[1].split("```")[0].replace("FOLDER", str(output)), {})
+    assert capsys.readouterr().out, "the code in it answers"
 
 
 @pytest.mark.parametrize("main", [evaluate.main, sample.main, export.main])

@@ -17,11 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics
-from trainer import prepare, report
+from trainer import prepare, report, sample
 from trainer.config import schema
 from trainer.data.batches import open_dataset
 from trainer.data.packing import IGNORED, pack
 from trainer.errors import UserError
+from trainer.export import __main__ as export
 from trainer.export import plots
 from trainer.models import adapters, sources
 from trainer.models.adapters import Adapter
@@ -174,7 +175,7 @@ def test_a_resumed_run_equals_a_straight_one(start_workers: Start, arguments: Se
 
 
 def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
-    start_workers: Start, arguments: Settings, tmp_path: Path
+    start_workers: Start, arguments: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     workers = start_workers(1, arguments(run, steps=40, evaluation__sample_tokens=12))
@@ -198,6 +199,17 @@ def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
     )
     output = net.generate(**inputs, max_new_tokens=20, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert tokenizer.decode(output).startswith("It is ")
+    capsys.readouterr()
+    asked = ["--prompt", "Which colour is 7?", "--chat", "--temperature", "0", "--tokens", "20"]
+    assert sample.main(["--run", str(run), *asked]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("It is ")
+    assert said.strip() == tokenizer.decode(output, skip_special_tokens=True).strip()
+    assert export.main(["--run", str(run), "--output", str(tmp_path / "model")]) == 0
+    code = (tmp_path / "model" / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    capsys.readouterr()
+    exec(code.replace("FOLDER", str(tmp_path / "model")), {})
+    assert "### User:\nWho are you?" in capsys.readouterr().out
     assert int(output[-1]) == tokenizer.eos_token_id
 
 
