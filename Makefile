@@ -56,7 +56,7 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 	$(PY) -m chaos
 
 bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
-	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
 gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed|attention|head|memory|profile [PY=python3]

@@ -169,8 +169,8 @@ def tests_page(options: argparse.Namespace) -> Callable[[str], None]:
         verdicts[f"{found[1]}: {found[2]}"] = f"{found[3].lower()} {found[4]}".strip()
         count = {kind: sum(text.startswith(kind) for text in verdicts.values()) for kind in ("passed", "failed")}
         count = f"{count['passed']} passed, {count['failed']} failed, {len(verdicts)} in all."
-        head = ["# Tests on a GPU", "", "Written by `make gpu STAGE=tests`.", "", machine, "", count, ""]
-        page.write(file, [*head, *page.table(("test", "verdict"), verdicts.items())])
+        table = page.table(("test", "verdict"), verdicts.items())
+        page.write(file, "# Tests on a GPU", "Written by `make gpu STAGE=tests`.", machine, count, table)
 
     return watch
 

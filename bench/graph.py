@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from bench import page
@@ -31,8 +32,6 @@ TIMES = {type_: Minutes(*row) for type_, row in load(Path(__file__).with_name("m
 QUICK = Minutes(0.02, 0.02, "")
 #: Waits for the text to be tokenised, which is the data's time and not the program's.
 NOT_COUNTED = ("kubernetes:batch/v1:Job",)
-
-
 #: What the shared volume is made of, on each cloud.
 STORAGE = ("Disk", "Instance", "FileSystem", "MountTarget")
 
@@ -54,63 +53,52 @@ def minutes(item: Recorded) -> Minutes:
 def creation(stack: Recording) -> Chain:
     """The longest chain of `pulumi up`."""
     items = {item.urn: item for item in stack.resources if item.custom}
-    before = {urn: _earlier(item, items) for urn, item in items.items()}
-    return _longest(items, before, {urn: minutes(item).create for urn, item in items.items()})
+    return _longest(items, _before(items), {urn: minutes(item).create for urn, item in items.items()})
 
 
 def destruction(stack: Recording) -> Chain:
     """The longest chain of `pulumi destroy`: backwards, and what goes with another resource takes no time."""
     items = {item.urn: item for item in stack.resources if item.custom}
-    after: dict[str, set[str]] = {urn: set() for urn in items}
-    for urn, item in items.items():
-        for earlier in _earlier(item, items):
-            after[earlier].add(urn)
     times = {urn: 0 if _goes_along(item) else minutes(item).delete for urn, item in items.items()}
-    return _longest(items, after, times)
+    return _longest(items, _reversed(_before(items)), times)
 
 
 def _goes_along(item: Recorded) -> bool:
     return bool(item.deleted_with) or item.retain_on_delete or item.type.startswith("pulumi:providers:")
 
 
-def _earlier(item: Recorded, items: Mapping[str, Recorded]) -> set[str]:
-    """What must exist before a resource: its dependencies and its provider."""
-    return {urn for urn in (*item.dependencies, item.provider.rsplit("::", 1)[0]) if urn in items and urn != item.urn}
+def _before(items: Mapping[str, Recorded]) -> dict[str, set[str]]:
+    """What must exist before each resource: its dependencies and its provider."""
+    return {
+        urn: {*item.dependencies, item.provider.rsplit("::", 1)[0]} & items.keys() - {urn}
+        for urn, item in items.items()
+    }
+
+
+def _reversed(before: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    return {urn: {other for other, others in before.items() if urn in others} for urn in before}
 
 
 def _longest(items: Mapping[str, Recorded], before: Mapping[str, set[str]], times: Mapping[str, float]) -> Chain:
-    ends: dict[str, float] = {}
+    def ends(earlier: Mapping[str, set[str]]) -> dict[str, float]:
+        """Minutes until the end of each, where each begins once all that is earlier has ended."""
+        found: dict[str, float] = {}
+        for urn in TopologicalSorter(earlier).static_order():
+            found[urn] = times[urn] + max((found[other] for other in earlier[urn]), default=0)
+        return found
 
-    def end(urn: str) -> float:
-        if urn not in ends:
-            ends[urn] = times[urn] + max((end(other) for other in before[urn]), default=0)
-        return ends[urn]
-
-    for urn in items:
-        end(urn)
-    total = max(ends.values(), default=0)
-    after: dict[str, set[str]] = {urn: set() for urn in items}
-    for urn, others in before.items():
-        for other in others:
-            after[other].add(urn)
-    tails: dict[str, float] = {}
-
-    def tail(urn: str) -> float:
-        """The longest time from the end of a resource to the end of all."""
-        if urn not in tails:
-            tails[urn] = max((times[other] + tail(other) for other in after[urn]), default=0)
-        return tails[urn]
-
-    slack = {urn: round(total - ends[urn] - tail(urn), 6) for urn in items}
-    chain: list[Recorded] = []
-    last = max(ends, key=lambda urn: (ends[urn], urn)) if ends else None
-    while last is not None:
+    forth, back = ends(before), ends(_reversed(before))
+    total = max(forth.values(), default=0)
+    slack = {urn: round(total - forth[urn] - back[urn] + times[urn], 6) for urn in items}
+    chain, candidates = list[Recorded](), set(items)
+    while candidates:
+        last = max(candidates, key=lambda urn: (forth[urn], urn))
         chain.append(items[last])
-        last = max(before[last], key=lambda urn: (ends[urn], urn), default=None)
+        candidates = before[last]
     return Chain(total, tuple(reversed(chain)), slack)
 
 
-def lines(names: list[str]) -> list[str]:
+def parts(names: list[str]) -> list[str | list[str]]:
     """The page."""
     rows = []
     for name in names:
@@ -123,23 +111,20 @@ def lines(names: list[str]) -> list[str]:
     times = ((type_.split(":")[-1], f"{t.create:g}", f"{t.delete:g}", t.source) for type_, t in TIMES.items())
     return [
         "# Make-span of `pulumi up` and `pulumi destroy`",
-        "",
-        f"`python -m bench.graph`, {date.today().isoformat()}. Longest chains of the recorded resource graph, with the",
+        f"`python -m bench.graph`, {date.today().isoformat()}. Longest chains of the recorded resource graph, with the "
         "times below; without the waits for the text to be tokenised and for nodes with accelerators.",
-        "",
-        *page.table((*columns, "longest chain"), rows),
-        "",
-        *page.table(("resource", "create, min", "delete, min", "source"), times),
+        page.table((*columns, "longest chain"), rows),
+        page.table(("resource", "create, min", "delete, min", "source"), times),
     ]
 
 
 def _shown(chain: Chain, what: str) -> str:
-    parts = [
+    shown = [
         f"{item.type.split(':')[-1]} {item.name} {getattr(minutes(item), what):g}"
         for item in chain.resources
         if getattr(minutes(item), what) >= 0.1 and not (what == "delete" and _goes_along(item))
     ]
-    return " → ".join(parts)
+    return " → ".join(shown)
 
 
 def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
@@ -149,6 +134,4 @@ def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
 
 
 if __name__ == "__main__":
-    text = lines([name for name in stacks() if name != "local"])
-    page.write(page.results() / "graph.md", text)
-    print("\n".join(text))
+    print(page.write(page.results() / "graph.md", *parts([name for name in stacks() if name != "local"])))

@@ -5,10 +5,12 @@ import importlib.metadata
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 NOTES = "<!-- From here on by hand; the bench keeps it. -->"
+CALM_SECONDS = 2.0
 
 
 def results(rehearsal: bool = False) -> Path:
@@ -16,12 +18,14 @@ def results(rehearsal: bool = False) -> Path:
     return Path(tempfile.gettempdir()) / "trainyard-rehearsal" if rehearsal else Path(__file__).parent / "results"
 
 
-def write(path: Path, lines: Iterable[str]) -> None:
-    """Replace what the bench wrote before. What stands below the line NOTES stays."""
+def write(path: Path, *parts: str | Sequence[str]) -> str:
+    """Replace what the bench wrote before by paragraphs, tables and lists, and return them. What stands below the line
+    NOTES stays."""
     _, line, kept = path.read_text("utf-8").partition(NOTES) if path.exists() else ("", "", "")
     path.parent.mkdir(exist_ok=True)
-    text = "\n".join(lines).rstrip("\n") + "\n"
+    text = "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts if part) + "\n"
     path.write_text(text + (f"\n{line}{kept}" if line else ""), "utf-8")
+    return text
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -47,6 +51,20 @@ def describe(*packages: str) -> str:
         *versions,
     ]
     return "; ".join(parts)
+
+
+def busy() -> float:
+    """The share of the processors that others use now, 0 to 1; to be asked before a measurement begins."""
+    before = _processor_time()
+    time.sleep(CALM_SECONDS)
+    idle, total = (after - then for after, then in zip(_processor_time(), before, strict=True))
+    return 1 - idle / total
+
+
+def _processor_time() -> tuple[int, int]:
+    """Idle and all ticks since the start (proc(5): cpu's fourth and fifth figure are idle and iowait)."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return fields[3] + fields[4], sum(fields)
 
 
 def _processor() -> str:

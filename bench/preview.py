@@ -47,25 +47,22 @@ def measured(stack: str, runs: int = RUNS) -> dict[str, Any]:
     return {**found[0], "seconds": statistics.median(run["seconds"] for run in found)}
 
 
-def lines(names: list[str]) -> list[str]:
-    """The page."""
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0]).parse_args()
     rows = []
-    for name in names:
+    for name in stacks():
         found = measured(name)
         sdks = ", ".join(sdk.removeprefix("pulumi_") for sdk in found["sdks"])
         rows.append([name, found["resources"], f"{found['seconds']:.2f}", sdks])
-    return [
+    text = page.write(
+        page.results() / "preview.md",
         "# Time of the program at preview",
-        "",
-        f"`python -m bench.preview`; {page.describe('pulumi', 'pulumi-kubernetes')}.",
-        f"Seconds of processor, median of {RUNS} runs, imports included; aim: {AIM} s.",
-        "",
-        *page.table(["stack", "resources", "program under mocks, s", "SDKs imported"], rows),
-    ]
+        f"`python -m bench.preview`; {page.describe('pulumi', 'pulumi-kubernetes')}. Seconds of processor, median of "
+        f"{RUNS} runs, imports included; aim: {AIM} s.",
+        page.table(["stack", "resources", "program under mocks, s", "SDKs imported"], rows),
+    )
+    print(text)
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0]).parse_args()
-    text = lines(stacks())
-    page.write(page.results() / "preview.md", text)
-    print("\n".join(text))
+    main()

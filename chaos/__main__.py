@@ -15,8 +15,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.report import HEADER, Matrix, busy, cells, merge_page, page_line
+from bench.page import busy
+from chaos.report import COLUMNS, Matrix, cells, merge_page, page_line
 from chaos.rows import ROWS
+from local import toolchain
+
+NEEDED = ("ip", "nsenter", "unshare", "tini", toolchain.program("etcd"))
 
 
 def main() -> int:
@@ -29,7 +33,7 @@ def main() -> int:
     unknown = [name for name in options.rows if name not in names]
     if unknown:
         parser.error(f"no row {unknown[0]}; allowed: {', '.join(names)}")
-    missing = [name for name in ("ip", "nsenter", "unshare", "tini") if not shutil.which(name)]
+    missing = [name for name in NEEDED if not shutil.which(name)]
     if os.geteuid() != 0 or missing:
         print(f"error: needs root for network namespaces, and {', '.join(missing) or 'nothing more'}", file=sys.stderr)
         return 2
@@ -44,7 +48,7 @@ def main() -> int:
                 console.print(row.name, *cells(result)[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
                 if not options.no_write:  # after each row: the whole takes half an hour
                     merge_page([page_line(result, others)])
-    table = Table(*HEADER)
+    table = Table(*COLUMNS)
     for result in results:
         table.add_row(*cells(result), style="red" if result.problem or result.slow else None)
     console.print(table)

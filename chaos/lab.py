@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from chaos.journal import Journal
 from chaos.network import Network
 from chaos.nodes import ROOT, Pod
 from chaos.row import Expected, until
+from local import toolchain
 from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
 
 MACHINES = 6
@@ -47,8 +47,8 @@ NODES = "1:1000"
 class Lab:
     """Everything of one row; leaving it ends every process and removes every namespace."""
 
-    def __init__(self, folder: Path, dataset: Path, etcd: str) -> None:
-        self.folder, self._dataset, self._etcd = folder, dataset, etcd
+    def __init__(self, folder: Path, dataset: Path) -> None:
+        self.folder, self._dataset = folder, dataset
         self._stack = contextlib.ExitStack()
         self.pods: list[Pod] = []
         self.faults: list[float] = []
@@ -90,11 +90,7 @@ class Lab:
 
     def start_etcd(self) -> None:
         url = f"http://{self.network.machines['etcd']}:{ETCD_PORT}"
-        peer = "http://127.0.0.1:2380"
-        options = {"data-dir": self.folder / "etcd", "listen-client-urls": url, "advertise-client-urls": url}
-        options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
-        command = [*self.network.enter("etcd"), self._etcd, "--log-level=error"]
-        command += [f"--{name}={value}" for name, value in options.items()]
+        command = [*self.network.enter("etcd"), *etcd_command(self.folder / "etcd", url)]
         self._servers["etcd"] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill_server(self, name: str) -> None:
@@ -199,9 +195,10 @@ def make_dataset(folder: Path) -> Path:
     return folder / "data"
 
 
-def find_etcd() -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
-    found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
-    if found is None:
-        raise FileNotFoundError("no etcd on PATH or in the cache; make it with `trainyard local toolchain etcd`")
-    return found
+def etcd_command(folder: Path, url: str, peer: str = "http://127.0.0.1:2380") -> list[str]:
+    """The etcd that this checkout pins, alone, with its data in a folder. `trainyard local toolchain etcd` builds it.
+
+    Neither one on PATH nor another version in the cache: what is measured is what a stack runs."""
+    options = {"data-dir": folder, "log-level": "error", "listen-client-urls": url, "advertise-client-urls": url}
+    options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
+    return [toolchain.program("etcd"), *(f"--{name}={value}" for name, value in options.items())]

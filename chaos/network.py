@@ -59,10 +59,10 @@ class Network:
         self.machines[machine] = address
         return address
 
-    def cut(self, machine: str, connected: bool = False) -> None:
+    def cut(self, machine: str) -> None:
         """Drop every packet of a machine, as when it loses its power: no FIN, no RST."""
         number = self.machines[machine].rpartition(".")[2]
-        run("ip", "-n", self._hub, "link", "set", f"v{number}", "up" if connected else "down")
+        run("ip", "-n", self._hub, "link", "set", f"v{number}", "down")
 
     def enter(self, machine: str, resolv: Path | None = None) -> list[str]:
         """What to put before a command so that it runs on a machine, with a resolv.conf of its own."""

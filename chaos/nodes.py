@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,13 @@ class Pod:
     options: list[str]
     arguments: list[str]
     folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         command = [*self.enter, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "-g", "--"]
         command += [sys.executable, "-m", "trainer.launch", "--local-addr", self.address, *self.options]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **self.environment}
+        environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         environment |= {"TRAINYARD_TERMINATION_LOG": str(self.folder / f"{self.name}.termination")}
         with open(self.folder / f"{self.name}.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -61,15 +60,15 @@ class Pod:
         return {}
 
     @property
-    def round(self) -> int:
-        """The newest round that a worker of this pod was in."""
-        return max([int(found) for found in re.findall(r"^event=round round=(\d+)", self.log, re.MULTILINE)], default=0)
+    def rounds(self) -> list[tuple[int, ...]]:
+        """Number, size and this pod's rank of each round that a worker of it was in, in order of time."""
+        found = re.findall(r"^event=round round=(\d+) world_size=(\d+) rank=(\d+)", self.log, re.MULTILINE)
+        return [tuple(map(int, figures)) for figures in found]
 
     @property
-    def ranks(self) -> dict[int, int]:
-        """Round -> the rank of this pod's worker in it."""
-        found = re.findall(r"^event=round round=(\d+) world_size=\d+ rank=(\d+)", self.log, re.MULTILINE)
-        return {int(number): int(rank) for number, rank in found}
+    def round(self) -> int:
+        """The number of the newest; 0 before the first. An etcd without its data counts from 1 again."""
+        return max((number for number, *_ in self.rounds), default=0)
 
     def agent(self) -> int:
         """The launcher's process id, as this machine's root sees it."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chaos.nodes import ROOT
 from chaos.pods import End, Pods
 from chaos.row import Expected, Result, Row, expect, judge
@@ -152,7 +154,7 @@ def difference(pods: Pods) -> float:
     with tempfile.TemporaryDirectory(prefix="trainyard-pods-") as folder:
         undisturbed(pods, Path(folder), len(made))
         wanted = losses(Path(folder) / "run")
-    return max(abs(made[step] - wanted[step]) for step in made)
+    return float(np.abs([made[step] - wanted[step] for step in made]).max())  # of one that is no number: that
 
 
 def undisturbed(pods: Pods, folder: Path, steps: int) -> None:

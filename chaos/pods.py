@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 from chaos.journal import Journal
 from chaos.row import Expected, until
 from chaos.stack import Stack
-from cli.cluster import INDEX, as_json, connect
+from cli.cluster import JOB, as_json, connect, ends, index, pods_of, workers
 
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""
@@ -70,15 +70,8 @@ class Pods:
 
     def running(self) -> dict[int, str]:
         """Index -> name of the pods that run and were not asked to leave."""
-        return {
-            index(pod): pod["metadata"]["name"]
-            for pod in self.listed()
-            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
-        }
-
-    def listed(self) -> list[dict[str, Any]]:
-        selector = f"batch.kubernetes.io/job-name={self.job}"
-        return as_json(self.core.list_namespaced_pod, self.namespace, label_selector=selector)["items"]
+        found = workers(pods_of(self.core, self.namespace, self.job))
+        return {index(pod): pod["metadata"]["name"] for pod in found}
 
     def end(self, name: str, seconds: float = 90) -> End:
         """How a pod ended; waits for it."""
@@ -146,11 +139,10 @@ class Pods:
             self.delete(f"{ETCD}-0", grace=0)
 
     def _watch(self) -> None:
-        selector = f"batch.kubernetes.io/job-name={self.job}"
         while not self._closed.is_set():
             try:
                 stream: Any = watch.Watch().stream(
-                    self.core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=60
+                    self.core.list_namespaced_pod, self.namespace, label_selector=JOB + self.job, timeout_seconds=60
                 )
                 for event in stream:
                     pod = event["raw_object"]
@@ -166,11 +158,6 @@ class Pods:
                 time.sleep(0.5)
 
 
-def index(pod: dict[str, Any]) -> int:
-    return int(pod["metadata"]["labels"][INDEX])
-
-
 def ended(pod: dict[str, Any] | None) -> dict[str, Any] | None:
     """How a pod's container ended."""
-    statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
-    return next((each["state"]["terminated"] for each in statuses if "terminated" in each.get("state", {})), None)
+    return next(iter(ends(pod)), None) if pod else None

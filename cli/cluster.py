@@ -19,6 +19,8 @@ from cli import CommandError
 from cli.target import Target
 
 INDEX = "batch.kubernetes.io/job-completion-index"
+JOB = "batch.kubernetes.io/job-name="
+"""What selects the pods of a Job, before its name."""
 STARTED = ("Running", "Succeeded", "Failed")
 LOG_LINES = 2000
 """The end of a pod's log: some minutes at one line in ten steps, and every round of most trainings."""
@@ -81,10 +83,10 @@ class TrainingJob:
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""
-        what, selector = f"Job {self.namespace}/{self.name}", f"batch.kubernetes.io/job-name={self.name}"
+        what = f"Job {self.namespace}/{self.name}"
         with asking(what, missing=f"{what} is gone; `pulumi up` makes it again"):
             job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
-            return job, as_json(self.core.list_namespaced_pod, self.namespace, label_selector=selector)["items"]
+            return job, pods_of(self.core, self.namespace, self.name)
 
     def refusal(self) -> str:
         """What the cluster said when it refused the Job's newest pod: a quota, a security policy; empty: nothing."""
@@ -105,6 +107,20 @@ class TrainingJob:
             return answer.data.decode(errors="replace")
         except (ApiException, urllib3.exceptions.HTTPError):
             return ""
+
+
+def pods_of(core: Any, namespace: str, job: str) -> list[dict[str, Any]]:
+    return as_json(core.list_namespaced_pod, namespace, label_selector=JOB + job)["items"]
+
+
+def workers(pods: list[dict[str, Any]], *also: str) -> list[dict[str, Any]]:
+    """By index, those of a Job that run (or are in one of the phases `also`) and were not asked to leave."""
+    alive = [pod for pod in pods if pod["status"].get("phase") in ("Running", *also)]
+    return sorted((pod for pod in alive if not pod["metadata"].get("deletionTimestamp")), key=index)
+
+
+def index(pod: dict[str, Any]) -> int:
+    return int(pod["metadata"]["labels"][INDEX])
 
 
 def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:

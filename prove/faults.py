@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chaos.row import expect
+from cli.cluster import JOB, workers
 from cli.state import State as Training
 from infra.clouds import Proof, cloud_of
 from infra.config import StackConfig
@@ -141,7 +142,7 @@ def _other_round(before: Training) -> Callable[[Training], bool]:
 
 
 def _elsewhere_or_waiting(subject: Subject, node: str, count: int) -> str:
-    pods = [pod for pod in subject.pods(f"batch.kubernetes.io/job-name={subject.target().job}") if _lives(pod)]
+    pods = workers(subject.pods(JOB + subject.target().job), "Pending")
     placed = [pod for pod in pods if pod["spec"].get("nodeName")]
     if len(pods) == count and all(pod["spec"]["nodeName"] != node for pod in placed):
         if len(placed) == count:
@@ -150,10 +151,6 @@ def _elsewhere_or_waiting(subject: Subject, node: str, count: int) -> str:
         if any(each.get("reason") == "Unschedulable" for each in reasons):
             return "waited until it was open again"
     return ""
-
-
-def _lives(pod: dict[str, Any]) -> bool:
-    return pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
 
 
 @contextlib.contextmanager

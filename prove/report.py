@@ -16,8 +16,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from bench.page import describe, table
-from chaos.report import busy
+from bench.page import busy, describe, table
 from infra.config import StackConfig
 from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig

@@ -15,9 +15,8 @@ from typing import Any
 
 from kubernetes import client
 
-from chaos.lab import Expected
-from chaos.row import until
-from cli.cluster import as_json, connect
+from chaos.row import Expected, until
+from cli.cluster import JOB, as_json, connect, workers
 from cli.state import State as Training
 from cli.status import read
 from cli.target import PROOF, Target, target_of
@@ -96,10 +95,7 @@ class Subject:
 
     def worker_pods(self) -> list[dict[str, Any]]:
         """Those that run, by index."""
-        found = self.pods(f"batch.kubernetes.io/job-name={self.target().job}")
-        alive = [pod for pod in found if pod["status"].get("phase") == "Running"]
-        alive = [pod for pod in alive if not pod["metadata"].get("deletionTimestamp")]
-        return sorted(alive, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
+        return workers(self.pods(JOB + self.target().job))
 
     def node(self, name: str) -> dict[str, Any]:
         return as_json(self.core.read_node, name)

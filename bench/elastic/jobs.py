@@ -10,9 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,26 +20,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from bench import page
+from chaos.row import Expected, until
+from cli.cluster import as_json, connect, pods_of, workers
+from local import toolchain
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "bench" / "results" / "elastic-jobs.md"
+RESULTS = page.results() / "elastic-jobs.md"
 STAGES = Path(__file__).parent / "stages.yaml"
 NAMESPACE = "trainyard-scale"
 CONTEXT = "trainyard-local"
 NODES = 5
-INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-def find_kwok() -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
-    found = shutil.which("kwok") or next((str(path) for path in sorted(cache.glob("kwok-*/bin/kwok"))), None)
-    if found is None:
-        raise FileNotFoundError("no kwok on PATH or in the cache; make it with `trainyard local toolchain kwok`")
-    return found
 
 
 def declared_job(workers: int) -> dict[str, Any]:
@@ -79,7 +69,7 @@ def nodes() -> Iterator[None]:
         log = stack.enter_context(open(folder / "log", "wb"))
         process = subprocess.Popen(
             [
-                find_kwok(),
+                toolchain.program("kwok"),
                 f"--kubeconfig={kubeconfig}",
                 "--manage-nodes-with-label-selector=type=kwok",
                 "--node-lease-duration-seconds=40",
@@ -104,7 +94,7 @@ def nodes() -> Iterator[None]:
 
 def _clients() -> tuple[Any, Any]:
     """Core and batch API. Any: the client takes plain JSON where its hints ask for its own models."""
-    api = config.new_client_from_config(config_file=os.environ.get("KUBECONFIG"), context=CONTEXT)
+    api = connect(CONTEXT)
     return client.CoreV1Api(api), client.BatchV1Api(api)
 
 
@@ -130,11 +120,8 @@ def _empty() -> None:
         batch.delete_collection_namespaced_job(NAMESPACE, propagation_policy="Background")
         with _but_for(409):  # it is being deleted
             core.delete_namespace(NAMESPACE)
-        end = time.monotonic() + 240
-        while time.monotonic() < end:
-            core.read_namespace(NAMESPACE)  # raises once it is gone
-            time.sleep(0.5)
-        raise TimeoutError(f"namespace {NAMESPACE} is still there after 240 s")
+        # read_namespace raises once it is gone.
+        until(lambda: not core.read_namespace(NAMESPACE), 240, f"the end of namespace {NAMESPACE}", pause=0.5)
 
 
 class Scale:
@@ -185,47 +172,27 @@ class Scale:
         self.core.patch_namespaced_pod_status(name, NAMESPACE, body)
 
     def until_condition(self, kind: str, seconds: float = 300) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
+        def there() -> list[dict[str, Any]]:
+            told = self.status().get("conditions") or []
+            return [each for each in told if (each["type"], each["status"]) == (kind, "True")]
 
-        def there() -> bool:
-            found[:] = [
-                each
-                for each in self.status().get("conditions") or []
-                if each["type"] == kind and each["status"] == "True"
-            ]
-            return bool(found)
-
-        self.until(there, seconds, f"condition {kind}")
-        return found[0]
+        return self.until(there, seconds, f"condition {kind}")[0]
 
     def status(self) -> dict[str, Any]:
-        answer: Any = self.batch.read_namespaced_job(self.name, NAMESPACE, _preload_content=False)
-        return json.loads(answer.data)["status"]
-
-    def pods(self) -> list[dict[str, Any]]:
-        selector = f"batch.kubernetes.io/job-name={self.name}"
-        answer: Any = self.core.list_namespaced_pod(NAMESPACE, label_selector=selector, _preload_content=False)
-        return json.loads(answer.data)["items"]
+        return as_json(self.batch.read_namespaced_job, self.name, NAMESPACE)["status"]
 
     def running(self) -> list[str]:
         """Names of pods that run and are not asked to leave, by index."""
-        found = [
-            (int(pod["metadata"]["labels"][INDEX]), pod["metadata"]["name"])
-            for pod in self.pods()
-            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        ]
-        return [name for _, name in sorted(found)]
+        return [pod["metadata"]["name"] for pod in workers(pods_of(self.core, NAMESPACE, self.name))]
 
     def until_running(self, count: int, seconds: float = 420) -> None:
         self.until(lambda: len(self.running()) == count, seconds, f"{count} running pods")
 
-    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                status = {key: value for key, value in self.status().items() if key != "uncountedTerminatedPods"}
-                raise TimeoutError(f"{what}: not within {seconds:.0f} s; {status}")
-            time.sleep(1)
+    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        try:
+            return until(condition, seconds, what, pause=1)
+        except Expected as error:
+            raise Expected(f"{error}; {self.status()}") from None
 
 
 def measure(workers: int) -> dict[str, float]:
@@ -252,20 +219,21 @@ def measure(workers: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.elastic.jobs", description=__doc__)
     parser.add_argument("workers", nargs="*", type=int, default=[1000], metavar="WORKERS")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
     options = parser.parse_args()
     results = [measure(workers) for workers in options.workers]
     for result in results:
         print(*page.figures([result]), sep="\n", flush=True)
     if options.write:
-        made = (
-            f"`trainyard local run -- python -m bench.elastic.jobs --write`, {datetime.now(UTC):%Y-%m-%d}: "
-            f"{platform.machine()}, {os.cpu_count()} processors for the whole control plane and KWOK. Seconds. An "
-            "index that was evicted comes back after the Job controller's back-off of 10 s, the second time after "
-            "20 s. What changes hundreds of pods waits for the controller manager's own limit of 20 requests a second, "
-            "Kubernetes' default."
+        page.write(
+            RESULTS,
+            "# One Job of many workers on a real control plane",
+            f"`trainyard local run -- python -m bench.elastic.jobs --write`; {page.describe('kubernetes')}: for the "
+            "whole control plane and KWOK. Seconds. An index that was evicted comes back after the Job controller's "
+            "back-off of 10 s, the second time after 20 s. What changes hundreds of pods waits for the controller "
+            "manager's own limit of 20 requests a second, Kubernetes' default.",
+            page.figures(results),
         )
-        page.write(RESULTS, ["# One Job of many workers on a real control plane", "", made, "", *page.figures(results)])
     return 0
 
 

@@ -16,10 +16,8 @@ from pathlib import Path
 from bench import page
 from chaos.pod_rows import ROWS, STACK, difference, play
 from chaos.pods import Pods
-from chaos.row import SAME_LOSS, Result
+from chaos.row import HEADER, SAME_LOSS, Result
 from chaos.stack import Stack
-
-HEADER = ("fault", "ended as expected", "steps lost", "s without a step", "exit codes")
 
 
 def main() -> int:
@@ -43,27 +41,20 @@ def main() -> int:
                 apart = difference(pods)
         finally:
             stack.remove()
-    page.write(page.results() / "chaos-pods.md", told(results, destroyed, apart))
-    return 1 if apart > SAME_LOSS or any(result.problem for result in results) else 0
-
-
-def told(results: list[Result], destroyed: float, apart: float) -> list[str]:
-    return [
+    page.write(
+        page.results() / "chaos-pods.md",
         "# Faults of pods",
-        "",
         f"`python -m bench.elastic.pods`; {page.describe('torch', 'pulumi')}; Kubernetes of the local node, its pods "
         "on the same processors.",
-        "",
         "One training of the tiny model from its beginning to its destruction; a checkpoint every 20 steps; "
         "keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the longest pause between two optimizer steps "
         "until all pods train again: detection, the new round and the import of torch in each pod at once; a pod "
         "that comes back costs a round of its own.",
-        "",
-        *page.table(HEADER, (result.cells for result in results)),
-        "",
+        page.table(HEADER, (result.cells for result in results)),
         f"`pulumi destroy` while it trained took {destroyed:.0f} s. The loss of every step was that of an "
         f"undisturbed training: {apart:.1e} apart at most.",
-    ]
+    )
+    return 1 if not apart <= SAME_LOSS or any(result.problem for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -20,15 +19,15 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from bench import page
+from bench.trainer.setup import processor_seconds
+from chaos.lab import etcd_command
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "bench" / "results" / "elastic-rendezvous.md"
+RESULTS = page.results() / "elastic-rendezvous.md"
 GROUPS = 4
 """Processes that share the agents."""
 REST_SECONDS = 20
@@ -47,27 +46,15 @@ class Load:
         return Load(self.moment - before.moment, self.requests - before.requests, self.cpu_seconds - before.cpu_seconds)
 
 
-def free_ports() -> list[int]:
-    """Two that nobody listens on."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in (one, other)]
-
-
 class Server:
     """A real etcd with the stack's settings."""
 
     def __init__(self, folder: Path) -> None:
-        from chaos.lab import find_etcd
-
-        client, peers = free_ports()
-        self.endpoint = f"127.0.0.1:{client}"
-        url, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{peers}"
-        options = {"data-dir": folder, "listen-client-urls": url, "advertise-client-urls": url, "log-level": "error"}
-        options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.endpoint = f"127.0.0.1:{port}"
         self._process = subprocess.Popen(
-            [find_etcd(), *(f"--{name}={value}" for name, value in options.items())],
+            etcd_command(folder, f"http://{self.endpoint}", f"http://127.0.0.2:{port}"),
             env={**os.environ, "ETCD_UNSAFE_NO_FSYNC": "true"},
         )
         end = time.monotonic() + 20
@@ -83,9 +70,7 @@ class Server:
     def load(self) -> Load:
         lines = self._metrics().splitlines()
         served = sum(float(line.split()[-1]) for line in lines if line.startswith("grpc_server_handled_total{"))
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])  # proc(5): utime and stime
-        return Load(time.monotonic(), served, ticks / os.sysconf("SC_CLK_TCK"))
+        return Load(time.monotonic(), served, processor_seconds(self._process.pid))
 
     def stop(self) -> None:
         self._process.kill()
@@ -230,7 +215,7 @@ def measure(members: int, folder: Path) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.elastic.rendezvous", description=__doc__)
     parser.add_argument("members", nargs="*", type=int, default=[16, 64, 256], metavar="MEMBERS")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
     options = parser.parse_args()
     results = []
     for members in options.members:
@@ -238,13 +223,14 @@ def main() -> int:
             results.append(measure(members, Path(folder) / "etcd"))
         print(*page.figures([results[-1]]), sep="\n", flush=True)
     if options.write:
-        made = (
-            f"`python -m bench.elastic.rendezvous --write`, {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, "
-            f"{len(os.sched_getaffinity(0))} of its {os.cpu_count()} processors for etcd and all agents, Python "
-            f"{platform.python_version()}. Agents are threads of {GROUPS} processes without workers; keep-alive 5 s x "
-            "3 as shipped; nobody waits for a last call."
+        page.write(
+            RESULTS,
+            "# Rendezvous of many agents over one etcd",
+            f"`python -m bench.elastic.rendezvous --write`; {page.describe('torch')}: for etcd and all agents. Agents "
+            f"are threads of {GROUPS} processes without workers; keep-alive 5 s x 3 as shipped; nobody waits for a "
+            "last call.",
+            page.figures(results),
         )
-        page.write(RESULTS, ["# Rendezvous of many agents over one etcd", "", made, "", *page.figures(results)])
     return 0
 
 

@@ -28,39 +28,33 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def main() -> None:
     setup.keep_memory()
-    parser = setup.parser("attention", __doc__)
-    parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
-    options = parser.parse_args()
+    options = setup.parser("attention", __doc__).parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    place = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads"
     accelerator = options.device == "cuda" or options.tiny
-    head = [
-        "# Causal attention, forward and backward",
-        "",
-        f"Written by `python -m bench.trainer.attention --device {options.device}`. {HEADS} heads of "
-        f"width {WIDTH}; the median of {REPEATS} in turn. TFLOP/s: of the products below the diagonal.",
-        "",
-        f"{page.describe('torch')}; {place}",
-        "",
-    ]
+    types = (torch.bfloat16,) if accelerator else (torch.bfloat16, torch.float32)
+    shapes = [(dtype, *shape) for dtype in types for shape in SHAPES["tiny" if options.tiny else options.device]]
     rows: list[tuple[object, ...]] = []
-    for dtype in (torch.bfloat16,) if accelerator else (torch.bfloat16, torch.float32):
-        for windows, length in SHAPES["tiny" if options.tiny else options.device]:
-            steps = ways(options.device, accelerator, dtype, windows, length)
-            *_, found = setup.in_turn(steps, options.device, REPEATS)
-            flops = 6 * 2 * windows * HEADS * WIDTH * length**2 / 2  # two products forward, four back
-            for name, time in found.items():
-                told = (time, None, None)
-                if not isinstance(time, str):
-                    told = (f"{1e3 * time[0]:.2f}", f"{1e3 * time[1]:.2f}", f"{flops / time[0] / 1e12:.1f}")
-                rows.append((str(dtype).removeprefix("torch."), f"{windows} x {length}", name, *told))
-                print(*rows[-1], sep=" | ", flush=True)
+    for dtype, windows, length in shapes:
+        *_, found = setup.in_turn(ways(options.device, accelerator, dtype, windows, length), options.device, REPEATS)
+        flops = 6 * 2 * windows * HEADS * WIDTH * length**2 / 2  # two products forward, four back
+        for name, time in found.items():
+            told = (time, None, None)
+            if not isinstance(time, str):
+                told = (f"{1e3 * time[0]:.2f}", f"{1e3 * time[1]:.2f}", f"{flops / time[0] / 1e12:.2g}")
+            rows.append((str(dtype).removeprefix("torch."), f"{windows} x {length}", name, *told))
+            print(*rows[-1], sep=" | ", flush=True)
+        if accelerator or (dtype, windows, length) == shapes[-1]:  # a GPU's stage that is ended keeps what it has
             page.write(
-                page.results(options.tiny) / f"attention_{options.device}.md", [*head, *page.table(COLUMNS, rows)]
+                page.results(options.tiny) / f"attention_{options.device}.md",
+                "# Causal attention, forward and backward",
+                f"{setup.command('attention', options)}. {HEADS} heads of "
+                f"width {WIDTH}; the median of {REPEATS} in turn. TFLOP/s: of the products below the diagonal.",
+                f"{page.describe('torch')}; {torch.get_num_threads()} threads{setup.accelerator(options.device)}",
+                page.table(COLUMNS, rows),
             )
-            fast = min((time[0], name) for name, time in found.items() if not isinstance(time, str))
-            print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.2f} ms", flush=True)
+        fast = min((time[0], name) for name, time in found.items() if not isinstance(time, str))
+        print(f"== {windows} x {length}: fastest is {fast[1]}, {1e3 * fast[0]:.2f} ms", flush=True)
 
 
 def ways(

@@ -106,13 +106,11 @@ def main() -> None:
     parser.add_argument("--storage", type=Path, help="where checkpoints go; default: a folder in /tmp")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as folder:
-        lines = run(Path(folder))
-    page.write(page.results() / "checkpoint.md", lines)
-    print("", *lines, sep="\n")
+        run(Path(folder))
 
 
-def run(folder: Path) -> list[str]:
-    """The page's lines."""
+def run(folder: Path) -> None:
+    """Measure, and write the page."""
     training = Training()
     for _ in range(2):
         training.step()
@@ -127,14 +125,14 @@ def run(folder: Path) -> list[str]:
         else:
             costs["training waits (checkpoint.asynchronous=false)"] = _median(found)
     size = sum(file.stat().st_size for file in (folder / "from-a-thread").rglob("*") if file.is_file())
-    return _page(costs, size, training.device)
+    _write(costs, size, training.device)
 
 
 def _median(found: list[Cost]) -> Cost:
     return Cost(*(statistics.median(getattr(cost, item.name) for cost in found) for item in fields(Cost)))
 
 
-def _page(costs: dict[str, Cost], size: int, device: torch.device) -> list[str]:
+def _write(costs: dict[str, Cost], size: int, device: torch.device) -> None:
     minutes = config.Checkpoint().every_minutes
     rows = [
         (
@@ -146,19 +144,17 @@ def _page(costs: dict[str, Cost], size: int, device: torch.device) -> list[str]:
     ]
     usual = statistics.median(cost.usual for cost in costs.values())
     place = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
-    return [
+    text = page.write(
+        page.results() / "checkpoint.md",
         "# What a checkpoint costs",
-        "",
         "Written by `python -m bench.trainer.checkpoint`.",
-        "",
         page.describe("torch", "safetensors"),
-        "",
-        f"GPT-2 124M on {place}, weights and AdamW's moments in fp32: {size / 1e9:.2f} GB in a local folder; steps "
-        f"of {TOKENS} tokens take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and "
-        f"slower steps in the default interval of {minutes:g} minutes.",
-        "",
-        *page.table(COLUMNS, rows),
-    ]
+        f"GPT-2 124M on {place}, weights and AdamW's moments in fp32: {size / 1e9:.2f} GB; steps of {TOKENS} tokens "
+        f"take {usual:.2f} s without a checkpoint. Seconds; the share is that of waiting and slower steps in the "
+        f"default interval of {minutes:g} minutes.",
+        page.table(COLUMNS, rows),
+    )
+    print(text)
 
 
 if __name__ == "__main__":

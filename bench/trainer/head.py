@@ -23,28 +23,24 @@ COLUMNS = ("way", "s", "processor s", "of the products alone", "memory beside it
 
 def main() -> None:
     setup.keep_memory()
-    parser = setup.parser("head", __doc__)
-    parser.add_argument("--threads", type=int, default=0, help="default: the processors there are")
-    options = parser.parse_args()
+    options = setup.parser("head", __doc__).parse_args()
     device = options.device
     tokens = 64 if options.tiny else 1024 if device == "cpu" else 32768
     if options.threads:
         torch.set_num_threads(options.threads)
-    head = [
-        "# From hidden state to loss and gradients",
-        "",
-        f"Written by `python -m bench.trainer.head --device {device}`. GPT-2: {tokens:,} tokens of width {WIDTH}, "
-        f"{VOCABULARY:,} words, bf16; forward and backward, the median of {REPEATS} in turn.",
-        "",
-        f"{page.describe('torch')}; {torch.get_num_threads()} threads"
-        + (f"; {torch.cuda.get_device_name()}" if device == "cuda" else ""),
-        "",
-    ]
-    lines, found = head, {}
-    for found in setup.in_turn(ways(device, tokens, min(tokens, 16384)), device, REPEATS):
-        lines = [*head, *page.table(COLUMNS, rows(device, found))]
-        page.write(page.results(options.tiny) / f"head_{device}.md", lines)
-    print("\n".join(lines))
+    text, found = "", {}
+    for rounds, found in enumerate(setup.in_turn(ways(device, tokens, min(tokens, 16384)), device, REPEATS)):
+        if device == "cpu" and rounds < REPEATS:
+            continue  # a stage on an accelerator may be ended at its limit, and keeps what it has
+        text = page.write(
+            page.results(options.tiny) / f"head_{device}.md",
+            "# From hidden state to loss and gradients",
+            f"{setup.command('head', options)}. GPT-2: {tokens:,} tokens of width {WIDTH}, "
+            f"{VOCABULARY:,} words, bf16; forward and backward, the median of {max(1, rounds)} in turn.",
+            f"{page.describe('torch')}; {torch.get_num_threads()} threads{setup.accelerator(device)}",
+            page.table(COLUMNS, rows(device, found)),
+        )
+    print(text)
     for name, figures in found.items():
         if not isinstance(figures, str) and name != "products":
             print(f"== {name}: {1e3 * figures[0]:.1f} ms")

@@ -44,13 +44,19 @@ COLUMNS = ("program", "tokens/s", "s/step", "CPU s/step", "first step, s", "most
 
 def main() -> int:
     parser = setup.parser("lora", __doc__)
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--length", type=int, default=512, help="tokens in a window")
     parser.add_argument("--windows", type=int, default=2, help="in a step, all in one pass")
     parser.add_argument("--steps", type=int, default=6, help="of each way; the first does not count")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="ways whose name has one of these words, with commas between")
+    parser.add_argument(
+        "--only",
+        default="ours,compiled,fp32",
+        help="ways whose name has one of these words; the default fits into 24 GiB",
+    )
     options = parser.parse_args()
+    options.threads = options.threads or len(os.sched_getaffinity(0))
+    if options.steps < 2:
+        parser.error("--steps: 2 or more; the first does not count")
     if options.tiny:
         options.layers, options.length, options.steps = 2, 64, 3
     mode = {"layers": options.layers, "length": options.length, "windows": options.windows, "steps": options.steps}
@@ -68,14 +74,12 @@ def main() -> int:
                 ways[name] = subprocess.Popen(
                     command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
-        file = page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md")
         for _ in range(options.steps):
             for name, process in ways.items():
                 found.setdefault(name, []).append(one_step(name, process))
-            page.write(file, written(found, options))
         for process in ways.values():
             process.kill()
-    print(file.read_text("utf-8"))
+    print(write(found, options))
     return 0
 
 
@@ -91,10 +95,11 @@ def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
     raise SystemExit(f"{name}: ended before its step")
 
 
-def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]:
-    tokens, taken = options.length * options.windows, max(1, len(next(iter(found.values()))) - 1)
+def write(found: dict[str, list[dict[str, float]]], options: Any) -> str:
+    """The page, once all steps are made: a run that was cut leaves the old one."""
+    tokens = options.length * options.windows
     middle = {
-        name: {key: statistics.median(step[key] for step in steps[1:] or steps) for key in ("seconds", "cpu")}
+        name: {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "cpu")}
         | {"memory": max(step["memory"] for step in steps)}
         for name, steps in found.items()
     }
@@ -110,27 +115,25 @@ def written(found: dict[str, list[dict[str, float]]], options: Any) -> list[str]
         )
         for name, each in sorted(middle.items(), key=lambda pair: pair[1]["cpu"])
     ]
-    lines = [
-        f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
-        "",
-        f"Written by `python -m bench.trainer.lora --device {options.device}`: bf16, rank 16 beside every linear "
-        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {taken} "
-        "steps that the ways made in turn. Compare within this page only.",
-        "",
-        f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
-        "",
-        *page.table(COLUMNS, rows),
-        "",
-    ]
     sides = [[name for name in middle if name.startswith(side)] for side in ("ours", "Trainer")]
+    compared: list[str] = []
     if all(sides):
         ours, theirs = (
             {key: min(middle[name][key] for name in side) for key in ("seconds", "cpu", "memory")} for side in sides
         )
         ratios = [f"{theirs[key] / ours[key]:.2f}" for key in ("seconds", "cpu", "memory")]
         columns = ("comparison", "wall", "CPU", "memory", "goal (time)")
-        lines += page.table(columns, [("best Trainer / best of ours", *ratios, GOAL)])
-    return lines
+        compared = page.table(columns, [("best Trainer / best of ours", *ratios, GOAL)])
+    return page.write(
+        page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md"),
+        f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
+        f"{setup.command('lora', options)}: bf16, rank 16 beside every linear "
+        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} "
+        "steps that the ways made in turn. Compare within this page only.",
+        f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
+        page.table(COLUMNS, rows),
+        compared,
+    )
 
 
 def save_base(mode: dict[str, Any], folder: Path) -> None:
@@ -157,11 +160,15 @@ class Clock:
         self._began = time.perf_counter(), time.process_time()
 
     def end(self, loss: float) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         seconds, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         memory = 1024 * int(status["VmHWM"].split()[0])
-        if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
-            memory = sys.modules["torch"].cuda.max_memory_allocated()
+        if torch.cuda.is_available():
+            memory = torch.cuda.max_memory_allocated()
         print(json.dumps({"seconds": seconds, "cpu": cpu, "memory": memory, "loss": loss}), flush=True)
 
 
@@ -180,7 +187,6 @@ def ours(mode: dict[str, Any]) -> None:
     from trainer.config.schema import load
     from trainer.models import adapters, networks
     from trainer.parallel.world import World
-    from trainer.tasks.work import Work
     from trainer.train.loop import build_engine
 
     base = f"{mode['scratch']}/base"
@@ -188,25 +194,14 @@ def ours(mode: dict[str, Any]) -> None:
     config = load([f"{key}={value}" for key, value in settings.items()])
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device(mode["device"]))
     net = networks.load(base, 1000, mode["length"], None, dtype="auto")
-    adapter = adapters.Adapter(net, config)
+    adapters.Adapter(net, config)
     module = networks.module(net)
     adapters.hold_frozen(net, torch.bfloat16)
     module.to(world.device)
     if mode["compiled"]:
         module.compile()
     count = mode["windows"] * mode["length"]
-    work: Any = Work(
-        net=net,
-        module=module,
-        batches=None,  # pyright: ignore[reportArgumentType]
-        validation=None,  # pyright: ignore[reportArgumentType]
-        items_per_step=count,
-        tokens_per_step=count,
-        samples_per_step=mode["windows"],
-        flops_per_token=0.0,
-        save_model=adapter.save,
-        load_model=adapter.load,
-    )
+    work = setup.work(net, module, count, mode["windows"])
     engine, clock = build_engine(work, config, world, torch.bfloat16), Clock()
     for step in range(mode["steps"]):
         clock.begin()

@@ -9,7 +9,6 @@ import argparse
 import gc
 import sys
 import time
-from typing import Any
 
 import torch
 
@@ -21,7 +20,6 @@ from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.memory import estimate
 from trainer.parallel.world import World
-from trainer.tasks.work import Work
 from trainer.train.loop import build_engine
 from trainer.train.metrics import peak_memory
 
@@ -36,15 +34,6 @@ COLUMNS = ("model", "windows", "most, GB", "reserved by the allocator, GB", "est
 
 def main() -> int:
     options = setup.parser("memory", __doc__, device="cuda").parse_args()
-    place = torch.cuda.get_device_name() if options.device == "cuda" else "resident memory of the process"
-    head = [
-        "# Memory of a training step",
-        "",
-        f"Written by `python -m bench.trainer.memory --device {options.device}`. bf16, windows of {LENGTH} tokens.",
-        "",
-        f"{page.describe('torch', 'transformers')}; {place}",
-        "",
-    ]
     rows: list[tuple[object, ...]] = []
     began = time.monotonic()
     for preset, windows in TINY if options.tiny else SIZES:
@@ -53,7 +42,13 @@ def main() -> int:
             continue
         rows.append((preset, windows, *figures(preset, windows, options)))
         print("==", *rows[-1], flush=True)
-        page.write(page.results(options.tiny) / f"memory_{options.device}.md", [*head, *page.table(COLUMNS, rows)])
+        page.write(
+            page.results(options.tiny) / f"memory_{options.device}.md",
+            "# Memory of a training step",
+            f"{setup.command('memory', options)}. bf16, windows of {LENGTH} tokens.",
+            page.describe("torch", "transformers") + setup.accelerator(options.device),
+            page.table(COLUMNS, rows),
+        )
     return 0
 
 
@@ -81,20 +76,7 @@ def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
     module = LanguageModel(net)
     if device.type == "cuda":
         module.compile()
-    nothing: Any = None
-    tokens = 2 * windows * length
-    work = Work(
-        net=net,
-        module=module,
-        batches=nothing,
-        validation=nothing,
-        items_per_step=tokens,
-        tokens_per_step=tokens,
-        samples_per_step=2 * windows,
-        flops_per_token=0.0,
-        save_model=lambda weights, folder: None,
-        load_model=lambda folder: None,
-    )
+    work = setup.work(net, module, 2 * windows * length, 2 * windows)
     world = World(rank=0, size=1, local_rank=0, round=1, device=device)
     built = build_engine(work, CONFIGURATION, world, torch.bfloat16)
     ids = torch.randint(0, VOCABULARY, (windows, length + 1), device=device)

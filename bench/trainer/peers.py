@@ -135,7 +135,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     clock = Clock()
 
     class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-        """Trainer shifts labels itself and drops the last: it gets one token more than the window."""
+        """Trainer shifts labels itself: it computes all of a window's logits, and leaves the last out of the loss."""
 
         def __len__(self) -> int:
             return mode["steps"] * data.per_step * mode["micro_batch"]

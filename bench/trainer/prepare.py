@@ -16,7 +16,6 @@ import importlib.util
 import json
 import os
 import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 from bench import page
+from bench.trainer import setup
 
 PEER = Path(__file__).with_name("prepare_peer.py")
 TIKTOKEN = "tiktoken==0.14.0"
@@ -84,11 +84,12 @@ def prepare(path: Path, output: Path) -> dict[str, float]:
     """The whole of our command, from its start to its end."""
     shutil.rmtree(output, ignore_errors=True)
     command = [sys.executable, "-m", "trainer.prepare", "--input", str(path), "--output", str(output)]
-    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = setup.children_seconds()
     done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=True)
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
-    return {"seconds": seconds, "tokens": sum(map(int, re.findall(r"_tokens=(\d+)", done.stdout)))}
+    return {
+        "seconds": setup.children_seconds() - began,
+        "tokens": sum(map(int, re.findall(r"_tokens=(\d+)", done.stdout))),
+    }
 
 
 def peer(path: Path, folder: Path) -> dict[str, float]:
@@ -131,22 +132,18 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         "fast as that way on one core, so the copying and the map that ours leaves out are not two thirds of it. The "
         "rest would have to come from a faster encoder; here cutting (re) and looking up words (dict) share the time."
     )
-    lines = [
+    told = page.write(
+        page.results() / "prepare.md",
         "# How fast text becomes token shards",
-        "",
         "Written by `python -m bench.trainer.prepare`.",
-        "",
         f"{page.describe('tokenizers', 'datasets', 'numpy')}; {TIKTOKEN.replace('==', ' ')}",
-        "",
         about,
-        "",
-        *page.table(
+        page.table(
             ("", "processor seconds", "million tokens per second of a core", "of nanoGPT's way"),
             ((name, f"{seconds:.2f}", f"{rate / 1e6:.2f}", f"{rate / usual:.2f}") for name, seconds, rate in rows),
         ),
-    ]
-    page.write(page.results() / "prepare.md", lines)
-    print("\n".join(lines))
+    )
+    print(told)
 
 
 if __name__ == "__main__":

@@ -37,18 +37,15 @@ def main() -> int:
         kept.parent.mkdir(exist_ok=True)
         shutil.copyfile(trace, kept)
         events = read(trace)
-    lines = [
+    text = page.write(
+        page.results(options.tiny) / f"profile_{options.device}.md",
         "# Where a step's time goes",
-        "",
-        f"Written by `python -m bench.trainer.profile --device {options.device}`. GPT-2 "
+        f"{setup.command('profile', options)}. GPT-2 "
         f"{'tiny' if options.tiny else options.preset}, bf16, steps {FIRST} to {LAST} of a training.",
-        "",
         page.describe("torch", "transformers") + setup.accelerator(options.device),
-        "",
-        *table(events),
-    ]
-    page.write(page.results(options.tiny) / f"profile_{options.device}.md", lines)
-    print("\n".join(lines))
+        table(events),
+    )
+    print(text)
     print(f"== the trace is {kept} ({kept.stat().st_size / 1e6:.1f} MB; commit the page alone)")
     return 0
 

@@ -29,7 +29,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -42,7 +41,6 @@ from pathlib import Path
 from bench import page
 from bench.trainer import setup
 from chaos.network import Network
-from trainer import prepare
 from trainer.launch import MALLOC
 
 STEPS = 4
@@ -92,11 +90,13 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="scaling-") as name:
         folder = Path(name)
-        data = dataset(folder)
+        data = setup.dataset(folder / "data", 500)
         rows: list[tuple[str, Measured]] = []
         alone = run(folder / "alone", data, cores[:1], rate=None)[0]
         rows.append(("1 worker", alone))
-        strangers = together(folder, data, cores)
+        found = run(folder / "strangers", data, cores, rate=None, strangers=True)
+        rates = sum(each.tokens_per_second for each in found)
+        strangers = Measured(rates, statistics.mean(each.step_seconds for each in found), 0, 0, 0)
         rows.append(("2 workers that do not talk (each 1 of 1)", strangers))
         for node in [C3] * (options.node != "g4dn") + [G4DN] * (options.node != "c3"):
             rate = link(node, alone.step_seconds / 2)
@@ -129,45 +129,25 @@ def gradient_bytes() -> float:
     return 4.0 * sum(value.numel() for value in networks.build("micro", 500, 0, seed=0).parameters())
 
 
-def dataset(folder: Path) -> Path:
-    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
+def run(
+    folder: Path, data: str, cores: list[int], rate: float | None, *changes: str, strangers: bool = False
+) -> list[Measured]:
+    """Train with one worker on each core until the steps are measured; what they say, by training.
 
-    built = ByteLevelBPETokenizer()
-    text = prepare.SAMPLE.read_text("utf-8")[:50_000]
-    built.train_from_iterator(iter([text]), vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
-    (folder / "tokenizer").mkdir()
-    built.save(str(folder / "tokenizer" / "tokenizer.json"))
-    prepare.prepare([str(prepare.SAMPLE)], folder / "data", str(folder / "tokenizer"), 0.05, 10**8)
-    return folder / "data"
-
-
-def run(folder: Path, data: Path, cores: list[int], rate: float | None, *changes: str) -> list[Measured]:
-    """Train with one worker on each core until the steps are measured; what they say, by worker of rank 0."""
+    Strangers are trainings of one worker each.
+    """
+    folders = [folder / str(number) if strangers else folder for number in range(len(cores))]
+    workers: list[subprocess.Popen[bytes]] = []
     with laboratory(len(cores), rate) as network:
-        workers = [
-            start(network, machine, number, len(cores), core, folder, data, changes)
-            for number, (machine, core) in enumerate(zip(network.machines, cores, strict=True))
-        ]
         try:
-            return [measure(folder, network, workers)]
+            for number, (machine, core) in enumerate(zip(network.machines, cores, strict=True)):
+                rank, size = (0, 1) if strangers else (number, len(cores))
+                workers.append(start(network, machine, rank, size, core, folders[number], data, changes))
+            return [measure(each, network, workers) for each in dict.fromkeys(folders)]
         finally:
-            stop(workers)
-
-
-def together(folder: Path, data: Path, cores: list[int]) -> Measured:
-    """Two runs of one worker at the same time: the mean of what they reach, times two."""
-    with laboratory(2, None) as network:
-        folders = [folder / f"stranger-{number}" for number in range(2)]
-        workers = [
-            start(network, machine, 0, 1, core, each, data, ())
-            for machine, core, each in zip(network.machines, cores, folders, strict=True)
-        ]
-        try:
-            found = [measure(each, network, workers) for each in folders]
-        finally:
-            stop(workers)
-    seconds = statistics.mean(each.step_seconds for each in found)
-    return Measured(sum(each.tokens_per_second for each in found), seconds, 0, 0, 0)
+            for worker in workers:
+                worker.kill()
+                worker.wait()
 
 
 @contextlib.contextmanager
@@ -191,7 +171,7 @@ def start(
     size: int,
     core: int,
     folder: Path,
-    data: Path,
+    data: str,
     changes: tuple[str, ...],
 ) -> subprocess.Popen[bytes]:
     master = next(iter(network.machines.values()))
@@ -257,13 +237,6 @@ def transmitted(network: Network, machine: str) -> int:
     return int(json.loads(found.stdout)[0]["stats64"]["tx"]["bytes"])
 
 
-def stop(workers: list[subprocess.Popen[bytes]]) -> None:
-    for worker in workers:
-        worker.send_signal(signal.SIGKILL)
-    for worker in workers:
-        worker.wait()
-
-
 def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured) -> None:
     def cells(label: str, found: Measured) -> tuple[object, ...]:
         rate = found.tokens_per_second
@@ -277,16 +250,14 @@ def write(rows: list[tuple[str, Measured]], alone: Measured, strangers: Measured
             *(None if found is alone else f"{share:.0%}" for share in shares),
         )
 
-    lines = [
+    text = page.write(
+        page.results() / "scaling.md",
         "# Two workers on a slow link",
-        "",
-        f"`python -m bench.trainer.scaling`, which says how the links were scaled. {page.describe('torch')}.",
-        f"One core a worker; the fastest two of {STEPS} steps of {TOKENS_PER_STEP:,} tokens, after a first.",
-        "",
-        *page.table(COLUMNS, (cells(*row) for row in rows)),
-    ]
-    page.write(page.results() / "scaling.md", lines)
-    print("\n".join(lines))
+        f"`python -m bench.trainer.scaling`, which says how the links were scaled. {page.describe('torch')}. One core "
+        f"a worker; the fastest two of {STEPS} steps of {TOKENS_PER_STEP:,} tokens, after a first.",
+        page.table(COLUMNS, (cells(*row) for row in rows)),
+    )
+    print(text)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,20 @@
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainer.data.batches import INDEX, VERSION
 from trainer.files import sha256, write_json
 from trainer.launch import MALLOC
+
+if TYPE_CHECKING:
+    from trainer.tasks.work import Work
 
 SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
 LEARNT = 8000
@@ -37,11 +39,18 @@ Figures = tuple[float, float, float]
 
 
 def parser(module: str, description: str | None, device: str = "cpu") -> argparse.ArgumentParser:
-    """With --device and --tiny."""
+    """With --device, --threads and --tiny."""
     made = argparse.ArgumentParser(prog=f"python -m bench.trainer.{module}", description=description)
     made.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    made.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
     made.add_argument("--tiny", action="store_true", help="rehearse an accelerator's run with small inputs")
     return made
+
+
+def command(module: str, options: argparse.Namespace) -> str:
+    """What made a page."""
+    threads = f" --threads {options.threads}" if options.threads else ""
+    return f"Written by `python -m bench.trainer.{module} --device {options.device}{threads}`"
 
 
 def keep_memory() -> None:
@@ -65,16 +74,9 @@ def train(settings: dict[str, Any]) -> list[str]:
     return [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in (QUIET | settings).items())]
 
 
-def gpt2_dataset(folder: Path) -> str:
-    """The sample text in GPT-2's own tokens, made by trainer.prepare."""
-    command = [sys.executable, "-m", "trainer.prepare", "--input", "sample", "--output", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return str(folder)
-
-
 def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) -> str:
-    """The sample text in a vocabulary as large as GPT-2's, for machines that lack what trainer.prepare needs; a tenth
-    of it is for validation.
+    """The sample text in a vocabulary as large as GPT-2's, without what trainer.prepare needs; a tenth of it is for
+    validation.
 
     Speed depends on the number of words, not on which ones they are: a tokenizer is learnt from the sample, and filled
     up with words that never occur.
@@ -102,6 +104,26 @@ def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) ->
     index = {"version": VERSION, "dtype": "uint16", "vocabulary": whole.get_vocab_size()}
     write_json(folder / INDEX, index | {"end_of_text": end_of_text(whole), "splits": splits})
     return str(folder)
+
+
+def processor_seconds(process: int) -> float:
+    """User's and system's, of all its threads so far (proc(5))."""
+    fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children_seconds() -> float:
+    """Processor seconds of the processes that this one has waited for."""
+    return sum(os.times()[2:4])
+
+
+def work(net: Any, module: Any, tokens: int, samples: int) -> "Work":
+    """Of an engine whose steps alone are made: without data, and nothing is saved."""
+    from trainer.tasks.work import Work
+
+    values: dict[str, Any] = dict.fromkeys(("batches", "validation", "save_model", "load_model"))
+    values |= {"items_per_step": tokens, "tokens_per_step": tokens, "samples_per_step": samples}
+    return Work(net=net, module=module, flops_per_token=0.0, **values)
 
 
 def measured(step: Callable[[], Any], device: str) -> Figures:

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,8 @@ class Mode:
         return f"{self.program}, {self.precision}{how}, {self.micro_batch}x1024, {self.allocator}{size}"
 
 
-def modes(device: str, tiny: bool) -> list[Mode]:
-    """All that are measured, in order. glibc's defaults for the modes that people would choose on a CPU."""
-    if device == "cuda" or tiny:
-        return _on_accelerator(tiny)
+def modes() -> list[Mode]:
+    """All that are measured on a CPU, in order. glibc's defaults for the modes that people would choose."""
     found = [
         Mode(program, precision, compiled, micro_batch)
         for precision in ("bf16", "fp32")
@@ -87,11 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
-    parser.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
     parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no mode after this, and end the one")
     options = parser.parse_args(arguments)
-    known = modes(options.device, options.tiny)
+    accelerator = options.device == "cuda" or options.tiny
+    known = _on_accelerator(options.tiny) if accelerator else modes()
     words = options.only.replace(",", " ").split()
     chosen = [mode for mode in known if all(word in mode.name for word in words)]
     if options.list or not chosen:
@@ -99,15 +98,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if chosen else 2
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
     file = page.results(options.tiny) / f"{name}.json"
+    if options.steps == 1:
+        parser.error("--steps: 2 or more; the first does not count")
+    if find_spec("accelerate") is None and any(mode.program == "Trainer" for mode in chosen):
+        print("transformers' Trainer is left out: it needs accelerate", flush=True)
+        chosen = [mode for mode in chosen if mode.program != "Trainer"]
     figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     machine = page.describe("torch", "transformers") + setup.accelerator(options.device)
     if options.device == "cuda" and not options.only:
         chosen.sort(key=lambda mode: figures.get(mode.name, {}).get("machine") == machine)
     deadline = time.monotonic() + 60 * options.minutes
     left: list[str] = []
+    failed = False
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
-        make = setup.dataset if options.device == "cuda" or options.tiny else setup.gpt2_dataset
-        data = make(Path(scratch) / "data")
+        data = setup.dataset(Path(scratch) / "data")
         for mode in chosen:
             if time.monotonic() > deadline - 10:
                 left.append(mode.name)
@@ -119,17 +123,19 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             except subprocess.CalledProcessError as error:
                 print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
+                failed = True
                 continue
             print(f"{mode.name}: {found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step", flush=True)
             file.parent.mkdir(exist_ok=True)
             figures[mode.name] = found | {"machine": machine}
             file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-            page.write(file.with_suffix(".md"), speed_table.lines(figures, options.device))
-    for line in speed_table.goals(figures, machine) if options.device == "cuda" or options.tiny else ():
+            made = setup.command("speed", options)
+            page.write(file.with_suffix(".md"), *speed_table.parts(figures, made, accelerator))
+    for line in speed_table.goals(figures, machine) if accelerator else ():
         print(f"== {line}")
     if left:
         print(f"== no time left for: {'; '.join(left)}. Run the stage again: these come first then")
-    return 0
+    return int(failed)
 
 
 def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
@@ -197,7 +203,7 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadl
         for line in process.stdout or ():
             said.append(line)
             if re.match(r"step=\d+ .*\bloss=", line):
-                clock.append(processor_seconds(process.pid))
+                clock.append(setup.processor_seconds(process.pid))
     if process.returncode and time.monotonic() > deadline:
         raise subprocess.TimeoutExpired(command, 0)
     if process.returncode:
@@ -219,12 +225,6 @@ def ended_at(process: "subprocess.Popen[str]", deadline: float) -> Iterator[None
     timer.start()
     yield
     timer.cancel()
-
-
-def processor_seconds(process: int) -> float:
-    """User's and system's, of all its threads so far."""
-    fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

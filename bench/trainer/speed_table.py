@@ -22,56 +22,60 @@ def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) ->
     return 6.0 * parameters + 12.0 * size.layers * size.width * length
 
 
-def lines(figures: dict[str, Any], device: str) -> list[str]:
+def parts(figures: dict[str, Any], command: str, accelerator: bool = False) -> list[str | list[str]]:
     machines = sorted({figure["machine"] for figure in figures.values()})
-    if device == "cuda" or any(figure["program"] == "nanoGPT" for figure in figures.values()):
-        return _accelerators(figures, device, machines)
+    if accelerator:
+        return _accelerators(figures, command, machines)
     order = sorted(
         figures.values(), key=lambda f: (f["precision"], f["micro_batch"], f["allocator"] != "kept", -_rate(f))
     )
-    columns = ("precision", "micro-batch", "allocator", "program", "mode", "tokens/s", "s/step", "CPU s/step")
+    columns = ("precision", "micro-batch", "allocator", "program", "mode", "tokens/s", "s/step", "of steps")
     rows = (
         [
             *(figure[key] for key in ("precision", "micro_batch", "allocator", "program")),
             _mode(figure),
             f"{_rate(figure):,.0f}",
             f"{figure['seconds']:.2f}",
+            _spread(figure.get("steps")),
             f"{figure['cpu']:.2f}",
             figure.get("first_step"),
+            figure["machine"][:10],
         ]
         for figure in order
     )
+    verdicts = (row for machine in machines for row in _verdicts([f for f in order if f["machine"] == machine]))
     return [
         "# Training speed, GPT-2 124M, sequence 1024",
-        "",
-        f"Written by `python -m bench.trainer.speed --device {device}`. Tokens/s of whole optimizer steps of "
-        "4,096 tokens: the median of the steps after the first. Compare within "
-        "this page only: figures of shared machines move by tens of per cent from hour to hour.",
-        "",
-        *[f"- {machine}" for machine in machines],
-        "",
+        f"{command}. Tokens/s of whole optimizer steps of 4,096 tokens: the median of the steps after the first; "
+        "beside it their number, the fastest and the slowest. Compare within one day: figures of shared machines move "
+        "by tens of per cent from hour to hour.",
+        [f"- {machine}" for machine in machines],
         "ours: `python -m trainer.train`. loop: a plain loop over transformers' model. Trainer: transformers' Trainer. "
         "limit: the matrix products alone. kept: freed memory stays with the process (both sides alike); glibc: its "
         "defaults.",
-        "",
-        *page.table((*columns, "first step, s"), rows),
-        "",
-        *page.table(("comparison of a step's time", "wall", "CPU", "goal"), _verdicts(order)),
+        page.table((*columns, "CPU s/step", "first step, s", "day"), rows),
+        page.table(("comparison of a step's time", "wall", "CPU", "goal"), verdicts),
     ]
+
+
+def _spread(steps: list[float] | None) -> str:
+    return f"{len(steps)}: {min(steps):.2f} to {max(steps):.2f}" if steps else ""
 
 
 def _mode(figure: dict[str, Any]) -> str:
     return "matrix products" if figure["program"] == "limit" else "compiled" if figure["compiled"] else "eager"
 
 
-def _accelerators(figures: dict[str, Any], device: str, machines: list[str]) -> list[str]:
-    columns = ("model", "windows", "program", "mode", "tokens/s", "s/step", "MFU, data sheet", "MFU, measured", "GB")
+def _accelerators(figures: dict[str, Any], command: str, machines: list[str]) -> list[str | list[str]]:
+    columns = ("model", "windows", "program", "mode", "tokens/s", "s/step", "of steps")
+    columns += ("MFU, data sheet", "MFU, measured", "GB", "wait, ms", "first step, s")
     rows = (
         [
             *(figure[key] for key in ("preset", "micro_batch", "program")),
             _mode(figure),
             f"{_rate(figure):,.0f}",
             f"{figure['seconds']:.3f}",
+            _spread(figure.get("steps")),
             *(_mfu(figure, _peak(figures, figure["machine"], kind)) for kind in ("sheet", "measured")),
             f"{figure.get('memory', 0) / 1e9:.1f}",
             f"{1e3 * figure.get('waits', 0):.1f}",
@@ -79,22 +83,19 @@ def _accelerators(figures: dict[str, Any], device: str, machines: list[str]) -> 
         ]
         for figure in sorted(figures.values(), key=lambda f: (f["preset"], f["micro_batch"], -_rate(f)))
     )
-    found = [
+    found: list[str | list[str]] = [
         "# Training speed on an accelerator, GPT-2 in bf16",
-        "",
-        f"Written by `python -m bench.trainer.speed --device {device}` (`make gpu STAGE=speed`). Whole optimizer steps "
+        f"{command} (`make gpu STAGE=speed`). Whole optimizer steps "
         "of 524,288 tokens in windows of 1024, clipping and AdamW included: the median of the steps after the first. "
         "MFU counts the FLOPs of the products (PaLM, appendix B): in relation to the device's data sheet "
         "(trainer/train/peaks.yaml), and to the fastest bf16 product that this machine made (4096 to 16384 wide). "
         "wait: host seconds of a step in which batches were fetched, beside or before the device's work.",
-        "",
-        *[f"- {machine}" for machine in machines],
-        "",
-        *page.table((*columns, "wait, ms", "first step, s"), rows),
+        [f"- {machine}" for machine in machines],
+        page.table(columns, rows),
     ]
     for machine in machines:
-        found += ["", f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:", ""]
-        found += [f"- {line}" for line in goals(figures, machine)]
+        found.append(f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:")
+        found.append([f"- {line}" for line in goals(figures, machine)])
     return found
 
 

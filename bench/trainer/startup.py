@@ -7,7 +7,6 @@ first step; eager, compiled with an empty kernel cache, and compiled with the pr
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -39,7 +38,7 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
         folder = Path(scratch)
-        data = setup.gpt2_dataset(folder / "data")
+        data = setup.dataset(folder / "data")
         for name, compiled, cache in (
             ("eager", False, "none"),
             ("compiled, empty cache", True, "kernels"),
@@ -51,16 +50,11 @@ def main() -> None:
             print(*rows[-4:], sep="\n", flush=True)
     page.write(
         page.results() / "startup.md",
-        [
-            "# From process start to the first step, GPT-2 124M",
-            "",
-            f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, a "
-            "step and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
-            "",
-            page.describe("torch", "transformers"),
-            "",
-            *page.table(("", "wall s", "CPU s"), rows),
-        ],
+        "# From process start to the first step, GPT-2 124M",
+        f"Written by `python -m bench.trainer.startup --micro-batch {options.micro_batch}`; bf16, sequence 1024, a "
+        "step and an evaluation of one micro-batch each. Wall seconds since the process began; processor seconds.",
+        page.describe("torch", "transformers"),
+        page.table(("", "wall s", "CPU s"), rows),
     )
 
 
@@ -70,11 +64,9 @@ def imports() -> dict[str, tuple[float, float]]:
     for name, code in IMPORTS.items():
         runs = []
         for _ in range(2):
-            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            cpu, began = setup.children_seconds(), time.monotonic()
             subprocess.run([sys.executable, "-c", code], check=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            runs.append((time.monotonic() - began, cpu))
+            runs.append((time.monotonic() - began, setup.children_seconds() - cpu))
         found[name] = min(runs)
     return found
 
@@ -91,7 +83,7 @@ def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -
         "compile": compiled,
     }
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    cpu, began = setup.children_seconds(), time.monotonic()
     seconds: dict[str, float] = {}
     with subprocess.Popen(setup.train(values), env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -101,8 +93,7 @@ def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -
                     seconds[mark] = time.monotonic() - began
     if process.returncode:
         raise SystemExit(f"the training ended with {process.returncode}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, setup.children_seconds() - cpu
 
 
 if __name__ == "__main__":

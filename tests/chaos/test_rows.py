@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bench.page import busy
 from chaos.journal import Journal
 from chaos.network import answer
-from chaos.nodes import descendants
-from chaos.report import Matrix, busy, merge_page, page_line
-from chaos.row import Result
+from chaos.nodes import Pod, descendants
+from chaos.report import Matrix, merge_page, page_line
+from chaos.row import Result, judge
 from chaos.rows import ROWS
 
 #: What no other test breaks: a machine whose packets are all dropped.
@@ -37,6 +39,19 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 def test_the_training_survives(matrix: Matrix, name: str) -> None:
     result = matrix.play(BY_NAME[name])
     assert not result.problem, result
+
+
+def test_a_loss_that_is_off_or_no_number_is_a_problem() -> None:
+    """A step whose samples were lost is 6e-4 off in the laboratory."""
+    assert judge(ROWS[0], 0, [0], 5e-6) == ""
+    for difference in (6e-4, -6e-4, math.nan):
+        assert "off" in judge(ROWS[0], 0, [0], difference)
+
+
+def test_rounds_are_counted_also_where_their_numbers_begin_again(tmp_path: Path) -> None:
+    pod = Pod("pod", "", [], [], [], tmp_path)
+    (tmp_path / "pod.log").write_text("event=round round=1 world_size=3 rank=2\n" * 2)
+    assert (pod.round, pod.rounds) == (1, [(1, 3, 2)] * 2)
 
 
 def test_every_fault_of_the_promise_has_a_row() -> None:

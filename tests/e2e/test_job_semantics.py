@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from bench.elastic.jobs import Scale, declared_job, nodes
-from local import toolchain
 from tests.fixtures_cluster import local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -89,10 +88,9 @@ def played(node: Path, node_environment: dict[str, str]) -> Iterator[list[Future
     """All at once, each with a Job of its own: what takes time is Kubernetes' back-off of 10 and 20 s."""
     built = local("toolchain", "kwok")
     assert built.returncode == 0, built.stderr
-    kwok = toolchain.bin_directory(toolchain.BY_NAME["kwok"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(node))
-        patch.setenv("PATH", f"{kwok}:{node_environment['PATH']}")
+        patch.setenv("PATH", node_environment["PATH"])
         job = declared_job(WORKERS)
 
         def begin(number: int, play: Callable[[Scale], None]) -> None:

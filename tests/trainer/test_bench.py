@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,18 @@ import pytest
 import torch
 
 from bench import gpu, page
-from bench.trainer import profile, speed_table
+from bench.trainer import head, profile, setup, speed, speed_table
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_bench_replaces_its_own_part_of_a_page_only(tmp_path: Path) -> None:
     path = tmp_path / "results" / "a.md"
-    page.write(path, ["# First", ""])
+    page.write(path, "# First")
     assert path.read_text("utf-8") == "# First\n"
     path.write_text(f"# First\n\n{page.NOTES}\n\nThe machine was busy.\n", "utf-8")
     for _ in range(2):
-        page.write(path, ["# Second"])
+        page.write(path, "# Second")
         assert path.read_text("utf-8") == f"# Second\n\n{page.NOTES}\n\nThe machine was busy.\n"
 
 
@@ -49,7 +51,55 @@ def test_goals_are_judged_within_one_run_by_both_peaks() -> None:
     assert "1.08 times the best peer (loop, 520,000); goal 1.1: missed" in lines[2]
     assert "medium: 190,000 tokens/s" in lines[3]
     assert lines[3].endswith("missed")
-    assert "| 32 | limit | matrix products | 900,000 |" in "\n".join(speed_table.lines({"a": told[2]}, "cuda"))
+    assert "| 32 | limit | matrix products | 900,000 |" in "\n".join(
+        speed_table.parts({"a": told[2]}, "", accelerator=True)[3]
+    )
+
+
+def test_a_step_is_compared_with_those_of_its_own_machine_and_day() -> None:
+    figures = {name: figure(name, 100, steps=[1.0, 1.5]) for name in ("ours", "loop", "limit")}
+    for each, seconds in (("ours", 2.0), ("loop", 3.0)):
+        figures[f"{each} later"] = figures[each] | {"seconds": seconds, "machine": "2026-11-23; another"}
+    del figures["limit"]
+    *_, rows, verdicts = speed_table.parts(figures, "")
+    assert rows[2].endswith("| 1.00 | 2: 1.00 to 1.50 | 1.00 |  | 2026-11-22 |")
+    assert [line.split("|")[2].strip() for line in verdicts[2:]] == ["1.00", "1.50"]
+
+
+def test_a_mode_that_fails_fails_the_bench_and_keeps_its_old_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise subprocess.CalledProcessError(1, "ours", "", "")
+
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(setup, "dataset", str)
+    monkeypatch.setattr(speed, "measure", fail)
+    (tmp_path / "speed_cpu.json").write_text("{}")
+    assert speed.main(["--only", "ours bf16 compiled 1x kept"]) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["speed_cpu.json"]
+
+
+def test_a_bench_that_is_cut_leaves_the_page_of_the_last_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> Iterator[dict[str, setup.Figures]]:
+        yield {"products": (1.0, 1.0, 0.0)}
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(setup, "in_turn", cut)
+    monkeypatch.setattr(sys, "argv", ["head"])
+    with pytest.raises(KeyboardInterrupt):
+        head.main()
+    assert not list(tmp_path.iterdir())
+
+
+def test_make_bench_runs_what_the_documentation_says() -> None:
+    told = set(re.findall(r"^\| `python -m bench\.(\S+)`", (ROOT / "docs/performance.md").read_text(), re.MULTILINE))
+    [run] = re.findall(r"for each in (.*); do", (ROOT / "Makefile").read_text())
+    assert told <= set(run.split())
 
 
 def test_flops_are_counted_as_the_trainer_counts_them() -> None:

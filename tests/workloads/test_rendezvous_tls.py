@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
-from chaos.lab import find_etcd
 from infra.stackfiles import stack_file_values
+from local import toolchain
 from review.recording import Recording, record
 from tests.ports import free_port
 from trainer.elastic.etcd import Etcd, access
@@ -55,7 +55,7 @@ def endpoint(stack: Recording, certificates: dict[str, Path], tmp_path: Path) ->
         arguments.append(text.replace("0.0.0.0", "127.0.0.1"))
     environment = {**os.environ, **{each["name"]: each["value"] for each in container["env"]}}
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen([find_etcd(), *arguments], env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen([toolchain.program("etcd"), *arguments], env=environment, stdout=log, stderr=log)
     try:
         for _ in range(200):
             try:
