@@ -147,6 +147,7 @@ def test_sample_continues_the_prompt_and_the_seed_decides(run: Path, capsys: Cap
     assert len(set(texts)) == 3
     likeliest = drawn("--temperature", 0)
     assert drawn("--top-k", 1, "--seed", 9) == likeliest
+    assert drawn("--temperature", 1e-4, "--top-k", 0, "--seed", 9) == likeliest
     assert drawn("--top-p", 0.0001, "--top-k", 0, "--seed", 9) == likeliest, "the likeliest alone makes up so little"
 
 

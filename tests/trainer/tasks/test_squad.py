@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -272,6 +272,16 @@ def test_version_2_learns_that_the_text_does_not_say(
     silent = [answer == "" for id, answer in answers.items() if id.startswith("none")]
     assert sum(silent) >= 5
     assert done["f1"] > 70
+
+
+@pytest.mark.parametrize(("threshold", "answer"), [(0.5, ""), (1.5, "oak")])
+def test_silence_must_beat_the_best_answer_by_the_threshold(
+    arguments: Callable[..., list[str]], tmp_path: Path, threshold: float, answer: str
+) -> None:
+    config = configuration.load(arguments(tmp_path, question_answering__null_threshold=threshold))
+    validation = squad.Validation(cast(Any, None), [Question("a", "?", "oak", (), ())], [], config, 0, None)
+    validation._judge([(0, 3.0, 0, 3, 9.0), (0, 1.0, 0, 1, 4.0)])  # the window least sure of silence decides: 4 to 3
+    assert validation.answers == {"a": answer}
 
 
 def test_a_hub_dataset_of_the_same_questions_is_the_same(tmp_path: Path) -> None:

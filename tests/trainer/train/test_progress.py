@@ -50,7 +50,7 @@ def test_a_skipped_step_does_not_advance_the_learning_rate(tmp_path: Path) -> No
     changes = {"optimizer__warmup_steps": 5, "optimizer__learning_rate": 0.5, "metrics__every": 1}
     work: Any = dataclasses.replace(toy.work(), batches=Overflow())
     reporter: Any = None
-    loop = Loop(work, toy.configuration(**changes), tmp_path, toy.place(), torch.float32, reporter)
+    loop: Any = Loop(work, toy.configuration(**changes), tmp_path, toy.place(), torch.float32, reporter)
     rates: list[float] = []
     loop.report = lambda loss, rate, *_: rates.append(rate)
     with contextlib.closing(Feed(work.batches, toy.place(), 0, False)) as batches:
