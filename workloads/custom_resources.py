@@ -84,7 +84,7 @@ def make_train_job(
     job: k8s.batch.v1.JobSpecArgs,
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
-) -> None:
+) -> pulumi.Resource:
     """The training as a TrainJob, for clusters whose queues and dashboards know those.
 
     The same pods in the same Job: a TrainingRuntime holds the Job's specification as one replicated job of a JobSet,
@@ -106,7 +106,7 @@ def make_train_job(
         },
         opts=opts,
     )
-    CustomResource(
+    return CustomResource(
         name,
         api_version=KUBEFLOW_VERSION,
         kind="TrainJob",

@@ -32,7 +32,7 @@ def export(
     if own:
         pulumi.export("kubeconfig", own)
     pulumi.export("namespace", workspace.namespace.name)
-    pulumi.export("jobName", training.job_name)
+    pulumi.export("jobName", training.told_name)
     pulumi.export("runDirectory", training.run_directory)
     pulumi.export("image", workspace.image.reference)
     if cluster.resource is not None:

@@ -36,6 +36,8 @@ class Training(pulumi.ComponentResource):
     run_name: str
     run_directory: str
     """Folder of the run in the pods: metrics, status, checkpoints, DONE."""
+    told_name: pulumi.Input[str]
+    """The Job's name, for the outputs of the stack."""
 
     def __init__(
         self,
@@ -105,12 +107,19 @@ class Training(pulumi.ComponentResource):
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if job.runtime == "trainjob":
-            make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
+            made = make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
         else:
-            self._job(name, spec, workers, namespace, elastic, opts)
+            made = self._job(name, spec, workers, namespace, elastic, opts)
         if workers.min < workers.count:
             self._budget(namespace, workers.min)
-        self.register_outputs({"jobName": self.job_name, "runDirectory": self.run_directory})
+
+        def told(text: str) -> pulumi.Input[str]:
+            """Where an `up` ends before, the former Job trains on, and the outputs that tell of it stay; a first `up`
+            has none that could, and uploads need them."""
+            return made.urn.apply(lambda _: text) if built else text
+
+        self.told_name = told(self.job_name)
+        self.register_outputs({"jobName": self.told_name, "runDirectory": told(self.run_directory)})
 
     def _job(
         self,
@@ -120,7 +129,7 @@ class Training(pulumi.ComponentResource):
         namespace: Namespace,
         elastic: bool,
         opts: pulumi.ResourceOptions,
-    ) -> None:
+    ) -> pulumi.Resource:
         job = k8s.batch.v1.Job(
             name,
             metadata=metadata(
@@ -137,6 +146,7 @@ class Training(pulumi.ComponentResource):
         )
         if elastic:
             resize(f"{name}-size", job, workers, namespace)
+        return job
 
     def _budget(self, namespace: Namespace, least: int) -> None:
         """Whoever drains several nodes at once leaves as many workers as a round needs.

@@ -74,6 +74,27 @@ def test_the_nodes_keep_the_grant_that_an_earlier_program_made(gke: CloudStack, 
     gke.up()
 
 
+def test_after_an_up_that_failed_before_the_training_the_outputs_tell_of_the_one_that_runs(gke: CloudStack) -> None:
+    values, before = dict(gke.values), json.loads(gke.pulumi("stack", "output", "--json"))
+    gke.configure(dataset={"validationFraction": 0.2})
+    steps = json.loads(gke.pulumi("preview", "--json"))["steps"]
+    made = [step["newState"] for step in steps if step["urn"].endswith(":Job::dataset") and "newState" in step]
+    id_ = f"trainyard/{made[0]['inputs']['metadata']['name']}"
+    theirs = Thing("kubernetes:batch/v1:Job", "theirs", id_, {}, {})
+    content = json.loads(gke.cloud.path.read_text())
+    gke.cloud.path.write_text(json.dumps({**content, "living": {**content["living"], "theirs#": vars(theirs)}}))
+    gke.up(fails=True)
+    assert "409 already exists: trainyard/dataset-" in gke.text
+    assert json.loads(gke.pulumi("stack", "output", "--json")) == before
+    gke.pulumi("preview")
+    assert "a new run begins in" in gke.text, "said until it has begun"
+    content = json.loads(gke.cloud.path.read_text())
+    del content["living"]["theirs#"]
+    gke.cloud.path.write_text(json.dumps(content))
+    gke.values = values
+    gke.configure()
+
+
 def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_again(gke: CloudStack) -> None:
     gke.configure(gke={"zone": "us-central1-b"}, cluster={"replace": True})
     gke.up()
