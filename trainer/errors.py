@@ -1,5 +1,12 @@
 """The exceptions that end a training or the launcher, and what each means; the exit codes stand in contract.py."""
 
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
 EXIT_USAGE = 2
 """Bad input to a command that nobody retries (prepare, sample)."""
 
@@ -18,6 +25,31 @@ class Retry(RuntimeError):
 
 class BrokenNode(RuntimeError):
     """This node cannot train, others may: its launcher leaves them alone."""
+
+
+def usage(main: Callable[P, int]) -> Callable[P, int]:
+    """A command that tells bad input in one line, and ends with EXIT_USAGE."""
+
+    @functools.wraps(main)
+    def told(*given: P.args, **named: P.kwargs) -> int:
+        try:
+            return main(*given, **named)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return EXIT_USAGE
+
+    return told
+
+
+def one_line(error: object, most: int = 200) -> str:
+    """What an error of a library says, in one line; its kind where it says nothing."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
+def cause(error: BaseException | None) -> str:
+    """Its kind, and what it says, in one line."""
+    kind, text = type(error).__name__, one_line(error)
+    return kind if text == kind else f"{kind}: {text}"
 
 
 class Stopped(Exception):

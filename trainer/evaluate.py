@@ -19,7 +19,7 @@ from torch import nn
 from trainer import tasks
 from trainer.config import schema
 from trainer.data.batches import open_dataset
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, usage
 from trainer.export import evaluations
 from trainer.models import adapters, memory, sources
 from trainer.parallel.world import join, leave_group, require_device
@@ -52,6 +52,7 @@ class Evaluation:
     """A task's further figures, such as exact match and F1."""
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.evaluate", description="The loss of a model on held-out text."
@@ -74,16 +75,12 @@ def main(arguments: list[str] | None = None) -> int:
     group.add_argument("--limit", type=int, metavar="N", help="only the first N examples of each task")
     group.add_argument("--shots", type=int, metavar="N", help="examples before each question; default: the task's")
     options = parser.parse_args(arguments)
-    try:
-        if options.tasks is not None:
-            return _judge(options)
-        if options.batches is not None and options.batches < 0:
-            raise UserError(f"--batches {options.batches}: give 0 or more")
-        with contextlib.redirect_stdout(sys.stderr):  # what a task tells of its data is no part of the result
-            found = evaluate(options)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
+    if options.tasks is not None:
+        return _judge(options)
+    if options.batches is not None and options.batches < 0:
+        raise UserError(f"--batches {options.batches}: give 0 or more")
+    with contextlib.redirect_stdout(sys.stderr):  # what a task tells of its data is no part of the result
+        found = evaluate(options)
     shown = {**vars(found), **found.figures}
     del shown["figures"]
     if options.json:

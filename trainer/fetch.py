@@ -17,18 +17,18 @@ import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.contract import FETCHED
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, one_line, usage
 from trainer.files import read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
-COMPLETE = FETCHED
-"""Written last: a folder without it is incomplete and fetched again."""
+    from trainer.tasks.squad_data import Question
+
 BEGUN = "fetching.json"
 """Which revision the files belong to, until all are there."""
 DESCRIPTION = (".json", ".txt", ".model", ".jinja")
@@ -38,6 +38,7 @@ AT_ONCE = 4
 """Files of weights on the way at once."""
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.fetch", description="Fetch weights, or questions.")
     wanted = parser.add_mutually_exclusive_group(required=True)
@@ -52,12 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
             fetch(options.model, options.output)
         else:
             fetch_questions(options.questions, options.output)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
     except OSError as error:
-        print(f"--output {options.output}: {error.strerror or error}; give a writable folder", file=sys.stderr)
-        return EXIT_USAGE
+        raise UserError(f"--output {options.output}: {error.strerror or error}; give a writable folder") from None
     return 0
 
 
@@ -66,7 +63,7 @@ def fetch(model: str, output: Path) -> None:
 
     Raises UserError when the hub does not give it, and for what the trainer could not use.
     """
-    found = read_json(output / COMPLETE)
+    found = read_json(output / FETCHED)
     if found is not None and found.get("asked") == model and _all_there(output, found.get("files", {})):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
@@ -97,7 +94,7 @@ def fetch(model: str, output: Path) -> None:
             raise  # of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
-    write_json(output / COMPLETE, {"asked": model, "model": name, "revision": commit, "files": sizes})
+    write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
     (output / BEGUN).unlink(missing_ok=True)
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
 
@@ -197,45 +194,32 @@ def _refusal(model: str, error: Exception) -> str:
         return (
             f"--model {model}: no public model of the hub ({page}); mind its spelling, or set {token} for a private one"
         )
-    cause = " ".join(str(error).split())[:300]
-    return f"--model {model}: cannot be fetched from the hub ({cause}); what has come stays: try again"
+    return f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); what has come stays: try again"
 
 
 def fetch_questions(named: list[str], output: Path) -> None:
     """Write train.json and validation.json, or find that they are there. Raises UserError for what is no SQuAD."""
     from trainer.tasks.squad_data import read_questions
 
-    found = read_json(output / COMPLETE)
+    found = read_json(output / FETCHED)
     if found is not None and found.get("questions") == named:
         event("fetched", state="found", questions=" ".join(named), directory=output)
         return
     output.mkdir(parents=True, exist_ok=True)
     for split, source in (("train", named[0]), ("validation", named[-1])):
         asked = read_questions(f"question_answering.{split}", source)
-        articles = [
-            {
-                "paragraphs": [
-                    {
-                        "context": question.context,
-                        "qas": [
-                            {
-                                "id": question.id,
-                                "question": question.question,
-                                "is_impossible": not question.answers,
-                                "answers": [
-                                    {"text": text, "answer_start": start}
-                                    for text, start in zip(question.answers, question.starts, strict=True)
-                                ],
-                            }
-                        ],
-                    }
-                ]
-            }
-            for question in asked
-        ]
+        articles = [_article(question) for question in asked]
         write_json(output / f"{split}.json", {"version": "fetched", "data": articles})
         event("fetched", state="written", split=split, questions=len(asked), directory=output)
-    write_json(output / COMPLETE, {"questions": named})
+    write_json(output / FETCHED, {"questions": named})
+
+
+def _article(question: Question) -> dict[str, Any]:
+    """A question in SQuAD's own form."""
+    both = zip(question.answers, question.starts, strict=True)
+    answers = [{"text": text, "answer_start": start} for text, start in both]
+    asked = {"id": question.id, "question": question.question, "is_impossible": not answers, "answers": answers}
+    return {"paragraphs": [{"context": question.context, "qas": [asked]}]}
 
 
 if __name__ == "__main__":

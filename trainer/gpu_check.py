@@ -22,7 +22,7 @@ from typing import Any
 
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import network
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import one_line, usage
 
 WAIT_SECONDS = 2400
 """How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to come."""
@@ -36,6 +36,7 @@ SECONDS = 2.0
 """How long the exchange is repeated, after a warm-up."""
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.gpu_check", description="Measure the nodes of a training.")
     parser.add_argument("--nodes", type=int, default=1, help="nodes that take part")
@@ -63,11 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(result), flush=True)
             if options.config_map:
                 publish(options.config_map, result)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
     except (RuntimeError, OSError) as error:
-        print(f"gpu_check: {' '.join(str(error).split())[:1000]}", file=sys.stderr)
+        print(f"gpu_check: {one_line(error, 1000)}", file=sys.stderr)
         return EXIT_RESTART
     return 0
 

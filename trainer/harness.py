@@ -30,7 +30,7 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.models import sources
 from trainer.parallel.world import World
 
@@ -222,9 +222,8 @@ def _check_data_alone(folder: Path) -> None:
 
 def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
     data = {str(entry.cfg["dataset_path"]) for entry in _entries(index, name) if entry.cfg.get("dataset_path")}
-    cause = " ".join(str(error).split())[:200] or type(error).__name__
     offline = "; unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE", "0") != "0" else ""
-    return f"its data ({', '.join(sorted(data)[:3]) or 'none'}) cannot be had: {cause}{offline}"
+    return f"its data ({', '.join(sorted(data)[:3]) or 'none'}) cannot be had: {one_line(error)}{offline}"
 
 
 def _tokenizer(source: sources.Source) -> Any:
@@ -233,8 +232,7 @@ def _tokenizer(source: sources.Source) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        cause = " ".join(str(error).split())[:200]
-        raise UserError(f"{source.model}: no tokenizer can be read there ({cause})") from None
+        raise UserError(f"{source.model}: no tokenizer can be read there ({one_line(error)})") from None
 
 
 def _metrics(figures: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from trainer.data.tokenizer import (
     load_tokenizer,
     train,
 )
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
 
@@ -49,6 +49,7 @@ TRAINED_ON = 10_000_000
 dataset Job has 2 GiB."""
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.prepare", description="Turn text into token shards.")
     parser.add_argument(
@@ -97,16 +98,11 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             workers=options.workers,
         )
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
     except OSError as error:
-        print(
+        raise UserError(
             f"--output {options.output}: {error.strerror or error} ({error.filename or options.output}); give a "
-            "writable folder with free space and run the same command again: what is finished stays",
-            file=sys.stderr,
-        )
-        return EXIT_USAGE
+            "writable folder with free space and run the same command again: what is finished stays"
+        ) from None
     except KeyboardInterrupt:
         print("interrupted; run the same command again: it goes on where it stopped", file=sys.stderr)
         return 130

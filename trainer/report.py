@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment
 
 from trainer.config import schema
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, usage
 from trainer.export import evaluations, plots
 from trainer.export.plots import Run, colour, shortened
 
@@ -25,6 +25,7 @@ Column = tuple[str, Any, Callable[[Run], float | None]]
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.report", description="Compare runs at a glance.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
@@ -32,12 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         write(plots.read_runs(options.runs), options.output)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
     except OSError as error:
-        print(f"--output {options.output}: cannot be written ({error.strerror})", file=sys.stderr)
-        return EXIT_USAGE
+        raise UserError(f"--output {options.output}: cannot be written ({error.strerror})") from None
     print(f"wrote {options.output / 'index.html'}")
     return 0
 

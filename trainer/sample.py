@@ -5,10 +5,11 @@ import sys
 from typing import Any
 
 from trainer.data.tokenizer import load_tokenizer
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, usage
 from trainer.models import sources
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.sample", description="Continue a text with a trained model."
@@ -25,25 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="same seed, same text")
     parser.add_argument("--count", type=int, default=1, help="texts to draw")
     options = parser.parse_args(arguments)
-    try:
-        _check(options)
-        prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-        source = sources.from_options(options)
-        texts = sample(
-            source,
-            prompt,
-            options.tokens,
-            chat=options.chat,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            seed=options.seed,
-            count=options.count,
-        )
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    print("\n---\n".join(texts))
+    _check(options)
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    drawn = {name: getattr(options, name) for name in ("chat", "temperature", "top_k", "top_p", "seed", "count")}
+    print("\n---\n".join(sample(sources.from_options(options), prompt, options.tokens, **drawn)))
     return 0
 
 

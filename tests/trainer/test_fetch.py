@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from trainer import fetch
+from trainer.contract import FETCHED
 
 CHUNK = 10 * 1024 * 1024
 """huggingface_hub writes so many bytes at a time."""
@@ -124,9 +125,9 @@ def test_a_model_is_fetched_once_without_what_could_run_code(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path / "m") == 0
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, fetch.COMPLETE}
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, FETCHED}
     assert all((tmp_path / "m" / name).read_bytes() == content for name, content in NEEDED.items())
-    assert json.loads((tmp_path / "m" / fetch.COMPLETE).read_text())["revision"] == hub.commit
+    assert json.loads((tmp_path / "m" / FETCHED).read_text())["revision"] == hub.commit
     hub.shutdown()
     assert run(tmp_path / "m") == 0
     assert f"state=found model=org/tiny directory={tmp_path / 'm'} revision={hub.commit}" in capsys.readouterr().out
@@ -152,7 +153,7 @@ def test_after_a_kill_it_goes_on_where_it_stopped_with_the_same_revision(hub: Hu
     hub.stop_after, began, hub.commit = None, hub.commit, "b" * 40
     hub.asked.clear()
     assert run(tmp_path / "m") == 0
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, fetch.COMPLETE}
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, FETCHED}
     assert hub.asked, "not all was there"
     assert {(path.rpartition("/")[2], begin) for path, begin in hub.asked} == {
         (name, f"bytes={CHUNK}-") for name in WEIGHTS
@@ -168,7 +169,7 @@ def test_damage_on_the_way_is_found(hub: Hub, tmp_path: Path, capsys: pytest.Cap
     hub.damage = 100
     assert run(tmp_path / "always") == 2
     assert "twice with another checksum than the hub's" in capsys.readouterr().err
-    assert not (tmp_path / "always" / fetch.COMPLETE).exists()
+    assert not (tmp_path / "always" / FETCHED).exists()
     assert not list((tmp_path / "always").glob("*.safetensors"))
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.files import fsync, read_json, sha256, write_json
 from trainer.log import say
 
@@ -92,7 +92,7 @@ def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: Mode
         raise
     except (SafetensorError, RuntimeError) as error:  # how safetensors reports a full disk
         shutil.rmtree(temporary, ignore_errors=True)
-        raise OSError(errno.EIO, " ".join(str(error).split())) from error
+        raise OSError(errno.EIO, one_line(error)) from error
     clean(run)
     return target
 
@@ -152,29 +152,24 @@ def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint
 
     share (number, of how many): read only this part of the files, the largest dealt out first.
     """
-    manifest = read_json(path / MANIFEST)
+    manifest: Any = read_json(path / MANIFEST)
     try:
-        digests: dict[str, str] = manifest["sha256"]  # pyright: ignore[reportOptionalSubscript]
-        sizes = manifest.get("bytes", {})  # pyright: ignore[reportOptionalMemberAccess]
+        digests, sizes = manifest["sha256"], manifest.get("bytes", {})
         for name in sorted(digests, key=lambda name: (-sizes.get(name, 0), name))[share[0] :: share[1]]:
             if sha256(path / name) != digests[name]:
                 return None
-        return _described(path, manifest)
+        return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])
     except (OSError, TypeError, KeyError, AttributeError):
         return None
 
 
 def is_complete(path: Path) -> bool:
     """Whether every file of the manifest is there in its size: `verify_checkpoint` without reading gigabytes."""
-    manifest = read_json(path / MANIFEST)
+    manifest: Any = read_json(path / MANIFEST)
     try:
-        return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())  # pyright: ignore[reportOptionalSubscript]
+        return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())
     except (OSError, TypeError, KeyError, AttributeError):
         return False
-
-
-def _described(path: Path, manifest: Any) -> Checkpoint:
-    return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])
 
 
 def weight_files(folder: Path) -> list[Path]:

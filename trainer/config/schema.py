@@ -33,7 +33,7 @@ from trainer.config.sections import (
     Size,
     Switch,
 )
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Files for --config that are installed with the package, usable by name."""
@@ -230,7 +230,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         problems.lines.append(f"{said}; give a YAML file, or one of the examples: {names}")
         return {}
     except yaml.YAMLError as error:
-        problems.lines.append(f"--config {path}: not YAML: {' '.join(str(error).split())}")
+        problems.lines.append(f"--config {path}: not YAML: {one_line(error, 500)}")
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}

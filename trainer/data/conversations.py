@@ -19,7 +19,7 @@ from tokenizers import Encoding, Tokenizer
 
 from trainer.data.documents import Place
 from trainer.data.tokenizer import FILE, end_of_text, find_folder
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 
 COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
 """Bits of a token on disk: its loss counts; a conversation begins with it. The rest is its id."""
@@ -134,10 +134,9 @@ class Chat:
                 f"--chat-template: line {error.lineno} is not Jinja ({error.message}); mend the template"
             ) from None
         except (TemplateError, TypeError, ValueError, KeyError) as error:
-            cause = " ".join(str(error).split())[:200]
             raise UserError(
-                f"--input {place()}: the chat template does not take this conversation ({cause}); mend or remove the "
-                "record, or give another template with --chat-template"
+                f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
+                "remove the record, or give another template with --chat-template"
             ) from None
 
     def _conversation(self, messages: list[dict[str, Any]], tools: Any) -> list[tuple[str, list[tuple[int, int]]]]:

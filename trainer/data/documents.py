@@ -129,8 +129,7 @@ def plan(sources: list[Source]) -> list[Piece]:
 
 def _segments(source: Source, number: int) -> Iterator[Segment]:
     if source.kind == "hub":
-        count, cuts = hub.parts(source.name), None
-        cuts = list(range(count + 1))
+        cuts = list(range(hub.parts(source.name) + 1))
     elif source.size <= 2 * PIECE_BYTES or not source.seekable:
         yield Segment(source, number)
         return

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UserError
+from trainer.errors import UserError, cause
 
 PREFIX = "hf:"
 ROWS = 200_000
@@ -56,7 +56,7 @@ def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, A
             row = next(rows, None)
         except Exception as error:
             raise UserError(
-                f"--input {spec}: reading failed ({_cause(error)}); run the same command again: it goes on where it "
+                f"--input {spec}: reading failed ({cause(error)}); run the same command again: it goes on where it "
                 "stopped"
             ) from None
         if row is None:
@@ -71,7 +71,7 @@ def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
     except UserError as error:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except Exception as error:
-        raise UserError(f"{key}: {spec}: reading failed ({_cause(error)})") from None
+        raise UserError(f"{key}: {spec}: reading failed ({cause(error)})") from None
 
 
 def offline() -> bool:
@@ -116,10 +116,6 @@ def _open(spec: str) -> Any:
             if isinstance(error, ConnectionError):  # another reading of the name would wait as long
                 break
     raise UserError(
-        f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({_cause(first)}); "
+        f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({cause(first)}); "
         "write hf:NAME/CONFIG:SPLIT, or download it first and set HF_HUB_OFFLINE=1 to use the cache"
     )
-
-
-def _cause(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -77,7 +77,7 @@ def run(pieces: list[Piece], settings: Settings, workers: int, total: int | None
     if min(workers, len(pieces)) <= 1 or private:
         return _here(pieces, settings, workers, counters, progress)
     context = multiprocessing.get_context("spawn")  # threads of file systems do not survive a fork
-    pool = ProcessPoolExecutor(min(workers, len(pieces)), context, _start, (settings, counters.bytes, counters.stop))
+    pool = ProcessPoolExecutor(min(workers, len(pieces)), context, _start, (settings, counters))
     try:
         tasks: list[Future[list[Part]]] = [pool.submit(_process, piece) for piece in pieces]
         pending: set[Future[list[Part]]] = set(tasks)
@@ -120,14 +120,12 @@ def _here(
 _of_this_process: Any = None
 
 
-def _start(settings: Settings, read: Any, stop: Any) -> None:
+def _start(settings: Settings, counters: _Counters) -> None:
     """What each process of the pool does first."""
     global _of_this_process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to stop
     threading.Thread(target=_follow_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    counters = _Counters.__new__(_Counters)
-    counters.bytes, counters.stop = read, stop
     _of_this_process = partial(
         process,
         output=settings.output,

@@ -23,7 +23,7 @@ from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 
 from trainer.data import hub
-from trainer.errors import UserError
+from trainer.errors import UserError, cause
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 KINDS = {
@@ -79,7 +79,7 @@ def _files(name: str) -> list[Source]:
     try:
         system, path = fsspec.core.url_to_fs(name)
     except (ImportError, ValueError) as error:
-        raise UserError(f"--input {name}: {_cause(error)}; {EXAMPLES}") from None
+        raise UserError(f"--input {name}: {cause(error)}; {EXAMPLES}") from None
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
     try:
         found = _listed(system, path, name)
@@ -88,12 +88,12 @@ def _files(name: str) -> list[Source]:
         raise
     except FileNotFoundError as error:
         if error.__cause__ is not None:  # what fsspec makes of a server that does not answer
-            raise UserError(f"--input {name}: cannot be reached ({_cause(error.__cause__)})") from None
+            raise UserError(f"--input {name}: cannot be reached ({cause(error.__cause__)})") from None
         raise UserError(f"--input {name}: no such file or folder; {EXAMPLES}") from None
     except PermissionError as error:
-        raise UserError(f"--input {name}: cannot be read by user {os.getuid()} ({_cause(error)})") from None
+        raise UserError(f"--input {name}: cannot be read by user {os.getuid()} ({cause(error)})") from None
     except Exception as error:  # each file system raises its own kinds: no credentials, no route, no bucket
-        raise UserError(f"--input {name}: cannot be reached ({_cause(error)}); check the name and the access") from None
+        raise UserError(f"--input {name}: cannot be reached ({cause(error)}); check the name and the access") from None
 
 
 def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
@@ -185,15 +185,15 @@ def reading(source: Source) -> Iterator[None]:
         raise
     except damaged as error:
         raise UserError(
-            f"--input {source.name}: is damaged or cut short ({_cause(error)}); fetch or make it again"
+            f"--input {source.name}: is damaged or cut short ({cause(error)}); fetch or make it again"
         ) from None
     except FileNotFoundError:
         raise UserError(f"--input {source.name}: is gone since the preparation began; put it back") from None
     except Exception as error:  # each file system and format has its own kinds
         if source.compression and isinstance(error, OSError) and error.errno is None:  # bz2 has no kind of its own
-            raise UserError(f"--input {source.name}: is damaged or cut short ({_cause(error)})") from None
+            raise UserError(f"--input {source.name}: is damaged or cut short ({cause(error)})") from None
         raise UserError(
-            f"--input {source.name}: reading failed ({_cause(error)}); run the same command again: "
+            f"--input {source.name}: reading failed ({cause(error)}); run the same command again: "
             "it goes on where it stopped"
         ) from None
 
@@ -278,8 +278,3 @@ def line_number(source: Source, position: int) -> int:
             number += part.count(b"\n")
             position -= len(part)
     return number
-
-
-def _cause(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

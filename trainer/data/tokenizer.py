@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.files import read_json
 
 FILE = "tokenizer.json"
@@ -62,9 +62,8 @@ def find_folder(spec: str) -> Path | None:
     try:
         return Path(snapshot_download(spec, allow_patterns=names))
     except Exception as error:  # two dozen kinds, of three libraries
-        cause = " ".join(str(error).split())[:200]
         raise UserError(
-            f"--tokenizer {spec}: neither a folder here nor reachable on the hub ({cause}); "
+            f"--tokenizer {spec}: neither a folder here nor reachable on the hub ({one_line(error)}); "
             "give gpt2, a folder with tokenizer.json, or a hub name (and unset HF_HUB_OFFLINE)"
         ) from None
 

@@ -17,6 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 from trainer.contract import STORE_PORT
 from trainer.elastic import network
 from trainer.elastic.rendezvous import Handler, create_handler
+from trainer.errors import one_line
 
 RETRY_SECONDS = 90.0
 CONNECT_SECONDS = 5.0
@@ -55,7 +56,7 @@ class Connection:
                 if "wait timeout" in str(error) or "Timeout waiting" in str(error):
                     raise
                 self._client = None
-                reason = " ".join(str(error).split())[:200]
+                reason = one_line(error)
             if fresh:  # a connection that was open may have ended with the store's restart: once more at once
                 if time.monotonic() > deadline:
                     raise RendezvousConnectionError(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import EXIT_USAGE, UserError
+from trainer.errors import UserError, usage
 from trainer.export import model_card
 from trainer.models import adapters, sources
 
@@ -26,6 +26,7 @@ WEIGHTS = (
 )
 
 
+@usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.export", description="Write a model as a Hugging Face folder."
@@ -42,12 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         source = sources.from_options(options)
         export(source, options.output, options.dtype, options.safetensors_only, options.force, options.merge)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
     except OSError as error:
-        print(f"--output {options.output}: cannot be written ({error.strerror}); nothing was changed", file=sys.stderr)
-        return EXIT_USAGE
+        raise UserError(
+            f"--output {options.output}: cannot be written ({error.strerror}); nothing was changed"
+        ) from None
     print(f"wrote {options.output}" + (f" from step {source.step}" if source.step is not None else ""))
     return 0
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from trainer.config.schema import Config
 from trainer.contract import FETCHED
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.files import read_json, write_json
 
 CONFIG = "adapter_config.json"
@@ -158,9 +158,7 @@ def merged(net: Any, folder: Path) -> Any:
             whole.generation_config = GenerationConfig.from_pretrained(folder)
         return whole
     except Exception as error:  # the libraries below raise a dozen kinds
-        raise UserError(
-            f"{folder}: no adapter of {type(net).__name__} ({' '.join(str(error).split())[:200]})"
-        ) from None
+        raise UserError(f"{folder}: no adapter of {type(net).__name__} ({one_line(error)})") from None
 
 
 class _Adapted(torch.autograd.Function):

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import other as accelerates
 from torch import nn
-from torch.nn import functional as F
 
 from trainer.config.presets import PRESETS
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.models import adapters, sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -197,11 +196,11 @@ def flops_per_token(net: Any, length: int) -> float:
     that is the head as well. The width is that of all heads; of a mixture of experts all count, although a token meets
     few.
     """
-    head = net.get_output_embeddings()
+    head = getattr(net.get_output_embeddings(), "weight", None)  # an encoder has none
     looked_up = {
         part.weight: part.weight.numel()
         for part in net.modules()
-        if isinstance(part, nn.Embedding) and part.weight is not head.weight
+        if isinstance(part, nn.Embedding) and part.weight is not head
     }
     used = [value for value in net.parameters() if value not in looked_up]
     products = sum(value.numel() * (6.0 if value.requires_grad else 4.0) for value in used)
@@ -264,17 +263,7 @@ def _same_words(name: str, source: str, ours: Path) -> None:
 
 
 def _unreadable(key: str, name: str, error: Exception) -> UserError:
-    cause = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(
-        f"{key}: {name} cannot be read, here or on the hub ({cause}); give a folder, or a name that can be "
+        f"{key}: {name} cannot be read, here or on the hub ({one_line(error)}); give a folder, or a name that can be "
         "reached (and unset HF_HUB_OFFLINE)"
     )
-
-
-def token_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The sum of the token losses in nats, fp32, through transformers' own code: what gpt2.py is held to.
-
-    inputs and targets: int64 [batch, length].
-    """
-    logits = model(input_ids=inputs).logits
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")

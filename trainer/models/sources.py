@@ -16,7 +16,7 @@ from trainer.checkpoint.format import (
     weight_files,
 )
 from trainer.config import memory
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.models import adapters
 
 
@@ -179,10 +179,9 @@ def _read(model: str) -> Any:
             raise ValueError(f"it lacks {len(missing)} of its tensors, such as {missing[0]}")
         return net.eval()
     except Exception as error:  # the libraries below raise two dozen kinds
-        cause = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{model}: no model can be read there ({cause}); give a Hugging Face folder, or a hub name that can "
-            "be reached (and unset HF_HUB_OFFLINE)"
+            f"{model}: no model can be read there ({one_line(error)}); give a Hugging Face folder, or a hub name that "
+            "can be reached (and unset HF_HUB_OFFLINE)"
         ) from None
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.files import write_json
 from trainer.models import memory, networks, sources
 from trainer.parallel.world import World
@@ -90,7 +90,7 @@ def build(config: Config) -> Work:
         items_per_step=windows,
         tokens_per_step=config.tokens_per_step,
         samples_per_step=windows,
-        flops_per_token=flops_per_token(net, config.sequence_length),
+        flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
         results=results,
@@ -125,10 +125,9 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
                 source, config=described, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
             )
     except Exception as error:  # the libraries below raise two dozen kinds
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"model.name: {name} cannot be read as an encoder with a tokenizer, here or on the hub ({cause}); give "
-            "a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
+            f"model.name: {name} cannot be read as an encoder with a tokenizer, here or on the hub "
+            f"({one_line(error)}); give a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
         ) from None
     if not tokenizer.is_fast:
         raise UserError(f"model.name: {name} has no tokenizer.json, which tells where in a text each token stands")
@@ -142,16 +141,6 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     if config.sequence_length > positions:
         raise UserError(f"sequence_length: {config.sequence_length} is longer than the {positions} positions of {name}")
     return tokenizer, net
-
-
-def flops_per_token(net: Any, length: int) -> float:
-    """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
-
-    Embeddings take no part in products here: there is no head over the vocabulary.
-    """
-    parameters = sum(value.numel() for name, value in net.named_parameters() if "embeddings" not in name)
-    described = net.config
-    return 6.0 * parameters + 12.0 * described.num_hidden_layers * described.hidden_size * length
 
 
 class SpanModel(nn.Module):

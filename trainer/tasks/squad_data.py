@@ -24,7 +24,7 @@ import numpy as np
 from trainer import log
 from trainer.data import hub, sources
 from trainer.data.batches import order
-from trainer.errors import UserError
+from trainer.errors import UserError, cause
 from trainer.files import fsync
 
 ALIGNMENT = 32
@@ -58,8 +58,7 @@ def read_questions(key: str, spec: str) -> list[Question]:
             if not isinstance(question.question, str) or not isinstance(question.context, str):
                 raise TypeError("question and context must be text")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause})") from None
+            raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause(error)})") from None
         if any(not question.context.startswith(text, start) for text, start in zip(texts, starts, strict=True)):
             misplaced += 1
             continue
@@ -104,8 +103,7 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     record = {"id": asked["id"], "question": asked["question"], "context": paragraph["context"]}
                     yield place, {**record, "answers": flat}
         except (KeyError, TypeError, AttributeError) as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause})") from None
+            raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause(error)})") from None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from trainer import log
 from trainer.config import memory
 from trainer.config.schema import Config
 from trainer.contract import EXIT_RESTART
-from trainer.errors import Retry, TrainingError
+from trainer.errors import Retry, TrainingError, one_line
 from trainer.files import read_json, write_json
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -49,7 +49,7 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
 
     No clean-up: destroying a process group whose peers are gone can hang.
     """
-    log.say(log.line(event="peers_lost", rank=rank, reason=repr(_one_line(error))), sys.stderr)
+    log.say(log.line(event="peers_lost", rank=rank, reason=repr(one_line(error, 300))), sys.stderr)
     sys.stdout.flush()
     os._exit(EXIT_RESTART)
 
@@ -62,7 +62,7 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
         message = too_large(work, config, world)
     else:
         traceback.print_exception(error)
-        message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {_one_line(error)}"
+        message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {one_line(error, 300)}"
     path, attempt = run / FAULT, f"{world.round} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     before = read_json(path) or {}
     told = world.size > 1 and before.get("attempt") == attempt  # by another worker of this very round
@@ -95,7 +95,3 @@ def _name(device: torch.device) -> str:
         return "this machine"
     found = torch.cuda.get_device_properties(device)
     return f"{found.name} ({found.total_memory / 2**30:.1f} GiB)"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

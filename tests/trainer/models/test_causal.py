@@ -98,7 +98,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(
     monkeypatch.setattr(causal, "CHUNK", 40)  # several chunks, the last one short
     net = network(family)
     inputs, targets = batch()
-    theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     module = CausalModel(net)
     same(gradients(net, lambda: module(inputs, targets)), theirs)
     assert ("event=logits made_by=model" in capsys.readouterr().out) == (family in OWN_LOGITS)
@@ -112,7 +112,7 @@ def test_in_bf16_attention_is_ours_and_stays_close_to_fp32(family: str, monkeypa
     monkeypatch.setattr(attention, "TILES", False)
     net = network(family)
     inputs, targets = batch()
-    loss, expected = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    loss, expected = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     seen: list[tuple[int, ...]] = []
     plain = attention.grouped_attention
     monkeypatch.setattr(attention, "grouped_attention", lambda *given: seen.append(given[0].shape) or plain(*given))
@@ -242,7 +242,7 @@ class Stock(torch.nn.Module):
         self.net = net
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return networks.token_loss(self.net, inputs, targets)
+        return toy.token_loss(self.net, inputs, targets)
 
 
 @pytest.mark.parametrize(("family", "head"), [("qwen2", False), ("llama", True)])

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
+from tests.trainer import toy
 from trainer.models import attention, gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
@@ -72,7 +73,7 @@ def test_loss_and_every_gradient_equal_those_of_transformers(changes: dict[str, 
     net = network(sharp=3.0, **changes)
     inputs, targets = windows()
     loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
-    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     assert loss == pytest.approx(reference, rel=1e-6)
     assert_same(ours, theirs, 1e-5)
     assert torch.allclose(LanguageModel(net).logits(inputs), net(input_ids=inputs).logits, atol=1e-5)
@@ -89,7 +90,7 @@ def test_padded_rows_get_no_probability_and_no_gradient() -> None:
         net.transformer.wte.weight.fill_(-1.0)
     inputs, targets = windows()
     loss, ours = gradients(net, lambda: LanguageModel(net)(inputs, targets))
-    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     assert loss == pytest.approx(reference, rel=1e-5)
     assert ours["transformer.wte.weight"].shape == (VOCABULARY, 32)
     assert_same({"w": ours["transformer.wte.weight"]}, {"w": theirs["transformer.wte.weight"]}, 1e-4)
@@ -271,7 +272,7 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention, "TILES", False)
     net = network(sharp=2.0)
     inputs, targets = windows(8)  # as many as of the curve below, so that both take the same kernels
-    reference, theirs = gradients(net, lambda: networks.token_loss(net, inputs, targets))
+    reference, theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     ours = LanguageModel(net)
     ours.compile()
     with torch.autocast("cpu", torch.bfloat16):
