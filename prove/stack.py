@@ -63,9 +63,9 @@ class Proved(Stack):
             said = log.read()
         return subprocess.CompletedProcess(command, process.returncode, said, said)
 
-    def done(self, command: list[str], timeout: float = 7200) -> str:
+    def done(self, command: list[str]) -> str:
         """What a command says that has to succeed."""
-        ran = self.run(command, timeout)
+        ran = self.run(command)
         if ran.returncode:
             lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
             told = [line for line in lines if "error" in line.lower()] or lines

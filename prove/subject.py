@@ -67,9 +67,8 @@ class Subject:
 
     # The cluster.
 
-    def api(self, target: Target | None = None) -> client.ApiClient:
-        context = (target or self.target()).context
-        return connect(context, self.config.cluster.kubeconfig)
+    def api(self) -> client.ApiClient:
+        return connect(self.target().context, self.config.cluster.kubeconfig)
 
     @property
     def core(self) -> Any:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import pulumi
 import typer
 import yaml
 
@@ -216,14 +215,14 @@ def _cost(old: Entry, new: Entry) -> str:
     if not before and not after:
         return "It makes no cluster: whoever runs the cluster pays for it."
     parts = [
-        f"{what} {_dollars(before, key, 'nothing')} → {_dollars(after, key, 'nothing')}{_by(before, after, key)}"
+        f"{what} {_dollars(before, key)} → {_dollars(after, key)}{_by(before, after, key)}"
         for what, key in (("at rest", "atRest"), ("at full size", "atFullSize"))
     ]
     return f"USD per hour by list prices: {', '.join(parts)}."
 
 
-def _dollars(cost: Entry | None, key: str, none: str) -> str:
-    value = (cost or {}).get(key, none)
+def _dollars(cost: Entry | None, key: str) -> str:
+    value = (cost or {}).get(key, "nothing")
     return f"{value:.2f}" if isinstance(value, int | float) else str(value)
 
 
@@ -266,6 +265,6 @@ def plan(
                 there = ", ".join(stacks())
                 raise LookupError(f"no stack '{stack}' here or in {against}; there are: {there}")
             new, changes = follow(old or {}, partial(_declared, stack))
-        except (LookupError, pulumi.RunError) as error:
+        except LookupError as error:
             raise CommandError(str(error), code=2) from None
         print(report(stack, against, old or {}, new, changes), end="\n\n")

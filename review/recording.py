@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pulumi
 import yaml
 from google.protobuf import json_format
 from pulumi.runtime import mocks, resource
@@ -27,6 +29,7 @@ from pulumi.runtime.settings import set_root_resource
 from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
 
+from cli import CommandError
 from infra import living
 from infra.stackfiles import PROJECT, ROOT, stack_file_values
 from review import computed
@@ -221,27 +224,20 @@ def record(
 
 def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moved: Moved | None = None) -> Recording:
     """What a stack declares, on a machine that has nothing of what it names: a kubeconfig that offers what the local
-    node would answers for the context of an existing cluster."""
+    node would answers for the context of an existing cluster. Raises CommandError."""
     values = stack_file_values(stack_name) if values is None else values
     context = (values.get("cluster") or {}).get("context")
-    if not context:
-        return record(stack_name, values, moved=moved)
     offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}
     content = {
         "clusters": [{"name": context, "cluster": {"extensions": [{"name": "trainyard", "extension": offer}]}}],
         "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
     }
-    before = os.environ.get("KUBECONFIG")
-    with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(content))
-        os.environ["KUBECONFIG"] = str(kubeconfig)
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, KUBECONFIG=f"{folder}/kubeconfig"):
+        Path(folder, "kubeconfig").write_text(yaml.safe_dump(content))
         try:
             return record(stack_name, values, moved=moved)
-        finally:
-            os.environ.pop("KUBECONFIG")
-            if before is not None:
-                os.environ["KUBECONFIG"] = before
+        except pulumi.RunError as error:
+            raise CommandError(str(error), code=2) from None
 
 
 def _program() -> None:

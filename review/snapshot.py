@@ -13,11 +13,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import pulumi
 import typer
 import yaml
 
-from cli import CommandError
 from cli.target import StackNames
 from infra.stackfiles import ROOT
 from review.recording import SECRET, SIGNATURE, Recorded, Recording, closure, record_anywhere
@@ -51,7 +49,9 @@ def content(stack: Recording) -> dict[str, Any]:
     """What the text of a recorded stack says."""
     by_urn = {item.urn: item for item in stack.resources}
     before = closure({urn: item.dependencies for urn, item in by_urn.items()})
-    entries = {_title(item): _entry(item, by_urn, before) for item in _ordered(stack.resources)}
+    # Components with what is in them, by name: the order in which they were registered differs from run to run.
+    ordered = sorted(stack.resources, key=lambda item: (item.urn.split("::")[2], item.name))
+    entries = {_title(item): _entry(item, by_urn, before) for item in ordered}
     return {"resources": entries, "outputs": _plain(stack.outputs)}
 
 
@@ -74,11 +74,6 @@ def _is_short(items: list[Any]) -> bool:
 
 def _title(item: Recorded) -> str:
     return f"{item.type} {item.plain_name}"
-
-
-def _ordered(resources: list[Recorded]) -> list[Recorded]:
-    """Components with what is in them, by name: the order in which they were registered differs from run to run."""
-    return sorted(resources, key=lambda item: (item.urn.split("::")[2], item.name))
 
 
 def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[str]]) -> dict[str, Any]:
@@ -154,11 +149,7 @@ def review(
 ) -> int:
     changed = []
     for stack in names or []:
-        try:
-            text = difference(stack)
-        except pulumi.RunError as error:
-            raise CommandError(str(error), code=2) from None
-        if text:
+        if text := difference(stack):
             changed.append(stack)
             print(text)
             if update:

@@ -6,15 +6,14 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jmespath
-import yaml
 
 from infra.clouds import Until
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
+from infra.eks.doctor.leftovers import rows
 from infra.stackfiles import marks
 
 #: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
@@ -26,7 +25,6 @@ RIGHTS = [
     {"Effect": "Allow", "Action": "ec2:SendSpotInstanceInterruptions", "Resource": "arn:aws:ec2:*:*:instance/*"},
 ]
 ENDED = ("completed", "failed", "stopped", "cancelled")
-LEFTOVERS = Path(__file__).with_name("leftovers.yaml")
 
 
 class Aws:
@@ -103,8 +101,7 @@ class Aws:
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
         """By list, which is what holds: by tag, AWS names what was deleted for about an hour longer."""
-        text = LEFTOVERS.read_text("utf-8").replace("NAME", config.name).replace("STACK", marks(stack)["stack"])
-        lists, found = yaml.safe_load(text)["lists"], list[str]()
+        lists, found = rows("lists", NAME=config.name, STACK=marks(stack)["stack"]), list[str]()
         for each in lists:
             given = each.get("arguments", {})
             if "filters" in each:

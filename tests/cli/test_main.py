@@ -139,6 +139,16 @@ def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
 
 
+@pytest.mark.parametrize("command", ["graph", "plan", "snapshot", "policy"])
+def test_a_stack_file_with_a_mistake_is_told_by_its_key(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
+    (tmp_path / "Pulumi.mine.yaml").write_text("config: {trainyard:workers: {count: 0}}\n")
+    assert main([command, "mine"]) == 2
+    assert "workers.count: " in capsys.readouterr().err
+
+
 def test_a_command_without_its_packages_says_how_to_install_them() -> None:
     script = "import sys; sys.modules['boto3'] = None; from cli.__main__ import main; sys.exit(main(['prove', '-h']))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)

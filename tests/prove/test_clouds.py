@@ -12,7 +12,8 @@ from botocore.awsrequest import AWSResponse
 
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon
-from infra.eks.proof import LEFTOVERS, Aws
+from infra.eks.doctor.leftovers import FILE as LEFTOVERS
+from infra.eks.proof import Aws
 from infra.gke.doctor.google_client import Google
 from infra.gke.proof import Gcp
 from infra.gke.section import GkeConfig

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.section import EksConfig
 from infra.image import TRAINER
-from infra.needs import load
 from infra.stackfiles import is_marked, marks
 
+FILE = Path(__file__).parent.parent / "leftovers.yaml"
 SHOWN = 6
 #: How the last part of an ARN begins.
 FILE_SYSTEM, KEY = "file-system/", "key/"
@@ -94,17 +96,15 @@ def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
 
 def fixed(name: str, region: str) -> list[dict[str, Any]]:
     """The rows of leftovers.yaml for a stack."""
-    rows = load(Path(__file__).parent.parent / "leftovers.yaml")["fixed"]
-    return filled(rows, name=name, region=region, image=TRAINER.repository)
+    return rows("fixed", NAME=name, REGION=region, IMAGE=TRAINER.repository)
 
 
-def filled(content: Any, **names: str) -> Any:
-    """The same with names in place of their placeholders."""
-    if isinstance(content, dict):
-        return {key: filled(value, **names) for key, value in content.items()}
-    if isinstance(content, list):
-        return [filled(value, **names) for value in content]
-    return content.format(**names)
+def rows(part: str, **names: str) -> list[dict[str, Any]]:
+    """Part of leftovers.yaml, with names in place of what stands for them."""
+    text = FILE.read_text("utf-8")
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    return yaml.safe_load(text)[part]
 
 
 @or_unchecked("leftovers")
