@@ -50,7 +50,7 @@ def test_the_launcher_ends_the_job_on_such_a_node(
     """42, which no Job retries: the next node of the pool is no better."""
     monkeypatch.setenv("TRAINYARD_TERMINATION_LOG", str(tmp_path / "words"))
     settings = [f"data.directory={tmp_path}", f"run.directory={tmp_path / 'run'}", "require_capability=no_such"]
-    assert launch.main(["--", *settings]) == EXIT_FATAL
+    assert launch.main(["--standalone", "--", *settings]) == EXIT_FATAL
     assert "has no no_such" in capsys.readouterr().err
     assert "has no no_such" in json.loads((tmp_path / "words").read_text())["message"]
     assert not (tmp_path / "run").exists()
