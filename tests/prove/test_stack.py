@@ -51,6 +51,11 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
     folder.mkdir()
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for("begun", folder)
+    # It is noted a moment after it began.
+    until = time.monotonic() + 60
+    while not proved(folder).child.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
     return process
 
 

@@ -77,7 +77,9 @@ class Answer(BaseHTTPRequestHandler):
             about = {"id": "org/tiny", "sha": commit, "siblings": [hub.listed(name) for name in hub.files]}
             return self.send(200, json.dumps(about).encode())
         name, begin = path.rpartition("/")[2], self.headers.get("Range", "")
-        hub.asked.append((path, begin))
+        # Once a day, in whichever test is first, the library asks for a list that is no part of a model.
+        if path.startswith("/org/tiny/"):
+            hub.asked.append((path, begin))
         if not path.startswith("/org/tiny/resolve/") or hub.error:
             return self.send(403 if hub.error else 404, b"", {"X-Error-Code": hub.error or "RepoNotFound"})
         content = hub.files[name]

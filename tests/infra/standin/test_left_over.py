@@ -63,7 +63,7 @@ def printed(account: Account, words: list[str]) -> Any:
     return jmespath.search(words[words.index("--query") + 1], answer)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tagged(endpoint: str) -> Built:
     """The stack as the provider leaves it: it puts the stack's tags on everything, which the emulation does not."""
     there = built.up(recorded(STACK), Account(endpoint, account_number("tagged"), REGION))
