@@ -53,26 +53,22 @@ def minutes(item: Recorded) -> Minutes:
 def creation(stack: Recording) -> Chain:
     """The longest chain of `pulumi up`."""
     items = {item.urn: item for item in stack.resources if item.custom}
-    return _longest(items, _before(items), {urn: minutes(item).create for urn, item in items.items()})
+    return _longest(items, _before(stack, items), {urn: minutes(item).create for urn, item in items.items()})
 
 
 def destruction(stack: Recording) -> Chain:
     """The longest chain of `pulumi destroy`: backwards, and what goes with another resource takes no time."""
     items = {item.urn: item for item in stack.resources if item.custom}
     times = {urn: 0 if _goes_along(item) else minutes(item).delete for urn, item in items.items()}
-    return _longest(items, _reversed(_before(items)), times)
+    return _longest(items, _reversed(_before(stack, items)), times)
 
 
 def _goes_along(item: Recorded) -> bool:
     return bool(item.deleted_with) or item.retain_on_delete or item.type.startswith("pulumi:providers:")
 
 
-def _before(items: Mapping[str, Recorded]) -> dict[str, set[str]]:
-    """What must exist before each resource: its dependencies and its provider."""
-    return {
-        urn: {*item.dependencies, item.provider.rsplit("::", 1)[0]} & items.keys() - {urn}
-        for urn, item in items.items()
-    }
+def _before(stack: Recording, items: Mapping[str, Recorded]) -> dict[str, set[str]]:
+    return {urn: stack.direct[urn] & items.keys() for urn in items}
 
 
 def _reversed(before: Mapping[str, set[str]]) -> dict[str, set[str]]:

@@ -14,6 +14,7 @@ import runpy
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -183,12 +184,19 @@ class Recording:
             raise LookupError(f"{len(found)} resources of kind {kind} named {name or 'anything'}, not one")
         return found[0]
 
-    def earlier(self, item: Recorded, providers: bool = True) -> set[str]:
-        """URNs of all that is made before a resource, over all levels; with what its `providers` wait for."""
-        direct = {other.urn: set(other.dependencies) for other in self.resources}
-        for other in self.resources if providers else ():
-            direct[other.urn].add(other.provider.rsplit("::", 1)[0])
-        return closure(direct)[item.urn] & direct.keys()
+    @cached_property
+    def direct(self) -> dict[str, set[str]]:
+        """URN -> what must exist before the resource: its dependencies and its provider."""
+        urns = {item.urn for item in self.resources}
+        return {item.urn: {*item.dependencies, item.provider.rsplit("::", 1)[0]} & urns for item in self.resources}
+
+    @cached_property
+    def _before(self) -> dict[str, set[str]]:
+        return closure(self.direct)
+
+    def earlier(self, item: Recorded) -> set[str]:
+        """URNs of all that is made before a resource, over all levels."""
+        return self._before[item.urn]
 
     def all(self, prefix: str) -> list[Recorded]:
         """The resources whose type starts with `prefix`."""

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos.row import until
 from infra.stackfiles import ROOT
 from prove.stack import Proved, started
 
@@ -38,10 +38,7 @@ def log(folder: Path) -> list[str]:
 
 
 def wait_for(word: str, folder: Path) -> None:
-    until = time.monotonic() + 60
-    while word not in log(folder):
-        assert time.monotonic() < until, log(folder)
-        time.sleep(0.05)
+    until(lambda: word in log(folder), 60, word, lambda: log(folder))
 
 
 @pytest.fixture
@@ -51,11 +48,7 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
     folder.mkdir()
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for("begun", folder)
-    # It is noted a moment after it began.
-    until = time.monotonic() + 60
-    while not proved(folder).child.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(proved(folder).child.exists, 60, "its Pulumi is noted, a moment after it began")
     return process
 
 

@@ -20,6 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from hypothesis import settings as hypothesis_settings
 
+from local import toolchain
 from tests.ports import free_port
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import prepare
@@ -183,10 +184,10 @@ def _healthy(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def etcd_binary() -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
-    found = shutil.which("etcd") or next((str(path) for path in sorted(cache.glob("etcd-*/bin/etcd"))), None)
-    if found is None:
-        pytest.fail("no etcd on PATH or in the cache; make it with `.venv/bin/trainyard local toolchain etcd`")
+    """The one that this checkout pins, as a stack runs it."""
+    found = toolchain.program("etcd")
+    if not Path(found).exists():
+        pytest.fail("no etcd in the cache; make it with `.venv/bin/trainyard local toolchain etcd`")
     return found
 
 

@@ -67,10 +67,9 @@ class Adapter:
         try:
             net.add_adapter(self._config)
         except ValueError as error:  # a layer that peft has no adapter for, such as Mamba's out_proj
-            cause = " ".join(str(error).split())[:200]
-            kind = net.config.model_type
+            kind, reason = net.config.model_type, one_line(error)
             raise UserError(
-                f"adapter.targets: {settings.targets} does not fit a {kind} model ({cause}); name other layers"
+                f"adapter.targets: {settings.targets} does not fit a {kind} model ({reason}); name other layers"
             ) from None
         self._config.base_model_name_or_path = _published(found)
         for value in _trained(net).values():
