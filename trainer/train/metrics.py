@@ -183,6 +183,8 @@ class Reporter:
         self._status |= {"step": step, **figures}
         if not self._first:
             return
+        # Who writes now is told before the lines are cut: see _flush.
+        self.status(state="starting")
         path = self._run / METRICS
         if path.exists():
             kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
@@ -191,7 +193,6 @@ class Reporter:
             except OSError as error:
                 _failed(METRICS, error.strerror or str(error))
         self._exporters = exporters.start(self._config, self._run, step, _failed)
-        self.status(state="starting")
 
     def status(self, **changes: Any) -> None:
         """Replace status.json with these changes; none of the values is ever removed."""
@@ -238,7 +239,8 @@ class Reporter:
 
     def close(self) -> None:
         if self._pending:
-            self._flush()
+            with contextlib.suppress(Retry):
+                self._flush()
         for exporter in self._exporters:
             exporter.close()
         self._exporters = []
@@ -246,7 +248,6 @@ class Reporter:
     def _append(self, step: int, values: dict[str, Any]) -> None:
         if not self._first:
             return
-        self._hold()
         self._pending.append(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
         self._flush()
         known = {name: value for name, value in values.items() if value is not None}
@@ -267,12 +268,17 @@ class Reporter:
                 raise Retry(f"another training has begun to write to {self._run}; this one leaves it alone")
 
     def _flush(self) -> None:
-        """Append the pending lines; they stay pending while the storage refuses them."""
+        """Append the pending lines; they stay pending while the storage refuses them. Raises Retry as _hold does.
+
+        Another training replaces the file after it has said that it writes: who opens first and asks then writes to
+        the new file never, and at worst to one that is gone.
+        """
         path = self._run / METRICS
         try:
             size = path.stat().st_size if path.exists() else 0
             try:
                 with open(path, "a", encoding="utf-8") as file:
+                    self._hold()
                     file.write("".join(self._pending))
             except OSError:
                 with open(path, "r+b") as file:  # what got through of them would be there twice

@@ -19,6 +19,7 @@ from tests.ports import free_port
 from tests.trainer import toy
 from tests.trainer.conftest import wait_until
 from trainer.errors import Retry
+from trainer.train import metrics as train_metrics
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
@@ -213,6 +214,38 @@ def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(tmp_path: 
     newer.training(figures(30))
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+
+
+def test_a_line_that_is_on_its_way_when_a_newer_training_begins_is_not_in_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, asked = reporter(tmp_path), Reporter._hold
+
+    def begin_a_newer(self: Reporter) -> None:
+        asked(self)
+        monkeypatch.undo()
+        reporter(tmp_path, step=10)
+
+    older.training(figures(10))
+    monkeypatch.setattr(Reporter, "_hold", begin_a_newer)
+    older.training(figures(20))
+    assert [line["step"] for line in lines(tmp_path)] == [10]
+
+
+def test_a_newer_training_says_that_it_writes_before_it_cuts_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, real = reporter(tmp_path), train_metrics.write_atomic
+
+    def after_a_line(path: Path, text: str) -> None:
+        with pytest.raises(Retry):
+            older.training(figures(20))
+        real(path, text)
+
+    older.training(figures(10))
+    monkeypatch.setattr(train_metrics, "write_atomic", after_a_line)
+    reporter(tmp_path, step=10)
+    assert [line["step"] for line in lines(tmp_path)] == [10]
 
 
 def test_a_full_disk_does_not_keep_a_run_from_going_on(
