@@ -89,7 +89,6 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
     if processes.ensure(daemon("registry")):
         with phases.phase("registry"):
             processes.wait(daemon("registry"))
-    unbuilt = not toolchain.is_built(toolchain.BY_NAME["kubernetes"])
     with ThreadPoolExecutor() as pool:
         # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
         # longest and has a lane for itself; the images wait for the network and the disk more than they compute.
@@ -98,7 +97,7 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
         base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
-        trainer = pool.submit(make_trainer, phases, base, runtime) if unbuilt and builds_trainer() else None
+        trainer = pool.submit(make_trainer, phases, base, runtime) if facts.new_image and builds_trainer() else None
         others.result()
         kubernetes.result()
         start_node(phases, base, runtime)
@@ -133,7 +132,7 @@ def builds_trainer() -> bool:
 
 
 def make_trainer(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
-    """Build the trainer's image beside the compilers, and unpack it where pods find it.
+    """Build the trainer's image beside the compilers and the node's start, and unpack it where pods find it.
 
     `pulumi up` finds it, or tells better why it cannot be built.
     """
