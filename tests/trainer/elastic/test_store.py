@@ -135,12 +135,13 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
     pod: StorePod, start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     options = ["--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{pod.port}"]
-    run, hold = tmp_path / "run", tmp_path / "store-is-back"
+    run, hold = tmp_path / "run", tmp_path / "round-is-lost"
     arguments = settings(run, steps=20)
     nodes = [start_launcher(arguments, options, environment={HOLD: str(hold)}) for _ in range(2)]
     wait_until(lambda: "world_size=2" in "".join(node.output for node in nodes), 90, "a round of two")
     pod.kill()
     pod.start()
+    wait_until(lambda: any("event=new_round" in node.output for node in nodes), 60, "the round's loss is noticed")
     hold.touch()
     assert [node.wait(120) for node in nodes] == [0, 0], "".join(node.output for node in nodes)
     assert max(losses(run)) == 20
