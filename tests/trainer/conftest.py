@@ -22,6 +22,7 @@ from hypothesis import settings as hypothesis_settings
 
 from local import toolchain
 from tests.ports import free_port
+from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import prepare
 
@@ -41,6 +42,13 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The workers of `pytest -n` fork from one."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        processes.FOLDER = tmp_path_factory.getbasetemp().parent
 
 
 @pytest.fixture(scope="session")

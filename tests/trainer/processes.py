@@ -7,7 +7,9 @@ here is imported by every one of them: neither pytest nor anything else that onl
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -16,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -47,10 +50,40 @@ HOLD = "TRAINYARD_TESTS_HOLD_SAVES"
 """Names a file without which the workers of a launcher complete no checkpoint: a slow storage."""
 
 
+FOLDER: Path | None = None
+"""Of a run whose processes share one fork server: what it loads takes 8 s of processor time."""
+
+
 def context() -> ForkServerContext:
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(PRELOAD)
+    if FOLDER is not None:
+        _share_server(FOLDER)
     return found
+
+
+def _share_server(folder: Path) -> None:
+    """Fork from the server that another process of the run has started, or start it.
+
+    It ends with the last process that has its pipe open.
+    """
+    server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
+    if server._forkserver_address is not None:
+        return
+    with (folder / "forkserver.json").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        with contextlib.suppress(ValueError, FileNotFoundError):  # nobody started it, or who did is no more
+            address, pipe = json.load(file)
+            server._forkserver_alive_fd = os.open(pipe, os.O_WRONLY)
+            server._forkserver_address = address
+            server.ensure_running = resource_tracker.ensure_running  # its own looks after a child
+            return
+        # Its socket is there: what this process has in a folder of its own ends with it.
+        multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyright: ignore[reportAttributeAccessIssue]
+        server.ensure_running()
+        file.truncate(0)
+        file.write(json.dumps([server._forkserver_address, f"/proc/{os.getpid()}/fd/{server._forkserver_alive_fd}"]))
 
 
 def enter(environment: dict[str, str], log: str) -> None:

@@ -60,6 +60,12 @@ class World:
     def first(self) -> bool:
         return self.rank == 0
 
+    def seed(self, value: int) -> None:
+        """As torch.manual_seed, which formats a stack trace for each kind of accelerator that is not here: 0.5 ms."""
+        torch.default_generator.manual_seed(value)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(value)
+
     def sum(self, *values: torch.Tensor) -> torch.Tensor:
         """The sums of scalar tensors over all workers."""
         stacked = torch.stack([value.double() for value in values])

@@ -184,7 +184,7 @@ class Loop:
                 began = time.perf_counter()
                 batch = batches.next()
                 self.watch.data += time.perf_counter() - began
-                torch.manual_seed(draw_seed(self.config.run.seed, self.step, number))  # dropout, a router's choice
+                world.seed(draw_seed(self.config.run.seed, self.step, number))  # dropout, a router's choice
                 loss += self.engine.accumulate(batch, weight * work.weight(self.step), last=turn == turns - 1)
             if turn < turns - 1:
                 stopping, overdue = vote.result()

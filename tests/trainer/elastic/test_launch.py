@@ -17,7 +17,7 @@ import pytest
 from tests.trainer.conftest import EtcdServer, Launcher, Workers, losses, reached, termination, wait_until
 from tests.trainer.processes import HOLD, ROOT
 from trainer import launch
-from trainer.checkpoint.format import newest_checkpoint
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.contract import DEVICE
 from trainer.elastic import agent
 from trainer.elastic.etcd import Etcd, access
@@ -35,12 +35,12 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
 ) -> None:
     """kill -9 of one node of two; the other makes a new round with its replacement; a late joiner finds DONE."""
     straight, run = tmp_path / "straight", tmp_path / "run"
-    changes = {"steps": 240, "micro_batch": 8, "metrics__every": 5}
-    arguments = settings(run, checkpoint__every_steps=20, **changes)
+    changes = {"steps": 80, "micro_batch": 8, "metrics__every": 5}
+    arguments = settings(run, checkpoint__every_steps=10, **changes)
     two = ["--nnodes", "2:2"]
     survivor = start_launcher(arguments, two)
     victim = start_launcher(arguments, two)
-    wait_until(lambda: reached(run, 30), 120, "step 30")
+    wait_until(lambda: len(list_checkpoints(run)) > 0, 120, "a checkpoint")
     victim.kill()
     assert not (run / "DONE").exists(), "the kill came too late to test anything"
     killed_at = time.monotonic()
@@ -51,15 +51,15 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
     assert replacement.wait(60) == 0
     assert seconds < 45, f"{seconds:.0f} s from the loss to the second round"
     for node in (survivor, replacement):
-        assert node.output.splitlines()[-1].startswith("event=done step=240 validation_loss=")
-        assert str(run / "checkpoints" / "step-00000240") in node.output
+        assert node.output.splitlines()[-1].startswith("event=done step=80 validation_loss=")
+        assert str(run / "checkpoints" / "step-00000080") in node.output
     outputs = survivor.output + replacement.output
     assert "event=resume step=" in outputs
 
     reference = start_workers(1, settings(straight, **changes))
     assert reference.wait(120) == [0]
     assert list(losses(run)) == list(losses(straight))
-    # fp32 sums in another order drift apart over 240 steps; a lost or repeated step would show as a jump.
+    # fp32 sums in another order drift apart; a lost or repeated step would show as a jump.
     assert list(losses(run).values()) == pytest.approx(list(losses(straight).values()), abs=2e-2)
     assert list(losses(run).values())[:6] == pytest.approx(list(losses(straight).values())[:6], abs=1e-4)
 
@@ -67,9 +67,9 @@ def test_a_lost_node_is_replaced_and_the_loss_curve_stays_the_same(
     late = start_launcher(arguments, two)
     assert late.wait(20) == 0
     assert time.monotonic() - began < 10
-    assert late.output.startswith("event=done step=240 ")
+    assert late.output.startswith("event=done step=80 ")
     words = termination(tmp_path, 3)
-    assert words["step"] == 240
+    assert words["step"] == 80
     assert words == {**json.loads((run / "DONE").read_text()), "sample": words["sample"]}
 
 
@@ -234,12 +234,10 @@ def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
 
 
 def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
-    """A worker that crashes each time at its start, here by a broken library, is not restarted for ever."""
-    broken = tmp_path / "broken" / "transformers"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise RuntimeError('this library is broken')\n")
+    """A worker that crashes each time at its start is not restarted for ever."""
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif 'trainer.train' in sys.orig_argv: os._exit(1)\n")
     node = start_launcher(
-        settings(tmp_path / "run"), ["--patience", "2"], real=True, environment={"PYTHONPATH": str(broken.parent)}
+        settings(tmp_path / "run"), ["--patience", "2"], real=True, environment={"PYTHONPATH": str(tmp_path)}
     )
     assert node.wait(90) == 42
     assert node.output.count("event=workers_ended codes=1") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.trainer.processes import ROOT, context
 from trainer import gpu_check, launch
-from trainer.contract import EXIT_FATAL
+from trainer.contract import BIND_CORES, EXIT_FATAL
 from trainer.elastic import processor
 from trainer.errors import UserError
 
@@ -56,55 +58,59 @@ def test_the_launcher_ends_the_job_on_such_a_node(
     assert not (tmp_path / "run").exists()
 
 
-PROGRAM = """
-import os, sys
+WORKER = """
+import os
 from trainer.elastic import processor
-{launcher}
 import torch
-processor.bind_workers(int(sys.argv[1])) if sys.argv[2:] else processor.free_main_thread()
-if sys.argv[2:]:
-    sys.exit(os.spawnv(os.P_WAIT, sys.executable, [sys.executable, sys.argv[2]]))
+processor.free_main_thread()
 torch.ones(400, 400) @ torch.ones(400, 400)
-threads = [open(f"/proc/self/task/{{t}}/status").read() for t in os.listdir("/proc/self/task")]
+threads = [open(f"/proc/self/task/{t}/status").read() for t in os.listdir("/proc/self/task")]
 places = [line.split()[1] for text in threads for line in text.splitlines() if line.startswith("Cpus_allowed_list")]
 print(len(os.sched_getaffinity(0)), *sorted(places))
 """
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
-def test_openmp_threads_have_places_and_the_main_thread_is_free(tmp_path: Path) -> None:
-    """The launcher imports torch itself, and starts the worker: neither must leave the worker on one core."""
-    for name in ("launcher", "worker"):
-        (tmp_path / f"{name}.py").write_text(PROGRAM.format(launcher=""))
-    environment = {**os.environ, "TRAINYARD_BIND_CORES": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
-
-    def run(workers: int) -> list[str]:
-        command = [sys.executable, str(tmp_path / "launcher.py"), str(workers), str(tmp_path / "worker.py")]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-        return done.stdout.split()
-
-    count = len(os.sched_getaffinity(0))
-    free, *places = run(workers=1)
-    assert int(free) == count
+def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process stands for the launcher, which has imported torch itself."""
+    for name, value in {BIND_CORES: "1", "OMP_NUM_THREADS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for name in processor.OPENMP:
+        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.delenv(name)
+    processor.bind_workers(2)
+    assert not processor.OPENMP.keys() & os.environ.keys(), "two workers would share the first core"
+    processor.bind_workers(1)
+    done = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, check=True)
+    free, *places = done.stdout.split()
+    assert int(free) == len(os.sched_getaffinity(0))
     assert [place for place in places if place.isdigit()], "a thread of OpenMP's own is tied to one processor"
-    free, *places = run(workers=2)
-    assert int(free) == count
-    assert not [place for place in places if place.isdigit()], "two workers would share the first core"
+
+
+def run_check(arguments: list[str], output: str, errors: str) -> None:
+    """A node as `python -m trainer.gpu_check`, without the import of torch."""
+    for number, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv[1:] = arguments
+    runpy.run_module("trainer.gpu_check", run_name="__main__", alter_sys=True)
 
 
 def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     """Both nodes on this machine: the same program, processes and exchange as in a cluster."""
     master = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "trainer.gpu_check", "--nodes", "2", "--megabytes", "1", "--master", master]
+    command = ["--nodes", "2", "--megabytes", "1", "--master", master]
     command += ["--storage", str(tmp_path / "shared"), "--storage-megabytes", "2", "--network-gbit", "1e9"]
+    said = [(tmp_path / f"output-{rank}", tmp_path / f"errors-{rank}") for rank in (0, 1)]
     nodes = [
-        subprocess.Popen(
-            [*command, "--node-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        context().Process(target=run_check, args=([*command, "--node-rank", str(rank)], *map(str, said[rank])))
         for rank in (0, 1)
     ]
-    first, second = (node.communicate(timeout=120) for node in nodes)
-    assert [node.returncode for node in nodes] == [0, 0], (first, second)
+    for node in nodes:
+        node.start()
+    for node in nodes:
+        node.join(120)
+    first, second = ([path.read_text() for path in paths] for paths in said)
+    assert [node.exitcode for node in nodes] == [0, 0], (first, second)
     result = json.loads(first[0].splitlines()[-1])
     assert result["correct"] is True
     assert result["processes"] == len(result["nodes"]) == 2

@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from tests.ports import free_port
 from tests.trainer.conftest import losses, wait_until
 from tests.trainer.elastic.meeting import meet
-from tests.trainer.processes import ROOT, Launcher, context, run_store
+from tests.trainer.processes import HOLD, ROOT, Launcher, context, run_store
 from trainer.elastic import network, rendezvous_c10d
 from trainer.elastic.rendezvous import Handler
 from trainer.elastic.rendezvous_c10d import Connection, ReconnectingStore, StoreBackend
@@ -135,14 +135,16 @@ def test_two_nodes_train_to_the_end_over_it_through_its_restart(
     pod: StorePod, start_launcher: Callable[..., Launcher], settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     options = ["--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{pod.port}"]
-    run = tmp_path / "run"
-    arguments = settings(run, steps=150, metrics__every=10)
-    nodes = [start_launcher(arguments, options) for _ in range(2)]
+    run, hold = tmp_path / "run", tmp_path / "round-is-lost"
+    arguments = settings(run, steps=20)
+    nodes = [start_launcher(arguments, options, environment={HOLD: str(hold)}) for _ in range(2)]
     wait_until(lambda: "world_size=2" in "".join(node.output for node in nodes), 90, "a round of two")
     pod.kill()
     pod.start()
+    wait_until(lambda: any("event=new_round" in node.output for node in nodes), 60, "the round's loss is noticed")
+    hold.touch()
     assert [node.wait(120) for node in nodes] == [0, 0], "".join(node.output for node in nodes)
-    assert max(losses(run)) == 150
+    assert max(losses(run)) == 20
 
 
 def test_one_machine_alone_needs_no_store(
