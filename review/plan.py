@@ -22,8 +22,8 @@ from cli.target import AnyStackNames
 from infra.stackfiles import ROOT, stacks
 from review import replaces
 from review.computed import ANEW
-from review.recording import record_anywhere
-from review.snapshot import FOLDER, content
+from review.recording import Moves, Recorded, record_anywhere
+from review.snapshot import FOLDER, content, entry
 
 Entry = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -49,32 +49,37 @@ class Change:
 def compare(old: Entry, new: Entry) -> list[Change]:
     """The changes from one snapshot's content to another's, in the order of the new one, deletions last."""
     before, after = _resources(old), _resources(new)
-    providers = {title for title in after if title in before and _moves_all(before[title], after[title])}
     found = []
-    for title, entry in after.items():
+    for title in after:
         if title not in before:
             found.append(Change(ADDED, title))
-        elif (entry.get("options") or {}).get("provider") in providers:
-            found.append(Change(REPLACED, title, (f"its provider is another{REPLACES}",)))
-        elif change := _change(title, before[title], entry):
+        elif change := _change(title, before, after):
             found.append(change)
     return [*found, *(Change(DELETED, title) for title in before if title not in after)]
 
 
-def follow(old: Entry, declare: Callable[[Mapping[str, bool]], Entry]) -> tuple[Entry, list[Change]]:
+def follow(old: Entry, declare: Callable[[Moves], Entry]) -> tuple[Entry, list[Change]]:
     """The new content, and the changes from the old one to it with all that they bring about.
 
-    `declare` runs the program. It is run until no further resource moves: a resource that is replaced has another id,
-    which changes, and may replace, what names it.
+    `declare` runs the program, and asks of each resource, once all that it depends on is there, whether it moves: a
+    resource that is replaced has another id, which changes, and may replace, what names it.
     """
-    moved: dict[str, bool] = {}
-    while True:
-        new = declare(moved)
-        changes = compare(old, new)
-        now = {change.resource: change.operation == REPLACED for change in changes if _moves(change)}
-        if now == moved:
-            return new, changes
-        moved = now
+    before = _resources(old)
+    after: dict[str, Entry] = {}
+    by_urn: dict[str, Recorded] = {}
+
+    def moves(item: Recorded) -> bool | None:
+        by_urn[item.urn] = item
+        title = f"{item.type} {item.name}"
+        if title not in before:
+            return None
+        # What a resource comes after moves nothing, and is not known before the last is there.
+        after[title] = entry(item, by_urn, before[title].get("after") or [])
+        change = _change(title, before, after)
+        return change.operation == REPLACED if change and _moves(change) else None
+
+    new = declare(moves)
+    return new, compare(old, new)
 
 
 def _moves(change: Change) -> bool:
@@ -95,8 +100,12 @@ def _moves_all(old: Entry, new: Entry) -> bool:
     return any(before.get(key) != after.get(key) for key in PLACE)
 
 
-def _change(title: str, old: Entry, new: Entry) -> Change | None:
-    type_ = title.partition(" ")[0]
+def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Entry]) -> Change | None:
+    """How a resource of both sides differs; its provider is there on the new one."""
+    type_, old, new = title.partition(" ")[0], resources[title], others[title]
+    provider = (new.get("options") or {}).get("provider", "")
+    if provider in resources and _moves_all(resources[provider], others[provider]):
+        return Change(REPLACED, title, (f"its provider is another{REPLACES}",))
     before, after = old.get("inputs") or {}, new.get("inputs") or {}
     ignored = [_path(text) for text in (new.get("options") or {}).get("ignoreChanges", [])]
     force_new = [*_force_new(type_, before, after), *map(_path, (new.get("options") or {}).get("replaceOnChanges", []))]
@@ -245,8 +254,8 @@ def at_ref(stack: str, ref: str) -> Entry | None:
     return yaml.safe_load(text) if text else None
 
 
-def _declared(stack: str, moved: Mapping[str, bool]) -> Entry:
-    return content(record_anywhere(stack, moved=moved)) if stack in stacks() else {}
+def _declared(stack: str, moves: Moves) -> Entry:
+    return content(record_anywhere(stack, moves=moves)) if stack in stacks() else {}
 
 
 def _git(*arguments: str) -> str | None:

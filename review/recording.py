@@ -7,14 +7,16 @@ keeps what they do not: dependencies, deletedWith, ignoreChanges and the rest of
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
 import runpy
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from unittest.mock import patch
 import pulumi
 import yaml
 from google.protobuf import json_format
+from pulumi import _types
 from pulumi.runtime import mocks, resource
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.proto import source_pb2
@@ -39,8 +42,8 @@ from review import computed
 SIGNATURE, SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
 # Where each resource was declared, no record keeps: reading the whole stack for it is a third of a recording.
 resource._get_stack_trace = source_pb2.StackTrace
-#: "TYPE NAME" -> whether a change replaces the resource; else it changes it in place.
-Moved = Mapping[str, bool]
+# Asked thousands of times in a recording for the same few hundred types.
+_types.unwrap_type = cache(_types.unwrap_type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,10 @@ class Recorded:
         return self.type.rsplit(":", 1)[1]
 
 
+#: Whether a change replaces a resource (True), or changes in place what others know of it (False).
+Moves = Callable[[Recorded], bool | None]
+
+
 class _Loop(asyncio.SelectorEventLoop):
     """Calls what waits for nobody: pulumi asks its monitor in threads, which costs a sixth of a recording and leaves
     the order of the resources to chance."""
@@ -93,11 +100,26 @@ class _Loop(asyncio.SelectorEventLoop):
         return done
 
 
+def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of what waits for nobody: a loop inside of the loop, as the mocks run it, is a sixteenth of a
+    recording."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("the mocks answer with plain values, and wait for none")
+
+
+mocks._sync_await = _at_once  # type: ignore[attr-defined]
+
+
 class _Answers(mocks.Mocks):
     """Resources come back as they were declared, with the outputs that a provider would add."""
 
-    def __init__(self, known: bool, moved: Moved) -> None:
-        self.known, self.moved = known, moved
+    def __init__(self, known: bool) -> None:
+        self.known = known
+        self.replaced: bool | None = None
+        """Whether a change replaces the resource that is asked for, or changes it in place."""
         self.projects: dict[str, str] = {}
         """What each provider, by its name, is configured for."""
 
@@ -108,8 +130,7 @@ class _Answers(mocks.Mocks):
         if not self.known:
             return None, args.inputs
         made = computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
-        title = f"{args.typ} {args.name}"
-        return computed.moved(args.typ, *made, args.inputs, self.moved[title]) if title in self.moved else made
+        return made if self.replaced is None else computed.moved(args.typ, *made, args.inputs, self.replaced)
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         if args.token == living.STATE:
@@ -125,9 +146,11 @@ class _Answers(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    def __init__(self, known: bool, moved: Moved) -> None:
-        super().__init__(_Answers(known, moved))
+    def __init__(self, known: bool, moves: Moves | None) -> None:
+        self.answers, self.moves = _Answers(known), moves
+        super().__init__(self.answers)
         self.recorded: list[Recorded] = []
+        """What a resource depends on before it."""
         self.outputs: dict[str, Any] = {}
 
     def RegisterResourceOutputs(self, request: Any) -> Any:
@@ -136,14 +159,11 @@ class _Recorder(mocks.MockMonitor):
         return super().RegisterResourceOutputs(request)
 
     def RegisterResource(self, request: Any) -> Any:
-        response = super().RegisterResource(request)
-        if request.type == "pulumi:pulumi:Stack":
-            return response
-        self.recorded.append(
-            Recorded(
+        if request.type != "pulumi:pulumi:Stack":
+            item = Recorded(
                 type=request.type,
                 name=request.name,
-                urn=response.urn,
+                urn=self.make_urn(request.parent, request.type, request.name),
                 parent=request.parent,
                 inputs=json_format.MessageToDict(request.object),
                 dependencies=frozenset(request.dependencies),
@@ -159,8 +179,9 @@ class _Recorder(mocks.MockMonitor):
                 secret_outputs=tuple(request.additionalSecretOutputs),
                 timeouts=json_format.MessageToDict(request.customTimeouts),
             )
-        )
-        return response
+            self.recorded.append(item)
+            self.answers.replaced = self.moves(item) if self.moves else None
+        return super().RegisterResource(request)
 
 
 def closure(direct: Mapping[str, set[str] | frozenset[str]]) -> dict[str, set[str]]:
@@ -204,18 +225,19 @@ class Recording:
 
 
 def record(
-    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, moved: Moved | None = None
+    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, moves: Moves | None = None
 ) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
 
     Without `known` it is the first preview: nothing exists, and what a cloud would add to an input is not known.
-    What the cloud adds to the resources in `moved` is not what it was before the change that moved them.
+    `moves` is asked of each resource, after those that it depends on: what the cloud adds to one that a change moves is
+    not what it was before.
 
     Raises:
         pulumi.RunError: as the program does for an invalid configuration.
     """
     values = stack_file_values(stack_name) if values is None else values
-    recorder = _Recorder(known, moved or {})
+    recorder = _Recorder(known, moves)
     loop = _Loop()
     asyncio.set_event_loop(loop)
     try:
@@ -223,14 +245,27 @@ def record(
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
         # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # type: ignore[arg-type]
-        _sync_await(run_in_stack(_program))
+        with _without_collector():
+            _sync_await(run_in_stack(_program))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
     return Recording(recorder.recorded, recorder.outputs)
 
 
-def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moved: Moved | None = None) -> Recording:
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Every output is a cycle, and none can go before the program ends: searching for garbage is a fifth of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moves: Moves | None = None) -> Recording:
     """What a stack declares, on a machine that has nothing of what it names: a kubeconfig that offers what the local
     node would answers for the context of an existing cluster. Raises CommandError."""
     values = stack_file_values(stack_name) if values is None else values
@@ -243,7 +278,7 @@ def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, mo
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, KUBECONFIG=f"{folder}/kubeconfig"):
         Path(folder, "kubeconfig").write_text(yaml.safe_dump(content))
         try:
-            return record(stack_name, values, moved=moved)
+            return record(stack_name, values, moves=moves)
         except pulumi.RunError as error:
             raise CommandError(str(error), code=2) from None
 

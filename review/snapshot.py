@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ def content(stack: Recording) -> dict[str, Any]:
     before = closure({urn: item.dependencies for urn, item in by_urn.items()})
     # Components with what is in them, by name: the order in which they were registered differs from run to run.
     ordered = sorted(stack.resources, key=lambda item: (item.urn.split("::")[2], item.name))
-    entries = {_title(item): _entry(item, by_urn, before) for item in ordered}
+    entries = {_title(item): entry(item, by_urn, _after(item, by_urn, before)) for item in ordered}
     return {"resources": entries, "outputs": _plain(stack.outputs)}
 
 
@@ -76,10 +77,14 @@ def _title(item: Recorded) -> str:
     return f"{item.type} {item.plain_name}"
 
 
-def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[str]]) -> dict[str, Any]:
+def _after(item: Recorded, by_urn: Mapping[str, Recorded], before: dict[str, set[str]]) -> list[str]:
     direct = {urn for urn in item.dependencies if urn in by_urn and by_urn[urn].custom}
     implied = set().union(*(before[urn] for urn in direct)) if direct else set()
-    after = _grouped(sorted((by_urn[urn] for urn in direct - implied), key=_title), by_urn)
+    return _grouped(sorted((by_urn[urn] for urn in direct - implied), key=_title), by_urn)
+
+
+def entry(item: Recorded, by_urn: Mapping[str, Recorded], after: list[str]) -> dict[str, Any]:
+    """What the text says of a resource. `by_urn` has at least those that it names."""
     options = {
         "deletedWith": _reference(item.deleted_with, by_urn),
         "deleteBeforeReplace": item.delete_before_replace,
@@ -90,16 +95,16 @@ def _entry(item: Recorded, by_urn: dict[str, Recorded], before: dict[str, set[st
         "timeouts": dict(item.timeouts),
         "provider": _reference(item.provider.rsplit("::", 1)[0], by_urn) if item.provider else "",
     }
-    entry = {
+    said = {
         "parent": _reference(item.parent, by_urn),
         "after": after,
         "options": {key: value for key, value in options.items() if value},
         "inputs": _plain(item.inputs),
     }
-    return {key: value for key, value in entry.items() if value}
+    return {key: value for key, value in said.items() if value}
 
 
-def _grouped(items: list[Recorded], by_urn: dict[str, Recorded]) -> list[str]:
+def _grouped(items: list[Recorded], by_urn: Mapping[str, Recorded]) -> list[str]:
     """Titles; all resources of one type, such as the enabled APIs, as one line."""
     lines: list[str] = []
     for type_ in dict.fromkeys(item.type for item in items):
@@ -112,7 +117,7 @@ def _grouped(items: list[Recorded], by_urn: dict[str, Recorded]) -> list[str]:
     return lines
 
 
-def _reference(urn: str, by_urn: dict[str, Recorded]) -> str:
+def _reference(urn: str, by_urn: Mapping[str, Recorded]) -> str:
     return _title(by_urn[urn]) if urn in by_urn else ""
 
 

@@ -14,6 +14,7 @@ from bench.preview import under_mocks
 from infra.clouds import keys, sections
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.recording import record
+from tests.infra.recorded import recorded
 
 #: Longest file, lines: a file is one idea.
 LONGEST = 350
@@ -43,7 +44,7 @@ def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
 @pytest.mark.parametrize("stack", CLOUD)
 def test_the_first_preview_shows_all_that_up_makes(stack: str) -> None:
     """Nothing is declared only once a value of the cloud is known."""
-    first, later = record(stack, known=False), record(stack)
+    first, later = record(stack, known=False), recorded(stack)
     assert {item.urn for item in first.resources} == {item.urn for item in later.resources}
 
 

@@ -21,7 +21,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review import snapshot
 from review.plan import DELETED, REPLACED, ROLLS, Change, follow
-from review.recording import Recording, record_anywhere
+from review.recording import Moves, record_anywhere
 from review.snapshot import content
 
 Values = dict[str, Any]
@@ -178,16 +178,15 @@ def others(key: str, field: Any, before: Any) -> Iterator[Any]:
     yield from (True, 3, "other", ["a"], {"compile": True})
 
 
-def seen(recorded: Recording) -> dict[str, Any]:
-    """What a recording declares, with the hashes in its names: another one is another Job."""
+def seen(stack: str, values: Values, moves: Moves | None = None) -> dict[str, Any]:
+    """What a stack declares, with the hashes in its names: another one is another Job."""
     with mock.patch.object(snapshot, "_HASHES", snapshot._HASHES[-1:]):  # but not the folder of a kubeconfig
-        return content(recorded)
+        return content(record_anywhere(stack, values, moves))
 
 
 @cache
 def base(kind: str, text: str) -> dict[str, Any]:
-    stack = STACKS[kind][0]
-    return seen(record_anywhere(stack, yaml.safe_load(text)))
+    return seen(STACKS[kind][0], yaml.safe_load(text))
 
 
 def derived(kind: str, key: str, field: Any) -> str:
@@ -197,7 +196,7 @@ def derived(kind: str, key: str, field: Any) -> str:
         return ""
     stack = STACKS[kind][0]
     before = base(kind, yaml.safe_dump(stack_values(kind, key)))
-    _, changes = follow(before, lambda moved: seen(record_anywhere(stack, after, moved=moved)))
+    _, changes = follow(before, lambda moves: seen(stack, after, moves))
     made = any(title.startswith(VOLUME) for title in before["resources"])
     return effect(changes, claimed=not made)
 

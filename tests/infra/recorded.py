@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from infra import clouds
@@ -66,7 +66,7 @@ def _few(annotation: Any) -> tuple[Any, ...]:
     return tuple(value for part in get_args(annotation) if part is not ... for value in _few(part))
 
 
-@lru_cache(maxsize=4)
+@cache
 def recorded(stack: str) -> Recording:
     """What a stack file declares; one recording for all tests that only look."""
     return record(stack)

@@ -8,7 +8,8 @@ import pytest
 
 from bench.graph import STORAGE, creation, destruction, parts
 from infra.stackfiles import stacks
-from review.recording import Recorded, Recording, record_anywhere
+from review.recording import Recorded, Recording
+from tests.infra.recorded import recorded
 
 CLOUDS = [name for name in stacks() if name != "local"]
 
@@ -58,7 +59,7 @@ def test_destroy_goes_backwards_and_what_goes_along_takes_no_time() -> None:
 @pytest.mark.parametrize("stack", CLOUDS)
 @pytest.mark.parametrize("kinds", [("Image",), STORAGE], ids=["image", "storage"])
 def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str, ...]) -> None:
-    recording = record_anywhere(stack)
+    recording = recorded(stack)
     chain = creation(recording)
     found = [entry for entry in recording.resources if entry.kind in kinds]
     assert found
@@ -68,7 +69,7 @@ def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str,
 
 @pytest.mark.parametrize("stack", CLOUDS)
 def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
-    recording = record_anywhere(stack)
+    recording = recorded(stack)
     cluster, image = recording.one("Cluster"), recording.one("Image", "trainer")
     late = replace(image, dependencies=image.dependencies | {cluster.urn})
     worse = Recording([late if entry is image else entry for entry in recording.resources], recording.outputs)
@@ -78,7 +79,7 @@ def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", CLOUDS)
 def test_destroying_the_cluster_is_most_of_a_destroy(stack: str) -> None:
-    recording = record_anywhere(stack)
+    recording = recorded(stack)
     chain = destruction(recording)
     assert recording.one("Cluster") in chain.resources
     assert not [part for part in chain.resources if part.kind == "NodePool" and not part.deleted_with]

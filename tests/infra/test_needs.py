@@ -10,7 +10,7 @@ from infra.gke.services import apis, used
 from infra.needs import Trace, features, shown
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
-from tests.infra.recorded import earlier, variants
+from tests.infra.recorded import earlier, recorded, variants
 from tests.standin.gcp import unmet
 
 POOL = "gcp:container/nodePool:NodePool"
@@ -94,7 +94,7 @@ def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str
 @pytest.mark.parametrize("lost", ["containerfilesystem", "nodes-serviceUsageConsumer", "images-reader"])
 def test_a_graph_without_an_api_or_a_role_is_found(lost: str) -> None:
     """What both stacks lacked, and no test saw."""
-    whole = record("gcp-c3")
+    whole = recorded("gcp-c3")
     without = Recording([item for item in whole.resources if item.name != lost], whole.outputs)
     problems = not_met(without)
     assert problems

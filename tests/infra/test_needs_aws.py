@@ -12,7 +12,7 @@ from infra.eks.section import EksConfig
 from infra.needs import features, shown
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import earlier, variants
+from tests.infra.recorded import earlier, recorded, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
 #: Sections that say what is made on AWS.
@@ -100,7 +100,7 @@ def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str
     ],
 )
 def test_a_graph_without_a_right_or_an_add_on_is_found(lost: str, needed: str) -> None:
-    whole = record("aws-g4dn")
+    whole = recorded("aws-g4dn")
     without = Recording([item for item in whole.resources if item.name != lost], whole.outputs)
     assert len(without.resources) < len(whole.resources)
     assert any(problem.startswith(needed) for problem in not_met(without)), not_met(without)

@@ -33,7 +33,7 @@ def declared(stack: str, **sections: Any) -> dict[str, Any]:
 def followed(stack: str, **sections: Any) -> tuple[Mapping[str, Any], list[Change]]:
     """The content that a change of a stack file ends in, and all that changes."""
     values = changed(stack, **sections)
-    return follow(reviewed(stack), lambda moved: content(record(stack, values, moved=moved)))
+    return follow(reviewed(stack), lambda moves: content(record(stack, values, moves=moves)))
 
 
 @lru_cache(maxsize=2)
