@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +15,10 @@ from typing import Any
 import yaml
 
 from local import environment, paths
-from tests.standin.__main__ import VARIABLE
+from tests.standin.attached import attached
 from tests.standin.aws.account import Account
-from tests.standin.aws.provider import VARIABLE as AWS
 from tests.standin.cloud import SERVICE, Cloud
 
-PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 #: What a project of its own has of the repository, so that no test writes into a stack file of it.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
 #: The training, and the patch that owns its number of pods.
@@ -52,6 +49,7 @@ class CloudStack:
     name: str
     folder: Path
     environment: dict[str, str]
+    account: Account | None = None
     values: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     planned: dict[str, set[str]] = field(default_factory=dict)
@@ -76,14 +74,15 @@ class CloudStack:
 
     def pulumi(self, *arguments: str, fails: bool = False) -> str:
         """What the CLI prints."""
-        done = subprocess.run(
-            ["pulumi", *arguments, "--non-interactive", "--color", "never"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
+        with attached(self.cloud, self.account) as providers:
+            done = subprocess.run(
+                ["pulumi", *arguments, "--non-interactive", "--color", "never"],
+                cwd=self.folder,
+                env={**self.environment, "PULUMI_DEBUG_PROVIDERS": providers},
+                capture_output=True,
+                text=True,
+                timeout=280,
+            )
         self.text = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, self.text
         assert "Traceback" not in self.text
@@ -148,29 +147,21 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
         if (program / entry).exists():
             (folder / entry).symlink_to(program / entry)
     (folder / "Pulumi.yaml").write_text((paths.ROOT / "Pulumi.yaml").read_text())
-    programs, home, state = folder / "bin", folder / "home", folder / "state"
-    for made in (programs, home, state):
+    home, state = folder / "home", folder / "state"
+    for made in (home, state):
         made.mkdir()
-    for package in PACKAGES:
-        launcher = programs / f"pulumi-resource-{package}"
-        python = shlex.quote(sys.executable)
-        root = shlex.quote(str(paths.ROOT))
-        launcher.write_text(f'#!/bin/sh\ncd {root} && exec {python} -m tests.standin {package} "$@"\n')
-        launcher.chmod(0o755)
     variables = {
         **os.environ,
         **environment.settings(),
-        # No plugin but ours is found: neither one of the user's nor the local node's.
-        "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), environment.path()]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.path()]),
         "PULUMI_HOME": str(home),
         "PULUMI_BACKEND_URL": state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        VARIABLE: str(folder / "cloud.json"),
+        # The state is written at the end alone, of an `up` that fails too: after each of 75 steps it costs two seconds.
+        "PULUMI_SKIP_CHECKPOINTS": "true",
     }
-    if account:
-        variables[AWS] = f"{account.endpoint} {account.number}"
-    stack = CloudStack(name, folder, variables)
+    stack = CloudStack(name, folder, variables, account)
     stack.pulumi("stack", "init", name)
     stack.values = yaml.safe_load((program / f"Pulumi.{name}.yaml").read_text())["config"]
     stack.configure()

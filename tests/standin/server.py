@@ -19,6 +19,7 @@ from local.plugin.settings import Settings
 from local.plugin.values import UNKNOWN, from_struct, has_unknown, mark_secrets, reveal, to_struct
 from review import computed, replaces
 
+from .aws.account import Account
 from .cloud import Cloud, Thing
 
 #: The property that the provider names by itself, with random digits, where the program does not.
@@ -31,9 +32,9 @@ PROJECT = "test-project"
 class CloudServer(Server):
     """Everything of the Kubernetes stand-in's server but where resources live, and how they are compared."""
 
-    def __init__(self, engine: Any, version: str, package: str, cloud: Cloud) -> None:
+    def __init__(self, engine: Any, version: str, package: str, cloud: Cloud, account: Account | None) -> None:
         super().__init__(engine, version)
-        self._package, self._cloud = package, cloud
+        self._package, self._cloud, self._account = package, cloud, account
 
     def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
         return provider_pb2.CheckResponse(inputs=request.news)
@@ -50,7 +51,8 @@ class CloudServer(Server):
         if self._package == "aws":
             from .aws.provider import AwsResources
 
-            resources: Resources = AwsResources(self._cloud, request.variables["aws:config:region"], self._engine)
+            region = request.variables["aws:config:region"]
+            resources: Resources = AwsResources(self._cloud, region, self._engine, self._account)
         else:
             project = request.variables.get(f"{self._package}:config:project") or PROJECT
             resources = Resources(self._package, self._cloud, project, self._engine)

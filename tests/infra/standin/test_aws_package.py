@@ -11,7 +11,8 @@ from local.plugin.engine import Engine
 from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
 from local.plugin.values import UNKNOWN
-from tests.standin.aws.provider import VARIABLE, AwsResources
+from tests.standin.aws.account import Account
+from tests.standin.aws.provider import AwsResources
 from tests.standin.cloud import Cloud
 
 GROUP, TEMPLATE = "aws:eks/nodeGroup:NodeGroup", "aws:ec2/launchTemplate:LaunchTemplate"
@@ -20,10 +21,10 @@ SUBNET, CLUSTER = "aws:ec2/subnet:Subnet", "aws:eks/cluster:Cluster"
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsResources:
+def package(tmp_path: Path) -> AwsResources:
     """Nothing here asks AWS."""
-    monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1 100000000000")
-    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None))
+    account = Account("http://127.0.0.1:1", "100000000000", "us-east-2")
+    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None), account)
 
 
 def urn(type_: str) -> Urn:
@@ -74,8 +75,7 @@ def test_a_token_for_the_registry_is_the_only_function(package: AwsResources) ->
         package.answer("aws:index/getRegion:getRegion", {})
 
 
-def test_without_an_emulated_account_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_emulated_account_nothing_is_made(tmp_path: Path) -> None:
     """Or a test could reach a real one, with the credentials of whoever runs it."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(PluginError, match=f"no AWS is emulated: set {VARIABLE}"):
-        AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None))
+    with pytest.raises(PluginError, match="no AWS is emulated"):
+        AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None), None)

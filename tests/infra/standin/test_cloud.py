@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from review import computed
 from tests.standin.cloud import Cloud, Thing
 from tests.standin.server import Resources
 
-ROOT = Path(__file__).parents[3]
 CLUSTER = "gcp:container/cluster:Cluster"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
 POOL, DISK, VOLUME = "gcp:container/nodePool:NodePool", "gcp:compute/disk:Disk", "kubernetes:core/v1:PersistentVolume"
@@ -177,11 +174,3 @@ def test_another_image_is_the_same_resource(tmp_path: Path) -> None:
     assert after["ref"] != before["ref"]
     builder.delete(which, id_, after, 0)
     assert [thing.name for thing in cloud.things().values()] == ["r"]
-
-
-def test_it_starts_for_tests_only() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.standin", "gcp"], cwd=ROOT, capture_output=True, text=True, timeout=30
-    )
-    assert done.returncode == 1
-    assert "it is for tests" in done.stderr

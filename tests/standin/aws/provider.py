@@ -1,8 +1,7 @@
-"""The aws package under the real Pulumi engine: resources live in an emulated account (TRAINYARD_TEST_AWS)."""
+"""The aws package under the real Pulumi engine: resources live in an emulated account."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from local.plugin.errors import PluginError
@@ -15,8 +14,6 @@ from ..server import DEFAULTS, Resources
 from . import kinds
 from .account import Account
 
-#: "ENDPOINT NUMBER": where the emulated AWS listens, and which account of it is the test's.
-VARIABLE = "TRAINYARD_TEST_AWS"
 OFFERINGS = "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings"
 GROUP = "aws:eks/nodeGroup:NodeGroup"
 #: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
@@ -27,13 +24,12 @@ OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
 class AwsResources(Resources):
     """The cloud keeps what exists and the journal, as for other clouds; AWS's own API makes it, and refuses."""
 
-    def __init__(self, cloud: Cloud, region: str, engine: Any, account: Account | None = None) -> None:
+    def __init__(self, cloud: Cloud, region: str, engine: Any, account: Account | None) -> None:
         super().__init__("aws", cloud, region, engine)
         if account is None:
-            if VARIABLE not in os.environ:
-                raise PluginError(f"no AWS is emulated: set {VARIABLE}")
-            endpoint, number = os.environ[VARIABLE].split()
-            account = Account(endpoint, number, region)
+            raise PluginError("no AWS is emulated: give the stack an account")
+        if account.region != region:
+            raise PluginError(f"the account is emulated in {account.region}, not in {region}")
         self.account = account
 
     def _named(self, token: str) -> str:
