@@ -38,8 +38,8 @@ STACK: dict[str, Any] = {
         "microBatch": 1,
         "precision": "fp32",
         "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
-        # A measurement after each step makes the time pass, and changes nothing: the undisturbed run does without, and
-        # has soon made as many steps.
+        # A measurement after each step makes the time pass, as does Pods.rest(), and changes nothing: the undisturbed
+        # run does without, and has soon made as many steps.
         "evaluation": {"every": 1, "batches": 24, "sampleTokens": 4},
         "checkpoint": {"everySteps": PERIOD},
         "metrics": {"every": 1, "tensorboard": False},
@@ -85,6 +85,7 @@ def etcd_absent(pods: Pods, _: Stack) -> list[End]:
     pods.more_steps(5)
     time.sleep(max(0.0, begin + ABSENCE - time.time()))
     expect(pods.journal.longest_pause(begin) < ABSENCE / 4, "the training waited for etcd")
+    pods.wake()
     pods.scale_etcd(1)
     pods.until(pods.etcd_ready, 60, "etcd's pod")
     # They notice that it knows them no more, and make a round of the same.
@@ -126,6 +127,7 @@ def asked_to_leave(ends: list[End]) -> list[End]:
 
 def play(row: Row, pods: Pods, stack: Stack) -> Result:
     """Break the training, see it recover, and judge how."""
+    pods.rest()
     # Steps since the last checkpoint, for a fault to lose.
     pods.more_steps(4)
     before, begin = pods.journal.lost, time.time()
@@ -158,7 +160,7 @@ def difference(pods: Pods) -> float:
 
 
 def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
-    """The training of the pods on this machine alone, for that many steps."""
+    """The training of the pods in one process of this machine, for that many steps."""
     data = pods.run.parents[1]
     arguments = {text.partition("=")[0]: text.partition("=")[2] for text in pods.arguments}
     arguments |= {
@@ -169,8 +171,7 @@ def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
         "evaluation.batches": "1",
         "checkpoint.every_steps": str(steps),
     }
-    processes = len(os.sched_getaffinity(0))
-    command = [sys.executable, "-m", "trainer.launch", "--standalone", "--nproc-per-node", str(processes), "--"]
+    command = [sys.executable, "-m", "trainer.launch", "--standalone", "--"]
     command += [f"{key}={value}" for key, value in arguments.items()]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -18,9 +18,12 @@ from chaos.journal import Journal
 from chaos.row import Expected, until
 from chaos.stack import Stack
 from cli.cluster import JOB, as_json, connect, ends, index, pods_of, workers
+from local import cgroups
 
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""
+AT_REST = 0.15
+"""Processors of a pod at rest: a step of three then takes half a second."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,15 @@ class Pods:
 
     # What is done to them.
 
+    def rest(self) -> None:
+        """Let time pass for little: the pods train slowly until one comes, leaves or is woken."""
+        for pod in list(self._seen.values()):
+            cgroups.limit(pod["metadata"]["uid"], AT_REST)
+
+    def wake(self) -> None:
+        for pod in list(self._seen.values()):
+            cgroups.limit(pod["metadata"]["uid"], None)
+
     def delete(self, name: str, grace: int | None = None) -> None:
         """As `kubectl delete pod`; without `grace` the pod's own time to leave."""
         options = {} if grace is None else {"grace_period_seconds": grace}
@@ -147,6 +159,9 @@ class Pods:
                 for event in stream:
                     pod = event["raw_object"]
                     name = pod["metadata"]["name"]
+                    leaves = event["type"] == "DELETED" or "deletionTimestamp" in pod["metadata"]
+                    if leaves or name not in self._seen:
+                        self.wake()
                     # The last event of a pod that was removed at once knows less than those before.
                     if ended(pod) is not None or ended(self._seen.get(name)) is None:
                         self._seen[name] = pod

@@ -1,5 +1,6 @@
 """The control group that all pods live below, in whichever version of cgroups the machine has."""
 
+import contextlib
 from pathlib import Path
 
 ROOT = "/trainyard"
@@ -10,6 +11,8 @@ NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
 # cgroup_v2_manager_linux.go), and systemd hands it on to nobody.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
 UNIFIED_OPTIONAL = ("hugetlb",)
+# Microseconds in which a quota is used up: the kernel's default in both versions.
+PERIOD = 100_000
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
@@ -67,6 +70,16 @@ def processes() -> list[int]:
             except OSError:
                 continue  # ended meanwhile
     return sorted(found)
+
+
+def limit(pod: str, processors: float | None, mount: Path = MOUNT) -> None:
+    """How much processor time the pod of this uid gets; None: all that is free. A pod that has gone is passed over."""
+    unified = is_unified(mount)
+    tree, name = (mount, "cpu.max") if unified else (mount / "cpu", "cpu.cfs_quota_us")
+    everything = "max" if unified else "-1"
+    for file in (tree / ROOT.lstrip("/")).glob(f"kubepods/**/pod{pod}/{name}"):
+        with contextlib.suppress(OSError):
+            file.write_text(everything if processors is None else f"{processors * PERIOD:.0f}")
 
 
 def remove() -> list[Path]:

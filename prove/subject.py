@@ -184,7 +184,8 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         metrics={**metrics, "every": 2 if nodes is None else 10},
         optimizer={**training.get("optimizer", {}), "warmupSteps": 10, "schedule": "constant"},
         evaluation={"every": LONG, "batches": 4},
-        checkpoint={"everySteps": LONG, "everyMinutes": 0.5, "keep": 2},
+        # The first one is waited for; on a cluster that is there already the model is small and saved in a moment.
+        checkpoint={"everySteps": LONG, "everyMinutes": 0.1 if nodes is None else 0.5, "keep": 2},
     )
     if state.notes.get("web"):
         # An exporter with a key of nobody: its server refuses it, and has to be reached for that.
