@@ -30,7 +30,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     start_workers: Start, settings: Settings, small_disk: Path
 ) -> None:
     run = small_disk / "run"
-    workers = start_workers(1, settings(run, steps=100_000, checkpoint__every_steps=20, checkpoint__keep=1))
+    workers = start_workers(1, settings(run, steps=100_000, checkpoint__every_steps=5, checkpoint__keep=1))
     wait_until(lambda: "event=checkpoint step=" in workers.output, 60, "a checkpoint")
     filler = fill(small_disk)
     wait_until(lambda: "event=checkpoint_failed" in workers.output, 60, "a failed checkpoint")
@@ -49,7 +49,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     assert "Traceback" not in workers.output
     found = newest_checkpoint(run)
     assert found is not None
-    assert found.step >= 40
+    assert found.step >= 10
     steps = list(losses(run))
     assert steps == list(range(1, len(steps) + 1)), "no figure is lost, also of the time without space"
 
@@ -71,10 +71,10 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes: dict[str, Any] = {"steps": 40, "checkpoint__every_steps": 10, "optimizer__schedule": "constant"}
+    changes: dict[str, Any] = {"steps": 12, "checkpoint__every_steps": 3, "optimizer__schedule": "constant"}
     first = start_workers(1, settings(straight, **changes))
     second = start_workers(1, settings(broken, **{**changes, "steps": 100_000}))
-    wait_until(lambda: reached(broken, 35), 60, "step 35")
+    wait_until(lambda: reached(broken, 10), 60, "step 10")
     second.kill()
     second.wait()
     newest = newest_checkpoint(broken)
@@ -85,7 +85,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     third = start_workers(1, settings(broken, **changes))
     assert third.wait() == [0], third.output
     assert f"event=checkpoint_damaged path={newest.path} action=skipped" in third.output
-    assert f"event=resume step={newest.step - 10} " in third.output
+    assert f"event=resume step={newest.step - 3} " in third.output
     assert losses(broken) == losses(straight)
 
 
