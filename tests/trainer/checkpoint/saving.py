@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -49,7 +48,7 @@ class Training:
         self.net.save_pretrained(folder, state_dict=weights)
 
 
-def save_and_die(run: str, at: int, largest: int, report: str, training: Training | None = None) -> None:
+def save_and_die(run: str, at: int, largest: int, report: str) -> None:
     """Save step 20 and die: at the at-th write (a file opened, renamed or deleted, a folder made, an fsync), or in the
     middle of the write that takes a file over `largest` bytes."""
     count = 0
@@ -69,7 +68,7 @@ def save_and_die(run: str, at: int, largest: int, report: str, training: Trainin
             tick()
 
     real = os.fsync
-    training = training or Training(2).step()
+    training = Training(2).step()
     saver = Saver(Path(run), Settings(keep=1), training.write_model, "")
     sys.addaudithook(watch)
     os.fsync = lambda descriptor: (tick(), real(descriptor))[1]  # pyright: ignore[reportAttributeAccessIssue]
@@ -80,21 +79,6 @@ def save_and_die(run: str, at: int, largest: int, report: str, training: Trainin
     saver.save(20, training.snapshot())
     saver.wait()
     Path(report).write_text(str(count))
-
-
-def save_and_die_at_each_write(before: str, folder: str) -> None:
-    """save_and_die in folder/1, folder/2, ..., copies of a run, at write 1, 2, ... until one survives: forks of this
-    process, which trains once for all of them."""
-    training, at, code = Training(2).step(), 0, -signal.SIGKILL
-    while code == -signal.SIGKILL:
-        at += 1
-        run = Path(folder, str(at))
-        shutil.copytree(before, run)
-        pid = os.fork()
-        if pid == 0:
-            save_and_die(str(run), at, 0, f"{run}/survived", training)
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def save_and_fail(run: str) -> None:

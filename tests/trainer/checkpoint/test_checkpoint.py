@@ -13,10 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.trainer.checkpoint.saving import Training, save_and_die, save_and_die_at_each_write
+from tests.trainer.checkpoint.saving import Training, save_and_die
 from tests.trainer.processes import context
 from trainer.checkpoint.format import (
     Checkpoint,
+    clean,
+    list_checkpoints,
     load_optimizer,
     load_weights,
     newest_checkpoint,
@@ -73,24 +75,20 @@ def assert_resumable(run: Path, when: str) -> Checkpoint:
     return found
 
 
-def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(
-    run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> None:
     save(run, 10)
-    folder = tmp_path_factory.mktemp("killed")
-    child = context().Process(target=save_and_die_at_each_write, args=(str(run), str(folder)))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
-    *killed, survivor = sorted(folder.iterdir(), key=lambda path: int(path.name))
-    assert (survivor / "survived").exists()
-    assert len(killed) > 17, "the test must meet the writes it means to interrupt"
-    for each in killed:
-        assert not (each / "survived").exists()
-        again = 20 if assert_resumable(each, f"at write {each.name}").step == 10 else 30
-        save(each, again, seed=2, keep=1)
-        found = [path.name for path in (each / "checkpoints").iterdir()]
-        assert found == [f"step-{again:08d}"], f"half-written at write {each.name}"
+    at = 1
+    while killed_while_saving(run, at=at):
+        if assert_resumable(run, f"at write {at}").step == 20:
+            # The rename was done; begin again from the old checkpoint for the writes after it.
+            for path in list_checkpoints(run):
+                path.rename(path.with_name("." + path.name))
+            clean(run)
+            save(run, 10)
+        at += 1
+    assert at > 18, "the test must meet the writes it means to interrupt"
+    save(run, 30, keep=1)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000030"], "nothing half-written may stay"
 
 
 @pytest.mark.parametrize("largest", [1, 100, 5_000, 100_000, 200_000])

@@ -37,10 +37,8 @@ TEXTS = [
 END = "<|endoftext|>"
 
 
-def prepare_three_parts(command: list[str]) -> int:
-    """Apart: `datasets` is loaded once for both."""
-    assert len(plan(find([command[1]]))) == 3
-    return prepare.main(command)
+def pieces(spec: str) -> int:
+    return len(plan(find([spec])))
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def prepared(tmp_path: Path, tokenizer: Path) -> Callable[..., list[str]]:
         names = [str(name) for name in inputs]
         command = ["--input", *names, "--output", str(output), "--tokenizer", str(tokenizer), *extra]
         of_the_hub = any(name.startswith("hf:") for name in names)
-        assert (apart(prepare_three_parts, command) if of_the_hub else prepare.main(command)) == 0
+        assert (apart(prepare.main, command) if of_the_hub else prepare.main(command)) == 0
         decode = Tokenizer.from_file(str(output / "tokenizer.json")).decode
         found = []
         for split in ("train", "validation"):
@@ -198,6 +196,7 @@ def test_a_hub_dataset_in_a_local_folder(tmp_path: Path, prepared: Callable[...,
         rows = TEXTS[number * 20 : number * 20 + 20]
         parquet.write_table(pa.table({"text": rows}), folder / f"train-0000{number}-of-00003.parquet")
     assert sorted(prepared(f"hf:{folder}")) == sorted(TEXTS)
+    assert apart(pieces, f"hf:{folder}") == 3
 
 
 @pytest.mark.parametrize("how", [*documents.DOCUMENTS, "json"])

@@ -108,8 +108,7 @@ def test_distillation_brings_the_student_to_the_teacher(
 ) -> None:
     def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
         common = {"task": "distillation", "distillation__teacher": teacher, "steps": 25}
-        common |= {"optimizer__learning_rate": 1e-2, "optimizer__schedule": "constant"}
-        arguments = settings(tmp_path / name, **(common | changes))
+        arguments = settings(tmp_path / name, **common, **changes, optimizer__learning_rate=1e-2)
         return run(start_workers, arguments, tmp_path / name, world)
 
     taught = train("taught", distillation__alpha=1.0)
@@ -118,8 +117,8 @@ def test_distillation_brings_the_student_to_the_teacher(
     assert alone["validation_loss"] < taught["validation_loss"]  # the teacher knows nothing of this text
     history = losses(tmp_path / "taught")
     assert history[25] < 0.8 * history[1]
-    train("two", world=2, distillation__alpha=1.0, steps=6)
-    assert losses(tmp_path / "two") == pytest.approx({step: history[step] for step in range(1, 7)}, rel=1e-4)
+    train("two", world=2, distillation__alpha=1.0)
+    assert losses(tmp_path / "two") == pytest.approx(history, rel=1e-4)
 
 
 def refusal(arguments: list[str]) -> str:
