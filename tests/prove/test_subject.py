@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.__main__ import main
 from infra.doctor.finding import problem
 from infra.parse import parse
-from infra.stackfiles import ROOT, stack_file_values, stacks
+from infra.stackfiles import stack_file_values, stacks
 from prove import bring_up, close, command, report
 from prove.command import STEPS, steps
 from prove.engine import Cannot, Result, State
@@ -88,14 +87,18 @@ def test_the_training_of_a_proof_that_died_ends_near_its_limit(
     assert f"maxHours: {hours}" in subject.stack.config.read_text()
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli", "prove", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+Prove = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Prove:
+    """What `trainyard prove` says where it refuses to begin."""
+
+    def prove(*arguments: str) -> str:
+        assert main(["prove", *arguments]) == 2
+        return capsys.readouterr().err
+
+    return prove
 
 
 @pytest.mark.parametrize(
@@ -107,18 +110,16 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
-    told = run(*arguments, "--folder", str(tmp_path))
-    assert told.returncode == 2
-    assert told.stderr.startswith(said)
-    assert len(told.stderr.splitlines()) == 1
+def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, refused: Prove, tmp_path: Path) -> None:
+    told = refused(*arguments, "--folder", str(tmp_path))
+    assert told.startswith(said)
+    assert len(told.splitlines()) == 1
 
 
-def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, tmp_path: Path) -> None:
-    told = run("--stack", "gcp-a100", "--folder", str(tmp_path / "run"))
-    assert told.returncode == 2
-    assert "error: --limit-usd 5: gcp-a100 costs" in told.stderr
-    assert "give --limit-usd" in told.stderr
+def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, refused: Prove, tmp_path: Path) -> None:
+    told = refused("--stack", "gcp-a100", "--folder", str(tmp_path / "run"))
+    assert "error: --limit-usd 5: gcp-a100 costs" in told
+    assert "give --limit-usd" in told
     assert not (tmp_path / "run" / "state.json").exists()
 
 
@@ -149,19 +150,19 @@ def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
         close.cost(subject)
 
 
-def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(pulumi: Path, tmp_path: Path) -> None:
+def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(
+    pulumi: Path, refused: Prove, tmp_path: Path
+) -> None:
     resources = [{"urn": "urn:pulumi:prove-gcp-c3::trainyard::gcp:x::y", "type": "gcp:x"}]
     pulumi.write_text(json.dumps({"deployment": {"resources": resources}}))
-    told = run("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
-    assert told.returncode == 2
-    assert "stack prove-gcp-c3 has resources, and no run of it is known here; give --adopt" in told.stderr
+    told = refused("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
+    assert "stack prove-gcp-c3 has resources, and no run of it is known here; give --adopt" in told
 
 
-def test_a_run_that_is_not_at_its_end_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_run_that_is_not_at_its_end_is_not_begun_anew(refused: Prove, tmp_path: Path) -> None:
     State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
-    told = run("--stack", "gcp-c3", "--folder", str(tmp_path))
-    assert told.returncode == 2
-    assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told.stderr
+    told = refused("--stack", "gcp-c3", "--folder", str(tmp_path))
+    assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:
