@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import time
 from datetime import datetime
@@ -104,9 +103,9 @@ def exchange(subject: Subject) -> str:
 
 
 def training(subject: Subject) -> str:
-    """The loss falls well below a guess among all of GPT-2's tokens."""
-    guess = math.log(50257)
+    """The loss falls well below that of the untrained model, which guesses among all tokens that it has."""
     first = subject.steps_on(subject.workers, 1800)
+    guess = first.figures["initial_validation_loss"]
 
     def fallen() -> Any:
         found = subject.training()
@@ -118,7 +117,7 @@ def training(subject: Subject) -> str:
     speed = last.figures.get("tokens_per_second")
     return (
         f"loss {first.figures.get('loss', guess):.2f} at step {first.figures['step']}, {last.figures['loss']:.2f} at "
-        f"step {last.figures['step']} (a guess: {guess:.2f}), {subject.workers} workers"
+        f"step {last.figures['step']} (untrained: {guess:.2f}), {subject.workers} workers"
         + (f", {speed:,.0f} tokens/s" if speed else "")
     )
 
