@@ -32,6 +32,8 @@ class Built:
     """What of a stack exists in an account."""
 
     package: AwsResources
+    folder: tempfile.TemporaryDirectory[str]
+    """Where the package keeps what it made; gone with this object."""
     ids: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     """URN -> (id, outputs)"""
     real: dict[str, str] = field(default_factory=dict)
@@ -108,8 +110,9 @@ def order(recording: Recording, seed: int) -> list[Recorded]:
 
 
 def empty(account: Account) -> Built:
-    cloud = Cloud(Path(tempfile.mkdtemp()) / "cloud.json", duration=0)
-    return Built(AwsResources(cloud, account.region, Engine(None), account))
+    folder = tempfile.TemporaryDirectory()
+    cloud = Cloud(Path(folder.name) / "cloud.json", duration=0)
+    return Built(AwsResources(cloud, account.region, Engine(None), account), folder)
 
 
 def up(recording: Recording, account: Account, seed: int = 0) -> Built:
