@@ -8,13 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from local import environment, paths
+from local import environment as node_environment
+from local import paths
 from tests.standin.attached import attached
 from tests.standin.aws.account import Account
 from tests.standin.cloud import SERVICE, Cloud
@@ -72,13 +74,19 @@ class CloudStack:
         path = self.folder / f"Pulumi.{self.name}.yaml"
         return (yaml.safe_load(path.read_text()) or {}).get("encryptionsalt", "") if path.exists() else ""
 
+    @contextmanager
+    def served(self) -> Iterator[dict[str, str]]:
+        """The environment of a process in which Pulumi finds the clouds, as long as the context lasts."""
+        with attached(self.cloud, self.account) as providers:
+            yield {**self.environment, "PULUMI_DEBUG_PROVIDERS": providers}
+
     def pulumi(self, *arguments: str, fails: bool = False) -> str:
         """What the CLI prints."""
-        with attached(self.cloud, self.account) as providers:
+        with self.served() as environment:
             done = subprocess.run(
                 ["pulumi", *arguments, "--non-interactive", "--color", "never"],
                 cwd=self.folder,
-                env={**self.environment, "PULUMI_DEBUG_PROVIDERS": providers},
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=280,
@@ -152,8 +160,8 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
         made.mkdir()
     variables = {
         **os.environ,
-        **environment.settings(),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.path()]),
+        **node_environment.settings(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), node_environment.path()]),
         "PULUMI_HOME": str(home),
         "PULUMI_BACKEND_URL": state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE": "",

@@ -218,15 +218,16 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
 
 def drift(stack: CloudStack) -> tuple[int, str]:
     command = [sys.executable, "-c", DRIVER.replace('"local"', '"gcp-c3"'), "drift", str(stack.folder), "1", "1"]
-    done = subprocess.run(
-        command,
-        cwd=paths.ROOT,
-        env=stack.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=200,
-    )
+    with stack.served() as environment:
+        done = subprocess.run(
+            command,
+            cwd=paths.ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=200,
+        )
     return done.returncode, done.stdout
 
 
