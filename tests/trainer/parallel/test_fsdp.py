@@ -85,7 +85,8 @@ def plain(state: Any) -> dict[str, torch.Tensor]:
 def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
     """Four steps of both models with DDP and FSDP; the last two taken over from FSDP by DDP, and the reverse.
 
-    What was loaded of the optimizer shows in the second of them. In fp32 DDP's are made by one worker alone: what several compute is held to them.
+    What was loaded of the optimizer shows in the second of them. In fp32 DDP's are made by one worker alone: what
+    several compute is held to them.
     """
     found: dict[str, Any] = {}
     for name, shape in (("llama", LLAMA), ("gpt2", GPT2)):
