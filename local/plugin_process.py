@@ -42,6 +42,19 @@ def _end_with_engine(engine_process: int) -> None:
     os._exit(1)
 
 
+def listen(servicer: Any) -> tuple[Any, int]:
+    """The gRPC server of a provider, which serves already, and its port on this machine."""
+    import grpc
+    from pulumi.runtime.proto import provider_pb2_grpc
+
+    sizes = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.max_send_message_length", LARGEST_MESSAGE)]
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=sizes)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, port
+
+
 def serve(
     address: str | None, notice: str, make: Callable[[Any], Any], started: Callable[[], Any] | None = None
 ) -> None:
@@ -54,18 +67,11 @@ def serve(
         started: runs in the background once the engine has the port.
     """
     engine_process = os.getppid()
-    import grpc
-    from pulumi.runtime.proto import provider_pb2_grpc
-
     from .plugin.engine import Engine
 
     engine = Engine(address)
     servicer = make(engine)
-    sizes = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.max_send_message_length", LARGEST_MESSAGE)]
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=sizes)
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+    server, port = listen(servicer)
 
     ended = threading.Event()
     # The engine says goodbye with SIGINT and kills after five seconds. A person's Ctrl-C comes as the call Cancel

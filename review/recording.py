@@ -150,7 +150,7 @@ class _Recorder(mocks.MockMonitor):
         self.answers, self.moves = _Answers(known), moves
         super().__init__(self.answers)
         self.recorded: list[Recorded] = []
-        """What a resource depends on before it."""
+        """As they were registered: a resource after those that it depends on."""
         self.outputs: dict[str, Any] = {}
 
     def RegisterResourceOutputs(self, request: Any) -> Any:

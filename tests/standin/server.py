@@ -7,10 +7,12 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
 
 from local.plugin import diff, naming, state
 from local.plugin.client import Client
+from local.plugin.engine import Engine
 from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
 from local.plugin.provider import Provider
@@ -35,6 +37,11 @@ class CloudServer(Server):
     def __init__(self, engine: Any, version: str, package: str, cloud: Cloud, account: Account | None) -> None:
         super().__init__(engine, version)
         self._package, self._cloud, self._account = package, cloud, account
+
+    def Attach(self, request: Any, context: Any) -> empty_pb2.Empty:
+        """The engine's address, which a plugin that it starts has as an argument."""
+        self._engine = Engine(request.address)
+        return empty_pb2.Empty()
 
     def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
         return provider_pb2.CheckResponse(inputs=request.news)
