@@ -89,7 +89,10 @@ def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture
-def local_stack(local_kubeconfig: Path) -> Recording:
-    """The resources of Pulumi.local.yaml."""
-    return record("local")
+@pytest.fixture(scope="session")
+def local_stack(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The resources of Pulumi.local.yaml; one recording for all tests that only look."""
+    kubeconfig = write_kubeconfig(tmp_path_factory.mktemp("local") / "kubeconfig", "trainyard-local", OFFER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(kubeconfig))
+        return record("local")

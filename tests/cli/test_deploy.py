@@ -14,7 +14,7 @@ from infra.eks.doctor import aws_client
 from infra.eks.section import KEEP_RELEASES
 from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
-from review.recording import record_anywhere
+from tests.infra.recorded import recorded
 
 #: Of a stack that makes its cluster; the local one is a machine of somebody's own.
 CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
@@ -81,7 +81,7 @@ def test_a_stack_is_destroyed_from_where_its_cluster_is_not_reached(monkeypatch:
     monkeypatch.setattr(deploy, "change", lambda *_: 0)
     assert main(["deploy", "destroy", "aws-g4dn"]) == 0
     assert main(["deploy", "up", "aws-g4dn"]) == 2
-    objects = [item for item in record_anywhere("aws-g4dn").resources if item.type.startswith("kubernetes:")]
+    objects = [item for item in recorded("aws-g4dn").resources if item.type.startswith("kubernetes:")]
     assert len(objects) > 20
     assert all(item.deleted_with for item in objects if not item.type.endswith("Patch"))
 

@@ -15,7 +15,8 @@ from cli import CommandError, evaluate
 from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.target import Target
-from review.recording import Recording, record
+from review.recording import Recording
+from tests.infra.recorded import recorded
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
 FILES = {f"step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")}
@@ -38,7 +39,7 @@ def pod_of(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
-    job = training(record("gcp-a100"))
+    job = training(recorded("gcp-a100"))
     made = evaluate.manifest(job, OPTIONS)
     spec, theirs = pod_of(made), job["spec"]["template"]["spec"]
     (container,), (worker,) = spec["containers"], theirs["containers"]

@@ -9,9 +9,9 @@ from infra.eks import prices as aws
 from infra.gke import prices as gcp
 from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
-from review.recording import record_anywhere
 from tests.infra import billed
 from tests.infra.billed import line
+from tests.infra.recorded import recorded
 
 STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 #: Types that are billed as long as they exist, by a line of the bill; groups of nodes have tests of their own.
@@ -64,7 +64,7 @@ SEVERAL = ("Repository",)
 def test_all_that_is_declared_is_on_the_bill_or_free(stack: str) -> None:
     config = parse(stack_file_values(stack), stack)
     estimate = billed.estimate(config)
-    declared = [item for item in record_anywhere(stack).resources if item.type.startswith(("gcp:", "aws:"))]
+    declared = [item for item in recorded(stack).resources if item.type.startswith(("gcp:", "aws:"))]
     for item in declared:
         assert item.type in BILLED or item.type.startswith(FREE), f"what does {item.type} cost?"
         if what := BILLED.get(item.type):
@@ -75,7 +75,7 @@ def test_all_that_is_declared_is_on_the_bill_or_free(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_at_rest_a_stack_costs_less_than_half_a_dollar_an_hour(stack: str) -> None:
-    output = record_anywhere(stack).outputs["costPerHour"]
+    output = recorded(stack).outputs["costPerHour"]
     assert 0.2 < output["atRest"] < min(0.5, output["atFullSize"])
     assert (aws if stack.startswith("aws") else gcp).DATE in output["prices"]
 

@@ -14,9 +14,10 @@ from infra.config import StackConfig
 from infra.gke import prices
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import Recorded, record_anywhere
+from review.recording import Recorded
 from tests.infra import billed
 from tests.infra.billed import changed, line
+from tests.infra.recorded import recorded
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
@@ -129,7 +130,7 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_pool_is_on_the_bill(stack: str) -> None:
-    pools = [item for item in record_anywhere(stack).resources if item.kind == "NodePool"]
+    pools = [item for item in recorded(stack).resources if item.kind == "NodePool"]
     assert len(pools) == 2
     for pool in pools:
         _is_on_the_bill(pool, billed.estimate(parse(stack_file_values(stack), stack)))

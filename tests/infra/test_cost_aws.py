@@ -12,9 +12,9 @@ from infra.config import StackConfig
 from infra.eks import machines, prices
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import record_anywhere
 from tests.infra import billed
 from tests.infra.billed import changed, line
+from tests.infra.recorded import recorded
 
 STACK = "aws-g4dn"
 
@@ -51,7 +51,7 @@ def test_four_spot_t4s_by_hand() -> None:
 def test_the_small_stack_has_no_gateway_and_no_key_and_comes_from_one_zone() -> None:
     estimate = billed.estimate(parse(stack_file_values("aws-smoke"), "aws-smoke"))
     assert not [entry.what for entry in estimate.lines if "NAT" in entry.what or "KMS" in entry.what]
-    made = {item.name for item in record_anywhere("aws-smoke").resources if item.kind == "NodeGroup"}
+    made = {item.name for item in recorded("aws-smoke").resources if item.kind == "NodeGroup"}
     assert made == {"system", "workers-use2-az1"}
 
 
@@ -107,7 +107,7 @@ def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str)
 
 
 def test_every_group_is_on_the_bill() -> None:
-    recording = record_anywhere(STACK)
+    recording = recorded(STACK)
     stack = parse(stack_file_values(STACK), STACK)
     estimate = billed.estimate(stack)
     assert stack.nodes

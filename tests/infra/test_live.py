@@ -11,9 +11,8 @@ from infra.clouds import keys
 from infra.config import StackConfig
 from infra.eks.nodes import GROUP_LIMIT
 from infra.parse import parse
-from review.recording import record
 from tests.infra import live
-from tests.infra.recorded import changed
+from tests.infra.recorded import changed, recorded
 
 #: What cannot be found by changing one key of a recorded stack: another kind of cluster, another kubeconfig.
 BY_HAND = {"cluster.kind", "cluster.kubeconfig"}
@@ -181,5 +180,5 @@ def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:
 
 def test_what_is_recorded_is_known_once_its_cluster_and_its_volume_are() -> None:
     """An `up` that fails before has built nothing."""
-    found = {item.name: item for item in record("gcp-c3").resources if item.type == living.TYPE}
+    found = {item.name: item for item in recorded("gcp-c3").resources if item.type == living.TYPE}
     assert found.keys() == {"cluster", "storage"}

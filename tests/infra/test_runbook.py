@@ -13,7 +13,7 @@ from infra.eks import prices
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
 from review.graph import draw
-from review.recording import record_anywhere
+from tests.infra.recorded import recorded
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "aws.md", "costs.md")}
 
@@ -37,7 +37,7 @@ def test_every_module_and_make_target_exists(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "stack"), [("gcp.md", "gcp-a100"), ("aws.md", "aws-g4dn")])
 def test_every_output_exists(name: str, stack: str) -> None:
-    outputs = record_anywhere(stack).outputs | {"gpuCheck": "with check.enabled"}
+    outputs = recorded(stack).outputs | {"gpuCheck": "with check.enabled"}
     named = set(re.findall(r"pulumi stack output --stack [^`\s]+ ([a-zA-Z]+)[ )]", TEXTS[name]))
     named |= set(re.findall(r"output\s`([a-zA-Z]+)`", TEXTS[name] + TEXTS["costs.md"]))
     assert named

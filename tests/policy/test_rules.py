@@ -16,7 +16,7 @@ from infra.stackfiles import ROOT, stacks
 from policy import RULES
 from policy.check import broken
 from policy.rules import UNKNOWN, Resource, demand, name, violations
-from review.recording import Recording, record_anywhere
+from review.recording import Recording
 from tests.infra.recorded import recorded
 from workloads.pod import TRAINER_ID
 
@@ -56,7 +56,7 @@ def container(inputs: Inputs) -> Inputs:
 
 @pytest.mark.parametrize("stack", stacks())
 def test_no_stack_breaks_a_rule(stack: str) -> None:
-    assert broken(record_anywhere(stack)) == []
+    assert broken(recorded(stack)) == []
 
 
 #: Rule -> (kind, name, change): gcp-a100 with one thing changed breaks this rule, and no other.

@@ -10,6 +10,7 @@ from infra.config import ConfigError
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record, record_anywhere
+from tests.infra.recorded import recorded
 from workloads.certificates import CertificateProvider, issue
 
 pytestmark = pytest.mark.usefixtures("local_kubeconfig")
@@ -102,7 +103,7 @@ def test_pulumi_waits_for_the_rendezvous_pod_and_not_for_its_address() -> None:
 
 
 def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
-    made = record("gcp-a100", stack_file_values("gcp-a100"))
+    made = recorded("gcp-a100")
     template, classes = made.one("Deployment", "nfs-server").inputs["spec"]["template"], priorities(made)
     server = classes.pop(template["spec"]["priorityClassName"])
     assert classes
@@ -192,7 +193,7 @@ def test_c10d_with_tls_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])
 def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(name: str, given: int) -> None:
-    made = record_anywhere(name)
+    made = recorded(name)
     assert pod(made)["terminationGracePeriodSeconds"] == given
     assert int(option(made, "--shutdown-timeout")) == given - 5
 

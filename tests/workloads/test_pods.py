@@ -229,7 +229,7 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
 def test_trainers_on_accelerators_share_a_key_for_compiled_code_that_no_other_pod_has(
     stack: str, local_kubeconfig: object
 ) -> None:
-    recording = record(stack)
+    recording = recorded(stack)
     (container,) = recording.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"]
     named = [source["secretRef"]["name"] for source in container.get("envFrom", [])]
     accelerators = any("gpu" in resource for resource in container["resources"]["limits"])

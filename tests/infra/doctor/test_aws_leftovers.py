@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from infra.eks.doctor import checks, leftovers
 from infra.eks.doctor.aws_client import Amazon
-from review.recording import record_anywhere
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
+from tests.infra.recorded import recorded
 
 
 def cluster(**tags: str) -> None:
@@ -58,7 +58,7 @@ def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> Non
 
 
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
-    taken = {str(item.inputs.get("name", "")) for item in record_anywhere(STACK).all("aws:")}
+    taken = {str(item.inputs.get("name", "")) for item in recorded(STACK).all("aws:")}
     assert {row["name"] for row in leftovers.fixed(NAME, "")} <= taken
 
 
