@@ -76,7 +76,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
 
 @pytest.fixture
 def settings(dataset: Path) -> Callable[..., list[str]]:
-    """Arguments of a tiny run: 8 micro-batches of 2 windows of 32 tokens in each step."""
+    """Arguments of a tiny run: 4 micro-batches of 2 windows of 32 tokens in each step."""
 
     def build(run: Path, **changes: Any) -> list[str]:
         values = {
@@ -85,7 +85,7 @@ def settings(dataset: Path) -> Callable[..., list[str]]:
             "run.directory": run,
             "run.collective_timeout_seconds": 20,
             "steps": 12,
-            "tokens_per_step": 512,
+            "tokens_per_step": 256,
             "sequence_length": 32,
             "micro_batch": 2,
             "precision": "fp32",

@@ -1,7 +1,6 @@
 """The trainer's processes as the tests start them: forked from one that has imported torch and transformers.
 
-Each import takes seconds of processor time, and the tests start hundreds of workers and launchers. What is imported
-here is imported by every one of them: neither pytest nor anything else that only tests need.
+Each import takes seconds of processor time, and the tests start hundreds of workers and launchers.
 """
 
 from __future__ import annotations
@@ -36,11 +35,19 @@ PRELOAD = [
     "trainer.train.__main__",
     "trainer.train.loop",
     "trainer.tasks.pretrain",
+    "trainer.parallel.ddp",
     "trainer.parallel.deepspeed",
+    "trainer.parallel.fsdp",
+    "trainer.prepare",
+    "transformers.models.llama.modeling_llama",
+    "encodings.idna",
     "trainer.launch",
     "trainer.elastic.agent",
     "trainer.elastic.rendezvous_c10d",
     "trainer.elastic.rendezvous_etcd",
+    "torch.utils.cpp_extension",
+    "tests.trainer.conftest",
+    "tests.trainer.toy",
     "tests.trainer.warm",
 ]
 """What processes have loaded when they are forked."""

@@ -195,7 +195,7 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
     def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
         run = tmp_path / name
         (run / "DONE").unlink(missing_ok=True)
-        given = {"model__config": tmp_path / "llama.json", "steps": 6, "optimizer__schedule": "constant"}
+        given = {"model__config": tmp_path / "llama.json", "steps": 6, "optimizer__schedule": "constant", "tokens_per_step": 512}
         workers = start_workers(world, settings(run, **given | changes))
         assert workers.wait(120) == [0] * world, workers.output
         assert "event=first_loss_unexpected" not in workers.output

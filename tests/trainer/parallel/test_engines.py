@@ -168,7 +168,7 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float]
 ) -> None:
     """Two workers that exchange weights every fourth step; then killed in the middle and resumed; then by three."""
-    changes = {**SMALL, "communication__sync": "diloco", "communication__inner_steps": 4}
+    changes = {**SMALL, "micro_batch": 2, "communication__sync": "diloco", "communication__inner_steps": 4}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     workers = start_workers(2, settings(whole, steps=16, checkpoint__every_steps=6, **changes))
     assert workers.wait() == [0, 0], workers.output
@@ -238,7 +238,7 @@ def test_diloco_makes_the_steps_of_its_paper(tmp_path: Path) -> None:
 def test_diloco_refuses_more_workers_than_micro_batches(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    changes = {**SMALL, "micro_batch": 16, "communication__sync": "diloco"}
+    changes = {**SMALL, "micro_batch": 8, "communication__sync": "diloco"}
     workers = start_workers(2, settings(tmp_path, **changes))
     assert workers.wait() == [42, 42], workers.output
     assert "communication.sync=diloco: 2 workers, but a step has 1 micro-batches" in workers.output

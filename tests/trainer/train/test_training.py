@@ -302,13 +302,13 @@ def test_a_notice_is_heard_in_the_middle_of_a_long_step(
 
 
 def test_accumulation_equals_a_big_batch(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    """One micro-batch of 16 windows a step, or sixteen of one."""
+    """One micro-batch of 8 windows a step, or eight of one."""
     found = {}
-    for size in (16, 1):
+    for size in (8, 1):
         run = tmp_path / str(size)
         workers = start_workers(1, settings(run, micro_batch=size, steps=6, evaluation__every=0))
         assert workers.wait(PATIENCE) == [0], workers.output
         found[size] = [(line["loss"], line["gradient_norm"]) for line in metrics(run) if "loss" in line]
     assert [value for pair in found[1] for value in pair] == pytest.approx(
-        [value for pair in found[16] for value in pair], abs=1e-5
+        [value for pair in found[8] for value in pair], abs=1e-5
     )
