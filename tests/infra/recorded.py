@@ -26,6 +26,11 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
     return values
 
 
+def sections_to_vary(stack: str, sections: Iterable[str]) -> tuple[str, ...]:
+    """None of a stack that is another in small: each key has its values on that one."""
+    return () if stack.endswith("-smoke") else tuple(sections)
+
+
 def variants(
     stack: str,
     kind: str,

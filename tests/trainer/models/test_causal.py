@@ -195,8 +195,8 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
     def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
         run = tmp_path / name
         (run / "DONE").unlink(missing_ok=True)
-        given = {"model__config": tmp_path / "llama.json", "steps": 6, "optimizer__schedule": "constant", "tokens_per_step": 512}
-        workers = start_workers(world, settings(run, **given | changes))
+        given = {"steps": 6, "tokens_per_step": 512, "optimizer__schedule": "constant"} | changes
+        workers = start_workers(world, settings(run, model__config=tmp_path / "llama.json", **given))
         assert workers.wait(120) == [0] * world, workers.output
         assert "event=first_loss_unexpected" not in workers.output
         return json.loads((run / "DONE").read_text())

@@ -48,12 +48,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=inputs, **names).save_pretrained(folder)
     torch.manual_seed(0)
-    size: dict[str, Any] = {
-        "hidden_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 96,
-    }
+    size: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    size["intermediate_size"] = 96
     described = BertConfig(vocab_size=built.get_vocab_size(), max_position_embeddings=80, **size)
     BertModel(described).save_pretrained(folder)
     return folder
