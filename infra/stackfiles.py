@@ -22,7 +22,7 @@ def stacks() -> list[str]:
 def stack_file(stack: str) -> dict[str, Any]:
     """All of Pulumi.STACK.yaml. Raises ConfigError."""
     try:
-        content = yaml.load((ROOT / f"Pulumi.{stack}.yaml").read_text(), yaml.CSafeLoader)
+        content = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None

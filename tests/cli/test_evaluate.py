@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ FILES |= {"step-00000030/model/config.json": 10}
 def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
     """The Job as the program declares it, as the API server would give it."""
     (found,) = [each for each in recording.resources if each.kind == "Job" and each.name == "training"]
-    return {"metadata": found.inputs["metadata"], "spec": found.inputs["spec"], "status": {"active": 1}}
+    return copy.deepcopy({**found.inputs, "status": {"active": 1}})
 
 
 @pytest.fixture
