@@ -19,7 +19,8 @@ from prove.subject import Subject
 from review.recording import record
 
 FALL = 1.5
-"""How far below a guess among all tokens the loss has to come, nats: the frequencies of the tokens alone bring 3."""
+"""How far below a guess among all tokens the loss has to come, nats. The frequencies of the tokens alone bring 3 with
+GPT-2's tokens, and 1.1 with 1,024 that are learnt from the sample."""
 GPU = "nvidia.com/gpu"
 
 

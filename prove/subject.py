@@ -166,7 +166,11 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     storage.update(retain=False)
     # Somebody's disk or file system with somebody's data.
     storage.pop("disk", None)
-    changed["dataset"] = {"name": run, "input": ["sample"]}
+    # A vocabulary that is learnt from the text needs nothing from the web. With GPT-2's 50,257 words in its place the
+    # local stack's proof trained 7.3 million parameters, and not the stack's 1.0 million.
+    tokenizer = str(changed.get("dataset", {}).get("tokenizer", ""))
+    learnt = {"tokenizer": tokenizer} if tokenizer.startswith("train:") else {}
+    changed["dataset"] = {"name": run, "input": ["sample"], **learnt}
     changed["job"] = {"name": run, "maxHours": MAX_HOURS}
     for key in ("task", "distillation", "adapter"):
         training.pop(key, None)

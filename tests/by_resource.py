@@ -20,8 +20,9 @@ GROUPS = (
     ("test_node_healing", "test_elastic_pods", "test_network_policies"),
     ("test_aws_engine",),
     ("test_gcp_engine",),
-    ("test_local_stack", "test_data_in_model_out", "test_evaluate", "test_finetune"),
+    ("test_data_in_model_out", "test_evaluate", "test_finetune"),
     ("test_prove",),
+    ("test_local_stack",),
 )
 PLACES = {file: place for place, group in enumerate(GROUPS) for file in group}
 

@@ -59,6 +59,15 @@ def test_an_adapter_is_proved_as_a_small_model_from_scratch() -> None:
     assert (config.training.task, config.training.adapter.kind) == ("language_model", "none")
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "kept"), [("train:1024", {"tokenizer": "train:1024"}), ("Qwen/Qwen2.5-0.5B", {})]
+)
+def test_the_stacks_own_vocabulary_is_proved_where_it_needs_no_web(tokenizer: str, kept: dict[str, str]) -> None:
+    state = State("x")
+    changed = overridden({"dataset": {"input": ["mine"], "tokenizer": tokenizer}}, "x", state)
+    assert changed["dataset"] == {"name": state.notes["run"], "input": ["sample"], **kept}
+
+
 @pytest.mark.parametrize("stack", [name for name in stacks() if name.endswith("-smoke")])
 def test_the_smallest_stacks_are_proved_for_two_dollars(stack: str) -> None:
     values = overridden(stack_file_values(stack), stack, State(stack))
