@@ -116,6 +116,15 @@ def no_proxy() -> str:
     return ",".join([*parts, network.NODE_ADDRESS])
 
 
+def state_url(folder: Path) -> str:
+    """Pulumi's backend in a folder, without a file of attributes beside each of its files.
+
+    Those are not written at once: a Pulumi that is killed meanwhile leaves an empty one, and the stack can no more be
+    read ("failed to load checkpoint: EOF"; gocloud.dev/blob/fileblob v0.37.0, setAttrs). Nothing reads them.
+    """
+    return f"{folder.as_uri()}?metadata=skip"
+
+
 def variables() -> dict[str, str]:
     """The whole environment of a command that works with this checkout's local stack."""
     return {**os.environ, **settings()}
@@ -126,7 +135,7 @@ def settings() -> dict[str, str]:
     result = {
         "PATH": path(),
         "PULUMI_HOME": str(paths.PULUMI_HOME),
-        "PULUMI_BACKEND_URL": f"file://{paths.PULUMI_STATE}",
+        "PULUMI_BACKEND_URL": state_url(paths.PULUMI_STATE),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # The language host asks for the plugin of every Pulumi package in the virtual environment at each command, also

@@ -53,7 +53,7 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
             "Pulumi is not logged in to a backend",
             "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET",
         )
-    elif billed and backend == (ROOT / ".local" / "state").as_uri():
+    elif billed and backend.partition("?")[0] == (ROOT / ".local" / "state").as_uri():
         yield problem(
             "state",
             "kept in .local/state, and secrets with an empty passphrase: this shell has the local stack's environment "

@@ -163,7 +163,7 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
         **node_environment.settings(),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), node_environment.path()]),
         "PULUMI_HOME": str(home),
-        "PULUMI_BACKEND_URL": state.as_uri(),
+        "PULUMI_BACKEND_URL": node_environment.state_url(state),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The state is written at the end alone, of an `up` that fails too: after each of 75 steps it costs two seconds.

@@ -114,7 +114,7 @@ def project(tmp_path: Path) -> Project:
         **environment.settings(),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.path()]),
         "PULUMI_HOME": str(tmp_path / "home"),
-        "PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(),
+        "PULUMI_BACKEND_URL": environment.state_url(tmp_path / "state"),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "RUNNER_TEMP": str(tmp_path),
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
@@ -129,6 +129,8 @@ def test_a_job_that_ends_shows_what_pulumi_said(project: Project) -> None:
     assert "1 created" in text or "+ 2 created" in text
     assert "### pulumi up local" in (project.folder / "summary").read_text()
     assert project.locks() == []
+    # One that a killed Pulumi leaves empty makes the stack unreadable.
+    assert not list((project.folder / "state").rglob("*.attrs"))
 
 
 def test_what_was_begun_when_the_job_was_cancelled_may_end_and_is_in_the_state(project: Project) -> None:

@@ -11,7 +11,7 @@ from cli.doctor import diagnose
 from infra.doctor import prerequisites
 from infra.gke.doctor import checks, google_client
 from infra.gke.doctor.google_client import NoAnswer, connect
-from local import paths
+from local import environment, paths
 from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
 
 
@@ -275,7 +275,7 @@ def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a shell after `eval "$(trainyard local env)"`."""
-    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{paths.PULUMI_STATE}")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", environment.state_url(paths.PULUMI_STATE))
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
     for billed, level in ((True, "problem"), (False, "ok")):
         first = next(prerequisites.state("gcp-a100", {}, billed))

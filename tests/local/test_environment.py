@@ -118,7 +118,7 @@ def test_env_prints_what_a_shell_can_read() -> None:
     text = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True).stdout
     shown = 'printf "%s\\n" "$PULUMI_BACKEND_URL" "${PULUMI_CONFIG_PASSPHRASE-unset}" "$PULUMI_SKIP_UPDATE_CHECK"'
     lines = subprocess.run(["sh", "-c", f"{text}\n{shown}"], capture_output=True, text=True, check=True).stdout
-    assert lines.splitlines() == [f"file://{paths.ROOT}/.local/state", "", "true"]
+    assert lines.splitlines() == [environment.state_url(paths.ROOT / ".local/state"), "", "true"]
 
 
 def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

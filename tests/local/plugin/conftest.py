@@ -79,7 +79,7 @@ def engine_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
         **environment.settings(),
         "PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), environment.path()]),
         "PULUMI_HOME": str(tmp_path_factory.mktemp("home")),
-        "PULUMI_BACKEND_URL": tmp_path_factory.mktemp("state").as_uri(),
+        "PULUMI_BACKEND_URL": environment.state_url(tmp_path_factory.mktemp("state")),
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
     }
 
