@@ -48,15 +48,17 @@ class Ahead:
                 self._waiting.append(process)
 
     def take(self, place: dict[str, str]) -> subprocess.Popen[bytes] | None:
-        """A worker that now has its place, or None where none is left alive."""
+        """A worker that now has its place, or None where none is left alive.
+
+        The pipe to a dead one is broken. What ends after it has its place is the round's: it may end at once.
+        """
         while self._waiting:
             process = self._waiting.pop()
             assert process.stdin is not None
             with contextlib.suppress(OSError), process.stdin as pipe:
                 pipe.write(json.dumps(place).encode() + b"\n")
                 pipe.flush()
-                if process.poll() is None:
-                    return process
+                return process
             process.kill()
             process.wait()
         return None

@@ -53,6 +53,18 @@ def test_one_that_died_is_replaced(ahead: Ahead) -> None:
     assert len({process.pid for process in ahead._waiting} - {dead.pid}) == 2
 
 
+def test_one_that_ends_at_once_is_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code is for the agent: another must not take its place in silence."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    ahead = Ahead([sys.executable, "-c", WORKER], 1)
+    ahead.start()
+    quick = ahead._waiting[0]
+    monkeypatch.setattr(quick, "poll", quick.wait)  # as if this process had slept after it wrote
+    worker = ahead.take({"RANK": "5"})
+    assert worker is quick
+    assert worker.wait(30) == 5
+
+
 def test_it_is_a_leader_of_its_group_as_torch_needs_it(ahead: Ahead) -> None:
     """torch ends a worker by the number of its process group."""
     ahead.start()
