@@ -62,7 +62,7 @@ def test_one_that_ends_at_once_is_the_rounds(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(quick, "poll", quick.wait)  # as if this process had slept after it wrote
     worker = ahead.take({"RANK": "5"})
     assert worker is quick
-    assert worker.wait(30) == 5
+    assert quick.wait(30) == 5
 
 
 def test_it_is_a_leader_of_its_group_as_torch_needs_it(ahead: Ahead) -> None:
