@@ -12,13 +12,14 @@ from pathlib import Path
 from local import images, network, paths, toolchain
 
 PLUGIN = "pulumi-resource-kubernetes"
+MARK = "# Written by `trainyard local up`"
 USER_PULUMI = Path.home() / ".pulumi"
 FETCH_SECONDS = 180
 
-LAUNCHER = """\
+LAUNCHER = f"""\
 #!/bin/sh
-# Written by `trainyard local up`: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
-PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} -m local.plugin "$@"
+{MARK}: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
+PYTHONPATH={{root}}${{{{PYTHONPATH:+:$PYTHONPATH}}}} exec {{python}} -m local.plugin "$@"
 """
 
 
@@ -40,20 +41,52 @@ def installed_pulumi() -> Path | None:
     return None
 
 
+def plugin_in(home: Path, name: str) -> Path:
+    """Where a home of Pulumi has a plugin, in the version that the program asks for."""
+    return home / "plugins" / f"resource-{name}-v{version(f'pulumi-{name}')}" / f"pulumi-resource-{name}"
+
+
 def real_plugin(name: str) -> Path | None:
     """Pulumi's own plugin, in the version that the program asks for, wherever the engine would find it."""
     program = f"pulumi-resource-{name}"
     for home in (paths.PULUMI_HOME, USER_PULUMI):
-        found = home / "plugins" / f"resource-{name}-v{version(f'pulumi-{name}')}" / program
-        if found.exists():
+        found = plugin_in(home, name)
+        if found.exists() and not is_stand_in(found):
             return found
     found = shutil.which(program, path=_outside_path())
     return Path(found) if found else None
 
 
+def is_stand_in(plugin: Path) -> bool:
+    with plugin.open("rb") as file:
+        return MARK.encode() in file.read(100)
+
+
+def stand_ins() -> list[Path]:
+    """Where the stand-in may be, and first of all where it belongs.
+
+    Pulumi warns twice about a plugin on PATH, so it stands among the plugins of our PULUMI_HOME, unless those are the
+    user's.
+    """
+    places = [plugin_in(paths.PULUMI_HOME, "kubernetes"), paths.BIN / PLUGIN]
+    return places[::-1] if (paths.PULUMI_HOME / "plugins").is_symlink() else places
+
+
+def remove_stand_in(launcher: Path) -> None:
+    """Remove it with its folder: Pulumi takes a plugin whose folder is there for installed."""
+    if launcher.exists() and is_stand_in(launcher):
+        launcher.unlink()
+        with contextlib.suppress(OSError):
+            launcher.parent.rmdir()
+
+
 def share_plugins() -> None:
     """Lets our PULUMI_HOME use the plugins that the user has already."""
     link = paths.PULUMI_HOME / "plugins"
+    if (USER_PULUMI / "plugins").is_dir() and not link.is_symlink():
+        remove_stand_in(plugin_in(paths.PULUMI_HOME, "kubernetes"))
+        with contextlib.suppress(OSError):
+            link.rmdir()
     if (USER_PULUMI / "plugins").is_dir() and not link.exists():
         paths.PULUMI_HOME.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
@@ -80,13 +113,15 @@ def choose_plugin(download: bool) -> str:
     The stand-in is for a machine that has only the toolchain we built. `download`: try to get the real one first.
     """
     share_plugins()
-    launcher = paths.BIN / PLUGIN
-    find = fetch_plugin if download or installed_pulumi() else real_plugin
-    if found := find("kubernetes"):
-        launcher.unlink(missing_ok=True)
+    launcher, *elsewhere = stand_ins()
+    fetches = download or installed_pulumi() is not None
+    for place in [*elsewhere, *([launcher] if fetches else [])]:
+        remove_stand_in(place)
+    if found := (fetch_plugin if fetches else real_plugin)("kubernetes"):
+        remove_stand_in(launcher)
         return f"Kubernetes plugin: {found}"
     text = LAUNCHER.format(root=shlex.quote(str(paths.ROOT)), python=shlex.quote(sys.executable))
-    paths.BIN.mkdir(parents=True, exist_ok=True)
+    launcher.parent.mkdir(parents=True, exist_ok=True)
     if not launcher.exists() or launcher.read_text() != text:
         launcher.unlink(missing_ok=True)
         launcher.write_text(text)

@@ -111,7 +111,8 @@ def test_a_plugin_that_cannot_be_had_is_told_with_what_needs_none(tmp_path: Path
     assert typed.returncode == 0, typed.stderr
     assert "docker-build" in typed.stderr
     assert "cannot be fetched; image.builder: buildah or prebuilt needs none" in typed.stderr
-    assert (checkout.folder / ".local/bin/pulumi-resource-kubernetes").exists(), "the stand-in"
+    stand_in = list(checkout.folder.glob(".local/pulumi/plugins/resource-kubernetes-v*/pulumi-resource-kubernetes"))
+    assert len(stand_in) == 1
 
 
 def test_a_context_that_no_kubeconfig_has_is_refused_before_anything_is_changed(tmp_path: Path) -> None:

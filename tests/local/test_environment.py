@@ -32,6 +32,15 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def stand_in() -> Path | None:
+    """The launcher of the stand-in, where the engine finds it."""
+    on_path = shutil.which(environment.PLUGIN, path=environment.path())
+    places = [paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN, *([Path(on_path)] if on_path else [])]
+    found = [place for place in places if place.exists() and "local.plugin" in place.read_text()]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
 def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -42,18 +51,20 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
 def test_without_pulumi_ours_comes_first_and_the_stand_in_is_used(machine: Path) -> None:
     assert environment.installed_pulumi() is None
     assert "stand-in" in environment.choose_plugin(download=False)
+    assert stand_in() == paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN, "on PATH it costs two warnings"
     parts = environment.path().split(os.pathsep)
-    assert parts[0] == str(paths.BIN)
     assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) in parts
     assert parts[-1] == "/usr/bin"
 
 
 def test_the_launcher_starts_the_stand_in_from_anywhere(machine: Path) -> None:
     environment.choose_plugin(download=False)
-    text = (paths.BIN / environment.PLUGIN).read_text()
+    launcher = stand_in()
+    assert launcher is not None
+    text = launcher.read_text()
     assert f"PYTHONPATH={paths.ROOT}" in text
     assert f"exec {sys.executable} -m local.plugin" in text
-    assert os.access(paths.BIN / environment.PLUGIN, os.X_OK)
+    assert os.access(launcher, os.X_OK)
 
 
 def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +79,17 @@ def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest
 
 
 def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
+    executable(paths.BIN / environment.PLUGIN, environment.LAUNCHER)  # of an earlier version
     environment.choose_plugin(download=False)
-    assert (paths.BIN / environment.PLUGIN).exists()
+    assert stand_in() is not None
     folder = environment.USER_PULUMI / "plugins"
     executable(folder / "resource-kubernetes-v4.0.0" / environment.PLUGIN)
     assert "stand-in" in environment.choose_plugin(download=False), "the engine takes none that is older"
+    assert stand_in() is not None
+    assert not (folder / FOLDER).exists(), "the stand-in is not among the user's plugins"
     plugin = executable(folder / FOLDER / environment.PLUGIN)
     assert environment.PLUGIN in environment.choose_plugin(download=False)
-    assert not (paths.BIN / environment.PLUGIN).exists()
+    assert stand_in() is None
     # The engine looks in PULUMI_HOME, which is ours: it must find the user's plugin there.
     assert (paths.PULUMI_HOME / "plugins" / plugin.parent.name / environment.PLUGIN).exists()
 
@@ -86,13 +100,16 @@ def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
 
 
 def test_a_pulumi_that_fetches_its_plugin_gets_no_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Pulumi does, it takes a plugin whose folder is there for installed.
+    environment.choose_plugin(download=False)
+    assert stand_in() is not None
     fetched = "$PULUMI_HOME/plugins/resource-kubernetes-v$5"
-    script = f"#!/bin/sh\nmkdir -p {fetched}\ntouch {fetched}/{environment.PLUGIN}\n"
+    script = f"#!/bin/sh\ntest -d {fetched} && exit\nmkdir -p {fetched}\ntouch {fetched}/{environment.PLUGIN}\n"
     executable(machine / "bin" / "pulumi", script)
     executable(machine / "bin" / "pulumi-language-python")
     monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
     assert "resource-kubernetes-v" in environment.choose_plugin(download=False)
-    assert not (paths.BIN / environment.PLUGIN).exists()
+    assert stand_in() is None
 
 
 def test_a_pulumi_that_cannot_fetch_it_gets_the_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
