@@ -6,7 +6,7 @@ import typer
 
 
 class CommandError(typer.TyperException):
-    """What stops a command: one line for the terminal, and the exit code."""
+    """Stops a command with one line on the terminal and an exit code."""
 
     def __init__(self, text: str, code: int = 1):
         super().__init__(text)

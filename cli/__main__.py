@@ -1,7 +1,7 @@
-"""`trainyard`: the commands of people and workflows, in groups.
+"""`trainyard`: the commands for people and workflows, in groups.
 
-A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. Its help is
-the docstring of its function, or of its module; the first paragraph stands in the list.
+A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. The docstring
+of its function, or of its module, is its help; the list of commands shows the first paragraph.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COMMANDS = {name: target for group in GROUPS.values() for name, target in group.
 
 
 class Lazy(TyperGroup):
-    """Lists commands by their docstrings, and imports the one that runs."""
+    """List commands by their docstrings; import only the one that runs."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -123,7 +123,7 @@ def _version(asked: bool) -> None:
 
 
 def _checkout() -> str:
-    """The commit, else the version of the project: a checkout without git is an archive."""
+    """The commit; in an archive without git, the project's version."""
     try:
         command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--tags"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         return _refuse(error.format_message(), error.exit_code)
     except OSError as error:
-        if error.filename == "pulumi":  # as subprocess names a program that is not there
+        if error.filename == "pulumi":  # subprocess puts a missing program there
             return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)
         return _refuse(str(error), 1)
     except ValueError as error:

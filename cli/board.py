@@ -1,6 +1,6 @@
 """Open a stack's TensorBoard in the browser.
 
-Its port is forwarded through the API server while this runs: nobody outside the cluster can reach it.
+The command forwards its port through the API server while it runs; nobody else outside the cluster can reach it.
 Each connection of the browser has its own forward, so a replaced pod costs a reload of the page.
 """
 
@@ -73,7 +73,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 def listener(port: int, tries: int = 20) -> socket.socket:
-    """On the loopback, at the first free port from `port` on. Raises OSError when there is none."""
+    """Listen on the loopback, on the first free port from `port` on. Raises OSError when there is none."""
     for candidate in range(port, min(port + tries, 65536)):
         try:
             return socket.create_server(("127.0.0.1", candidate))

@@ -1,4 +1,4 @@
-"""Commands of workflows: stacks past their time, previews that failed, the image and its registry, vulnerabilities."""
+"""Commands for workflows: expired stacks, failed previews, the image and its registry, vulnerabilities."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from infra.gke.section import GkeConfig
 from infra.image import TRAINER, content_hash, stage
 from infra.stackfiles import PROJECT, ROOT, stacks
 
-#: What asks the backend for the project's stacks, with the time of their last update and what they have.
+#: Lists the project's stacks in the backend, with the time of their last update and their number of resources.
 COMMAND = ("pulumi", "stack", "ls", "--json")
-#: What a proof that died gets, in hours after its last `up`: its training ends by then (prove/subject.py).
+#: Hours after its last `up` until a dead proof expires: its training has ended by then (prove/subject.py).
 PROOF_HOURS = 6.0
 LOCKED = ("infra", "trainer", "policy")
 OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
@@ -32,10 +32,10 @@ OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 def past_their_time(
     listed: Iterable[Mapping[str, Any]], now: datetime, last_up: Callable[[str], str | None]
 ) -> list[str]:
-    """The stacks among those that the backend lists that have resources and are past their time.
+    """The stacks of the backend's list that have resources and are past their time.
 
-    A proof has the file of the stack that it proves, and a time of its own. `last_up` says when the newest `pulumi up`
-    of a stack began: the state's own time is also that of a destroy that failed.
+    A proof uses the file of the stack that it proves, with a time limit of its own. `last_up` says when the newest
+    `pulumi up` of a stack began: a failed destroy changes the state's own time too.
 
     Raises:
         CommandError: a stack file is not valid.
@@ -48,7 +48,7 @@ def past_their_time(
             continue
         config = configuration(file)
         hours = PROOF_HOURS if name != file and config.nodes else config.cluster.ttl_hours
-        # An `up` that was killed is in no history.
+        # A killed `up` is in no history.
         since = (last_up(entry["name"]) or entry.get("lastUpdate")) if hours else None
         if hours and since and now - datetime.fromisoformat(since) > timedelta(hours=hours):
             found.append(name)
@@ -80,18 +80,18 @@ def expired() -> None:
         raise CommandError("pulumi is not on PATH; install it", code=2) from None
     except subprocess.CalledProcessError as error:
         raise CommandError(f"{' '.join(error.cmd)}: {error.stderr.strip().splitlines()[-1]}", code=2) from None
-    # One line, as GitHub takes a step's outputs.
+    # One line: the format of a GitHub step's outputs.
     print(f"stacks={json.dumps(found)}")
 
 
 def preview_failed(stack: StackName) -> None:
     """Say in a pull request's comment that the newest preview of a stack failed.
 
-    pulumi/actions writes a comment on success alone, so that of the push before would stand. Runs in a job of GitHub.
+    pulumi/actions comments on success alone, so the comment of the push before would stand. Runs in a GitHub job.
     """
     given = os.environ
     repository = f"{given['GITHUB_API_URL']}/repos/{given['GITHUB_REPOSITORY']}/issues"
-    # By what pulumi/actions finds its comment and edits it with the next success (src/libs/pr.ts, v7.0.0).
+    # pulumi/actions finds its comment by these, and edits it at the next success (src/libs/pr.ts, v7.0.0).
     heading, summary = f"#### :tropical_drink: `preview` on {PROJECT}/{stack}\n", "<summary>Pulumi report</summary>"
     for comment in _github(f"{repository}/{given['PULL_REQUEST']}/comments?per_page=100"):
         if comment["body"].startswith(heading) and summary in comment["body"]:

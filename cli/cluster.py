@@ -1,4 +1,4 @@
-"""Questions to a stack's cluster, through the API server with the rights of the user's own kubeconfig."""
+"""Queries to a stack's cluster, through the API server with the rights of the user's kubeconfig."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cli.target import Target
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
-"""What selects the pods of a Job, before its name."""
+"""Prefix of the label selector for a Job's pods; the Job's name follows."""
 STARTED = ("Running", "Succeeded", "Failed")
 LOG_LINES = 2000
-"""The end of a pod's log: some minutes at one line in ten steps, and every round of most trainings."""
+"""Lines read from the end of a log: some minutes at one line in ten steps, and every round of most trainings."""
 
 
 class SilentError(CommandError):
@@ -32,7 +32,7 @@ class SilentError(CommandError):
 
 @contextmanager
 def asking(what: str, missing: str = "") -> Iterator[None]:
-    """Tell in one line why a question has no answer; `missing` is the line for what is not there."""
+    """Turn a failed query into a CommandError of one line; `missing` is the line for a 404."""
     try:
         yield
     except ApiException as error:
@@ -46,11 +46,11 @@ def asking(what: str, missing: str = "") -> Iterator[None]:
 
 def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     """A client for a context. Raises CommandError when no kubeconfig has it."""
-    # Each retry is a warning, and the last one the error that is shown.
+    # Hide the warning of each retry: the last failure is shown as the error.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     file = kubeconfig or os.environ.get("KUBECONFIG")
     configuration = client.Configuration()
-    # A log stream may be silent for hours, and load balancers drop what is silent.
+    # A log stream may be silent for hours, and load balancers drop silent connections.
     configuration.keep_alive = True
     try:
         return config.new_client_from_config(config_file=file, context=context, client_configuration=configuration)
@@ -63,7 +63,7 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
 
 
 def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:
-    """A response as plain JSON: the client's models cost time and hide absent fields."""
+    """A response as plain JSON: the client's models are slow and hide absent fields."""
     return json.loads(call(*arguments, **options, _preload_content=False, _request_timeout=10).data)
 
 
@@ -89,7 +89,7 @@ class TrainingJob:
             return job, pods_of(self.core, self.namespace, self.name)
 
     def refusal(self) -> str:
-        """What the cluster said when it refused the Job's newest pod: a quota, a security policy; empty: nothing."""
+        """Why the cluster refused the Job's newest pod, such as a quota or a security policy; empty: it did not."""
         selector = f"involvedObject.kind=Job,involvedObject.name={self.name},reason=FailedCreate"
         try:
             found = as_json(self.core.list_namespaced_event, self.namespace, field_selector=selector)["items"]
@@ -99,7 +99,7 @@ class TrainingJob:
         return " ".join(newest.get("message", "").split())
 
     def log_end(self, pod: str) -> str:
-        """The end of a pod's log with time stamps; empty when it cannot be had (its node is gone)."""
+        """The end of a pod's log with time stamps; empty when it cannot be read (its node is gone)."""
         try:
             answer: Any = self.core.read_namespaced_pod_log(
                 pod, self.namespace, tail_lines=LOG_LINES, timestamps=True, _preload_content=False, _request_timeout=10
@@ -114,7 +114,7 @@ def pods_of(core: Any, namespace: str, job: str) -> list[dict[str, Any]]:
 
 
 def workers(pods: list[dict[str, Any]], *also: str) -> list[dict[str, Any]]:
-    """By index, those of a Job that run (or are in one of the phases `also`) and were not asked to leave."""
+    """A Job's pods by index: those that run, or are in a phase of `also`, and are not being deleted."""
     alive = [pod for pod in pods if pod["status"].get("phase") in ("Running", *also)]
     return sorted((pod for pod in alive if not pod["metadata"].get("deletionTimestamp")), key=index)
 
@@ -124,12 +124,12 @@ def index(pod: dict[str, Any]) -> int:
 
 
 def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those whose container has started once."""
+    """The pods whose container has started once."""
     return [pod for pod in pods if pod["status"].get("phase") in STARTED]
 
 
 def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
-    """Why no pod runs yet, in a few words; `refusal` is what the cluster said instead of making one."""
+    """Why no pod runs yet, in a few words; `refusal` is why the cluster makes no pod."""
     for pod in pods:
         for status in pod["status"].get("containerStatuses") or []:
             waiting = status.get("state", {}).get("waiting", {})
@@ -144,20 +144,20 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
 
 
 def ending(job: dict[str, Any]) -> dict[str, Any]:
-    """The condition that says how the Job ended, or that it stands still; empty while it runs."""
+    """The condition that says how the Job ended, or that it is suspended; empty while it runs."""
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
     return ends[0] if ends else {}
 
 
 def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """How containers of a pod ended."""
+    """The terminated states of a pod's containers."""
     states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
     return [state["terminated"] for state in states if "terminated" in state]
 
 
 def record_of(ended: dict[str, Any]) -> dict[str, Any]:
-    """What the launcher or the trainer left as a container's last words; empty when they are not its own."""
+    """The launcher's or the trainer's JSON record in a termination message; empty: there is none."""
     try:
         record = json.loads(ended.get("message") or "")
     except ValueError:

@@ -25,10 +25,10 @@ from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.stackfiles import ROOT
 
 # GitHub cancels a step with SIGINT to its first process, SIGTERM 7.5 s later, and kills it and its children 2.5 s after
-# that (docs.github.com/en/actions/reference/workflow-cancellation-reference, 2026-11-22); steps with `if: cancelled()`
-# then have five minutes. Pulumi killed in the middle leaves the stack locked, and resources that its state does not
-# know. So Pulumi has a session of its own and writes to a file: the step that follows the file may be killed, and
-# `settle` waits until what was begun has ended.
+# that (docs.github.com/en/actions/reference/workflow-cancellation-reference, 2026-11-22). Steps with `if: cancelled()`
+# then have five minutes. A killed Pulumi leaves the stack locked, and resources that its state does not know. So Pulumi
+# runs in a session of its own and writes to a file. The step that follows the file may be killed; `settle` then waits
+# until Pulumi has finished what it began.
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode="markdown")
 QUIET = ("--non-interactive", "--color", "never", "--suppress-outputs", "--suppress-progress")
 COMMANDS = {
@@ -36,21 +36,21 @@ COMMANDS = {
     "destroy": ("destroy", "--yes", "--skip-preview"),
     "drift": ("preview", "--refresh", "--expect-no-changes", "--diff"),
 }
-#: Minutes for everything that has no key of its own: control plane, nodes, image, storage (infra/scope.py, LONG).
+#: Minutes for everything without a timeout key: control plane, nodes, image, storage (infra/scope.py, LONG).
 MINUTES = {"up": 75, "destroy": 120, "drift": 30}
-#: What GitHub lets a job take on a machine of its own, and how long a job's AWS credentials last, which nothing renews
-#: (aws-actions/configure-aws-credentials#359); 10 are for what is before and after Pulumi.
+#: GitHub's limit for a job on its own machines, and the life of a job's AWS credentials, which nothing renews
+#: (aws-actions/configure-aws-credentials#359), less 10 minutes for the steps before and after Pulumi.
 JOB_MINUTES = 360 - 10
-#: Seconds that Pulumi gets to end what it has begun, then to give up, of the five minutes that GitHub gives.
+#: Of GitHub's five minutes, seconds that Pulumi gets to finish what it began, and then to give up.
 PATIENCE, LAST = 210.0, 30.0
-#: Pulumi prints it when it has the stack for itself (backend/diy/backend.go; with Pulumi Cloud a line earlier).
+#: Pulumi prints this line once it holds the stack's lock (backend/diy/backend.go; with Pulumi Cloud a line earlier).
 LOCKED = re.compile(r"^(Updating|Destroying) \(", re.MULTILINE)
-#: Characters of the log that a run's page shows.
+#: Characters of the log on the summary page of a run.
 SHOWN = 60_000
 
 
 def minutes(command: str, config: StackConfig) -> int:
-    """How long a command may take: `up` waits for the text to be tokenised and for the check, not for the training."""
+    """Time limit of a command: `up` waits for the dataset Job and the node check, not for the training."""
     limit = MINUTES[command]
     if command == "up":
         limit += config.dataset.timeout_minutes + (config.check.timeout_minutes if config.check.enabled else 0)
@@ -58,11 +58,11 @@ def minutes(command: str, config: StackConfig) -> int:
 
 
 def unreachable(config: StackConfig) -> str | None:
-    """Why this machine does not reach the cluster's API; GKE's lets in whom IAM knows, from anywhere."""
+    """Why this machine cannot reach the cluster's API; None: it can. GKE admits IAM's principals from anywhere."""
     eks = config.cloud
     if not isinstance(eks, EksConfig):
         return None
-    # The others need neither the SDK nor the question.
+    # Only EKS needs the AWS SDK.
     from infra.eks.doctor.aws_client import NoAnswer, connect, own_address
 
     allowed, address = eks.api_allowed_cidrs, own_address()
@@ -91,7 +91,7 @@ def _answers(host: str) -> bool:
 
 
 class Run:
-    """One Pulumi, known by its files to the step that starts it and to the one that settles it."""
+    """One Pulumi process, which the starting and the settling step find through its files."""
 
     def __init__(self) -> None:
         folder = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir())
@@ -105,7 +105,7 @@ class Run:
             process = subprocess.Popen(
                 arguments,
                 cwd=ROOT,
-                # AWS has a new image for nodes every few weeks, which nobody changed by hand.
+                # AWS publishes a new node image every few weeks: no drift.
                 env={**os.environ, KEEP_RELEASES: "true"} if command == "drift" else None,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -119,7 +119,7 @@ class Run:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def pid(self) -> int | None:
-        """Of a Pulumi that still runs."""
+        """Process id of Pulumi while it runs."""
         try:
             pid = int(self.pid_file.read_text())
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -132,7 +132,7 @@ class Run:
             os.kill(pid, number)
 
     def kill(self) -> None:
-        """With its plugins, which have process groups of their own: one that lives on goes on making what it began."""
+        """Kill the whole session: a plugin has its own process group, and a survivor goes on making resources."""
         if session := self.pid():
             for folder in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError, ValueError):
@@ -140,7 +140,7 @@ class Run:
                         os.kill(int(folder.name), signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Once: a second signal makes Pulumi leave what it has begun."""
+        """Send one SIGINT only: a second one makes Pulumi abandon what it has begun."""
         if not self.told.exists():
             self.told.touch()
             self.tell(signal.SIGINT)
@@ -155,7 +155,7 @@ class Run:
 
 
 def follow(run: Run, process: subprocess.Popen[bytes], limit: float) -> int:
-    """Print what Pulumi writes until it ends, or until its time is over, in seconds; return the exit code."""
+    """Print Pulumi's output until it ends, or for `limit` seconds at most; return the exit code."""
     until, said = time.monotonic() + limit, 0
     while True:
         code = process.poll()
@@ -171,10 +171,10 @@ def follow(run: Run, process: subprocess.Popen[bytes], limit: float) -> int:
 
 
 def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) -> int:
-    """Wait for a Pulumi that was told to end; free the stack where only killing it was left, and it had the stack."""
+    """Interrupt Pulumi and wait; kill it as the last resort, and unlock the stack if it held the lock."""
     run.interrupt()
     if not run.ended(patience):
-        # The second: Pulumi writes down what was pending.
+        # The second SIGINT: Pulumi records its pending operations.
         run.tell(signal.SIGINT)
         if not run.ended(last):
             run.kill()
@@ -186,7 +186,7 @@ def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) ->
 
 
 def pending(stack: str) -> list[str]:
-    """What Pulumi began to create and does not know the end of; `destroy` only warns of it."""
+    """Resources whose creation began and whose outcome Pulumi does not know; `destroy` only warns of them."""
     command = ["pulumi", "stack", "export", "--stack", stack]
     told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     found = json.loads(told)["deployment"].get("pending_operations") or []
@@ -194,8 +194,8 @@ def pending(stack: str) -> list[str]:
 
 
 def shortened(config: StackConfig) -> str:
-    """Why a job ends after JOB_MINUTES; empty: it does not."""
-    where = os.environ.get("RUNNER_ENVIRONMENT")  # of GitHub's jobs alone
+    """Why a job ends after JOB_MINUTES; empty when it does not."""
+    where = os.environ.get("RUNNER_ENVIRONMENT")  # set in GitHub's jobs alone
     if where and (isinstance(config.cloud, EksConfig) or os.environ.get("PULUMI_BACKEND_URL", "").startswith("s3://")):
         return "a job's AWS credentials last six hours, on every runner"
     if where == "github-hosted":
@@ -241,7 +241,7 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
 
 @app.command()
 def settle(stack: RunningStack) -> int:
-    """Wait for what a cancelled job has begun to end; leave no locked stack."""
+    """Wait until a cancelled job's Pulumi has finished; leave no locked stack."""
     return end(stack, Run())
 
 
@@ -253,8 +253,8 @@ def reach(stack: StackName) -> None:
 
 
 def _change(command: str, stack: str) -> int:
-    # All objects of a cloud's cluster go with it (deletedWith), so Pulumi asks the cluster for none of them: who
-    # does not reach it takes it down all the same.
+    # A cloud's cluster takes its objects with it (deletedWith), so destroy asks its API server for none of them and
+    # works without access to it.
     if command != "destroy":
         reach(stack)
     return change(command, stack, configuration(known(stack.removeprefix(PROOF))), Run())
@@ -262,13 +262,13 @@ def _change(command: str, stack: str) -> int:
 
 @app.command()
 def up(stack: StackName) -> int:
-    """Bring a stack up, held to the policy pack."""
+    """Bring a stack up under the policy pack."""
     return _change("up", stack)
 
 
 @app.command()
 def destroy(stack: RunningStack) -> int:
-    """Destroy a stack, or that of a proof that died (prove-STACK)."""
+    """Destroy a stack, or the stack of a proof that died (prove-STACK)."""
     return _change("destroy", stack)
 
 

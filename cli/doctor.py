@@ -18,9 +18,9 @@ from infra.stackfiles import stack_file, stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
-    """Everything about a stack, in the order in which it has to be mended.
+    """All findings about a stack, in the order in which to fix them.
 
-    `values`, the keys under `trainyard:`, are those of a stack that has no file here.
+    `values` are the keys under `trainyard:` of a stack without a file.
     """
     config: StackConfig | None = None
     content: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Run benchmarks of lm-evaluation-harness on a run's checkpoint, in the cluster.
 
-A Job on a node of the workers, with one worker's resources, asks the model; it is gone minutes after its end, and the
-autoscaler takes the node back. The results stay in the run's folder: `trainyard fetch` brings them with the report. The
-same command again returns to an evaluation that runs.
+A Job on a worker node, with the resources of one worker, evaluates the model. It is removed minutes after its end, and
+the autoscaler takes the node back. The results stay in the run's folder: `trainyard fetch` downloads them with the
+report. The same command again returns to a running evaluation.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from cli.target import Kubeconfig, RunningStack, target_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
 
-#: What of a worker's pod has nothing to do with its place among the others.
+#: Fields of a worker's pod that do not depend on its place among the workers.
 POD_FIELDS = (
     *("nodeSelector", "tolerations", "affinity", "securityContext", "runtimeClassName", "imagePullSecrets"),
     *("automountServiceAccountToken", "enableServiceLinks"),
 )
 CONTAINER_FIELDS = ("image", "imagePullPolicy", "resources", "securityContext")
 VOLUMES = ("data", "tmp", "shm")
-#: On pods that may reach the web, by the stack's network policies: data sets come from the hub.
+#: Label of pods that the network policies let reach the web: data sets come from the hub.
 COMPONENT = "dataset"
-#: Seconds after its end until the Job and its log are removed.
+#: Seconds from the Job's end until it and its log are removed.
 KEPT_SECONDS = 600
 LONGEST_SECONDS = 24 * 3600
-#: Seconds between two lines of progress: a log shows whole lines alone.
+#: Seconds between two lines of progress: a log shows whole lines only.
 PROGRESS_SECONDS = 10
 
 
@@ -96,7 +96,7 @@ def evaluate(
 
 
 class Lines(Board):
-    """Shows what the evaluation says, as it is."""
+    """Prints the evaluation's log lines unchanged."""
 
     def __init__(self) -> None:
         super().__init__(redraw=False)
@@ -108,7 +108,7 @@ class Lines(Board):
 
 
 def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
-    """The step to evaluate, of the files of a run's checkpoints. Raises CommandError when there is none."""
+    """Choose the step to evaluate from the files of a run's checkpoints. Raises CommandError when there is none."""
     complete = sorted(
         int(PurePosixPath(name).parent.name.removeprefix("step-"))
         for name in found
@@ -122,9 +122,9 @@ def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
 
 
 def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
-    """The Job, from the training's in the cluster: its image, node, resources, volume and tokens, and nothing elastic.
+    """The evaluation Job: image, node, resources, volume and tokens of the training's Job, and nothing elastic.
 
-    `options` are those of trainer.evaluate. Its name tells apart what differs.
+    `options` are those of trainer.evaluate. The name has a hash of the pod, so a different evaluation is another Job.
     """
     pod = training["spec"]["template"]["spec"]
     worker = pod["containers"][0]
@@ -138,7 +138,7 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
         "name": "evaluate",
         "args": [*interpreter(worker.get("args") or []), "trainer.evaluate", *options],
         "env": environment,
-        # The hub's token; not what signs compiled code.
+        # The hub's token, but not the key that signs compiled code.
         "envFrom": [item for item in worker.get("envFrom") or [] if item["secretRef"]["name"].startswith("tokens")],
         "volumeMounts": [mount for mount in worker["volumeMounts"] if mount["name"] in VOLUMES],
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -148,7 +148,7 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
         "containers": [container],
         "volumes": [volume for volume in pod["volumes"] if volume["name"] in VOLUMES],
         "restartPolicy": "Never",
-        # From when a node takes it: the Job's own would count while it waits for one.
+        # Counts from the pod's start; the Job's own deadline would count while it waits for a node.
         "activeDeadlineSeconds": LONGEST_SECONDS,
         "terminationGracePeriodSeconds": 5,
     }
@@ -172,7 +172,7 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
 
 
 def interpreter(arguments: list[str]) -> list[str]:
-    """What starts the module: a worker's processes, of which each has its device, share the examples."""
+    """The command before the module: a worker's processes, each with its own device, share the examples."""
     place = arguments.index("--nproc-per-node") + 1 if "--nproc-per-node" in arguments else 0
     processes = arguments[place] if place else "1"
     if processes == "1":
@@ -182,7 +182,7 @@ def interpreter(arguments: list[str]) -> list[str]:
 
 
 def start(training: TrainingJob, made: dict[str, Any]) -> None:
-    """Make the Job; one that runs already stays, one that has ended is made again. Raises CommandError."""
+    """Make the Job; keep one that runs, replace one that has ended. Raises CommandError."""
     batch: Any = training.batch
     name, namespace = made["metadata"]["name"], training.namespace
     own = TrainingJob(training.core, batch, namespace, name)
@@ -196,7 +196,7 @@ def start(training: TrainingJob, made: dict[str, Any]) -> None:
         try:
             there = own.read()[0]
         except CommandError:
-            continue  # it went meanwhile
+            continue  # it has gone meanwhile
         if not ending(there):
             return
         with asking(f"Job {namespace}/{name}"):

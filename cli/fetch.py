@@ -1,7 +1,7 @@
 """Download a run: model, metrics, report.
 
-The newest complete checkpoint's model, in the form that transformers loads, the metrics, TensorBoard's files, and the
-report page, which is made in the cluster. What is here already in the same version is not fetched again.
+Fetches the model of the newest complete checkpoint, in the form that transformers loads, the metrics, TensorBoard's
+files, and the report page, which is made in the cluster. Files that are here in the same version are skipped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fetch(
 
 
 def how_to_load(model: Path) -> str:
-    """The function of transformers, or for an adapter of peft, that opens the folder."""
+    """The function that loads the folder: of transformers, or of peft for an adapter."""
     try:
         base = str(json.loads((model / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def how_to_load(model: Path) -> str:
 
 
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:
-    """What of a run's files is fetched, and where it goes. Raises CommandError when there is no run."""
+    """The files of a run to fetch, and where each goes. Raises CommandError when there is no run."""
     if not found:
         raise CommandError(f"{run}: holds no file; see `trainyard status`, or take another run with --run")
     if everything:
@@ -79,13 +79,13 @@ def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> l
 
 
 def newest_checkpoint(found: dict[str, int]) -> str | None:
-    """The folder of the newest checkpoint; its manifest is written last. None before the first."""
+    """The folder of the newest complete checkpoint, whose manifest is written last; None before the first."""
     complete = [str(PurePosixPath(name).parent) for name in found if name.endswith("/manifest.json")]
     return max((name for name in complete if name.startswith("checkpoints/step-")), default=None)
 
 
 def make_report(pod: Pod, run: str) -> str | None:
-    """Let the pod draw the report page. What was wrong, in one line, when it could not."""
+    """Make the report page in the pod; return the problem in one line, or None."""
     code, text = pod.run(["python3", "-m", "trainer.report", run, "--output", f"{SCRATCH}/{REPORT}"])
     lines = text.strip().splitlines() or ["no reason given"]
     return None if code == 0 else lines[-1]

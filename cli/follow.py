@@ -1,7 +1,7 @@
 """Follow a training to its end.
 
-One progress line shows step, loss, tokens/s and time to go, from the logs of all pods. The end shows the validation
-loss, a sample of what the model writes, where the model is and what to try next.
+One progress line shows step, loss, tokens/s and time to go, from the logs of all pods. At the end it shows the
+validation loss, a sample of the model's text, where the model is and what to try next.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from workloads.layout import DATA
 
-#: What a shell needs before it runs the advised commands for a stack with its state in .local/.
+#: A shell runs this once before the advised commands, where the stack's state is in .local/.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
-#: Seconds between two looks at the Job and its pods; log lines arrive as they are written.
+#: Seconds between two polls of the Job and its pods; log lines arrive as they are written.
 POLL_SECONDS = 1.0
-#: A cluster that does not answer for this long is reported; shorter outages of a control plane are ridden out.
+#: Seconds of silence after which the cluster is reported as unreachable; shorter outages are ignored.
 OUTAGE_SECONDS = 60.0
 
 
@@ -50,7 +50,7 @@ class Outcome:
     succeeded: bool
     message: str = ""
     result: dict[str, Any] = field(default_factory=dict)
-    """What the trainer left as its DONE record."""
+    """The trainer's DONE record."""
 
 
 class JobWatch:
@@ -88,7 +88,7 @@ class JobWatch:
     def _follow_logs(self, pods: list[dict[str, Any]]) -> None:
         for pod in started(pods):
             name, phase = pod["metadata"]["name"], pod["status"]["phase"]
-            # The log of a pod that has ended is read once; that of a running one until it ends.
+            # Read the log of an ended pod once, and that of a running pod until it ends.
             if name in self._followed or name in self._finished:
                 continue
             if phase != "Running":
@@ -99,22 +99,22 @@ class JobWatch:
             threading.Thread(target=self._read_log, args=(name, shown), daemon=True).start()
 
     def _read_log(self, pod: str, shown: str) -> None:
-        """Hand on the lines of a pod's log that are newer than those handed on before."""
+        """Queue the lines of a pod's log that are newer than those queued before."""
         try:
             log: Any = self.job.core.read_namespaced_pod_log(
                 pod, self.job.namespace, follow=True, timestamps=True, _preload_content=False
             )
             for raw in log:
                 stamp, _, line = raw.decode(errors="replace").rstrip("\n").partition(" ")
-                # Nanoseconds and of one clock, so that text order is time order.
+                # Nanoseconds of one clock: text order is time order.
                 if stamp > self._newest.get(pod, ""):
                     self._newest[pod] = stamp
                     self._lines.put((shown, line))
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
         finally:
-            # The stream ends with the container, but also when a kubelet or an API server restarts: the next look at
-            # the pods starts over, and lines that were handed on already are left out.
+            # The stream ends with the container, but also when a kubelet or an API server restarts: the next poll opens
+            # it again and skips the lines that were queued already.
             self._followed.discard(pod)
 
     def _drain(self, board: Board, seconds: float) -> None:
@@ -138,7 +138,7 @@ def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
 
 
 def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last words of a pod that are a record: of one that was done, else that no retry helps, else of the latest."""
+    """A pod's termination record: of one that is done, else of one that failed for good, else of the latest."""
     ended = [end for pod in pods for end in ends(pod)]
     ended.sort(key=lambda end: end.get("finishedAt") or "", reverse=True)
     ended.sort(key=lambda end: {EXIT_DONE: 0, EXIT_FATAL: 1}.get(end["exitCode"], 2))
@@ -146,7 +146,7 @@ def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def report(console: Console, target: Target, outcome: Outcome, stack: str, local: bool) -> None:
-    """The end of the training, for a person. `local`: the state is in .local/, and commands need its environment."""
+    """Print how the training ended. `local`: the state is in .local/, and commands need its environment."""
 
     def write(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -179,7 +179,7 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
 
 
 def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
-    """(what a person wants next, its command)."""
+    """Pairs of (title, command)."""
     own = f"--stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
     again = "make up" if stack == "local" else f"pulumi up --stack {stack}"
     fetch = "" if target.data_folder else target.commands.get("fetchCommand", "")
@@ -194,7 +194,7 @@ def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
 
 
 def checkpoint_path(done: dict[str, Any], target: Target) -> str:
-    """Where the checkpoint is, on this machine when it sees the volume."""
+    """The checkpoint's path, on this machine if it sees the volume."""
     inside = str(done.get("checkpoint"))
     if target.data_folder and inside.startswith(f"{DATA}/"):
         return f"{target.data_folder}{inside.removeprefix(DATA)}"

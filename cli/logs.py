@@ -31,7 +31,7 @@ def logs(
 
 
 def choose(pods: list[dict[str, Any]], index: int | None, read: Any) -> str:
-    """The newest pod of an index, else the one of rank 0, else the newest of all. Raises CommandError."""
+    """Choose the newest pod of `index`; without one, that of rank 0, else the newest. Raises CommandError."""
     pods = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
     if index is not None:
         there = {int(pod["metadata"]["labels"][INDEX]): pod["metadata"]["name"] for pod in pods}

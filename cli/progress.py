@@ -20,20 +20,20 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-#: Seconds between two lines where nothing can be redrawn.
+#: Seconds between two lines without a terminal to redraw.
 PLAIN_SECONDS = 15.0
-#: Characters of a file's name that leave room for the figures.
+#: Characters of a file name, which leave room for the figures.
 NAME_WIDTH = 32
 
 
-#: What a training does for longer than a moment without a word.
+#: Phases of a training that log nothing for a while.
 STARTING = "the pods start Python and load the model"
 COMPILING = "compiling the model; the first time takes a minute or more"
 FIRST_STEPS = "the first evaluation and the first steps"
 
 
 class Board:
-    """Shows how a training goes, from the lines of its logs."""
+    """Shows the progress of a training from its log lines."""
 
     def __init__(self, console: Console | None = None, redraw: bool = True):
         self.console = console or Console()
@@ -41,7 +41,7 @@ class Board:
         self.doing = STARTING
         self.shown = ""
         self._since = time.monotonic()
-        """When what is shown began."""
+        """When the shown phase began."""
         self._printed = self._due = time.monotonic()
         self._progress: Progress | None = None
         if redraw and self.console.is_terminal:
@@ -67,7 +67,7 @@ class Board:
             self._progress.stop()
 
     def look(self, waiting: str) -> None:
-        """Show that it goes on; to be called each second. `waiting` says why no pod runs; it is empty once one does."""
+        """Show that it goes on; call it each second. `waiting`: why no pod runs; empty once one does."""
         now = time.monotonic()
         if waiting:
             self.doing = STARTING
@@ -81,7 +81,7 @@ class Board:
             self.print(f"… {doing} ({now - self._since:.0f} s)")
 
     def print(self, text: str, style: str | None = None) -> None:
-        """One line, however long: a log is not wrapped."""
+        """Print one line, however long: a log is not wrapped."""
         self._printed = time.monotonic()
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self._progress)
 
@@ -186,6 +186,6 @@ class Bar:
 
 
 def _short(text: str) -> str:
-    """At the length that leaves room for the figures; brackets would be rich's markup."""
+    """Cut to NAME_WIDTH; brackets would be rich's markup."""
     text = text.replace("[", "(").replace("]", ")")
     return text if len(text) <= NAME_WIDTH else f"…{text[1 - NAME_WIDTH :]}"

@@ -1,6 +1,6 @@
-"""From this machine into the cluster: a pod on the shared volume while it is needed, and ports of pods forwarded.
+"""Reach into the cluster from this machine: a temporary pod on the shared volume, and port forwards to pods.
 
-All of it goes through the API server, with the rights of the user's own kubeconfig: nothing listens outside of the
+Everything goes through the API server with the rights of the user's own kubeconfig: nothing listens outside the
 cluster.
 """
 
@@ -32,19 +32,19 @@ from workloads.layout import DATA, VOLUME_ACCESS
 
 SERVER = Path(__file__).with_name("volume_server.py")
 PORT = 8700
-#: Where commands in the pod leave what is to be fetched, beside the volume.
+#: Where commands in the pod leave files to fetch, outside the volume.
 SCRATCH = "/tmp/made"
-#: Label of our pods: those that ended are removed by the next command.
+#: Label of our pods, by which the next command removes those that ended.
 LABEL = "trainyard/volume-access"
 START_SECONDS = 300
-"""A node that has not the image yet pulls several gigabytes."""
+"""A node's first pull of the image is several gigabytes."""
 COMMAND_SECONDS = 300
 _opening = threading.Lock()
-"""The client exchanges a function of its API client while it opens a stream."""
+"""The Kubernetes client swaps a method of its API client while it opens a stream, so open one at a time."""
 
 
 def _hook(failed: Any, otherwise: Callable[[Any], object] = threading.excepthook) -> None:
-    """The end of a port forward shows as the end of its socket; the client's thread would print a traceback too."""
+    """Silence the client's port-forward thread: its socket ends too, so the traceback adds nothing."""
     name = failed.thread.name if failed.thread else ""
     if not (isinstance(failed.exc_value, OSError) and name.startswith("Kubernetes port forward proxy")):
         otherwise(failed)
@@ -57,12 +57,12 @@ class Pod:
     """A pod and its ports."""
 
     def __init__(self, api: client.ApiClient, namespace: str, name: str):
-        # A client of its own: while a stream is opened, every other request of the same client would become one.
+        # A client of its own: while it opens a stream, every other request of the same client would become a stream.
         self.core = client.CoreV1Api(client.ApiClient(api.configuration))
         self.namespace, self.name = namespace, name
 
     def connect(self, port: int) -> socket.socket:
-        """A connection to a port of the pod, on its loopback. Raises OSError when it cannot be made."""
+        """Connect to a port on the pod's loopback. Raises OSError when that fails."""
         try:
             with _opening:
                 forward = portforward(
@@ -73,7 +73,7 @@ class Pod:
         return forward.socket(port)
 
     def run(self, command: list[str]) -> tuple[int, str]:
-        """Run a command in the pod: its exit code and what it wrote. Raises CommandError."""
+        """Run a command in the pod; return exit code and output. Raises CommandError."""
         try:
             with _opening:
                 shell = stream(
@@ -89,7 +89,7 @@ class Pod:
             if shell.is_open():
                 shell.close()
                 return 1, f"{' '.join(command)}: not done after {COMMAND_SECONDS} s"
-            code = shell.returncode  # before what was written: reading that drops the channel that has the code
+            code = shell.returncode  # before the output: reading that drops the channel with the code
             return code, shell.read_all()
         except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
             raise CommandError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
@@ -97,10 +97,10 @@ class Pod:
 
 @contextmanager
 def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], None]) -> Iterator[Pod]:
-    """A pod on the shared volume that runs cli/volume_server.py, removed at the end.
+    """Run cli/volume_server.py in a pod on the shared volume; remove the pod at the end.
 
     Raises:
-        CommandError: when the stack has no template for it, or it does not start.
+        CommandError: the stack has no PodTemplate for it, or the pod does not start.
     """
     core = client.CoreV1Api(api)
     name = f"{namespace}/{VOLUME_ACCESS}"
@@ -121,7 +121,7 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
 
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
-    """The shared volume, the pod on it, and the bar of a transfer, which Ctrl-C may end at any time."""
+    """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
     api = connect(target.context, kubeconfig or target.kubeconfig)
     try:
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
@@ -139,7 +139,7 @@ def server_message(error: ApiException) -> str:
 
 
 def _from(template: dict[str, Any], name: str) -> Any:
-    """A pod of the template whose program is our server."""
+    """A pod from the template that runs our server."""
     labels = {**template["metadata"]["labels"], LABEL: "true"}
     spec = template["spec"]
     spec["containers"][0]["args"] = ["python3", "-c", SERVER.read_text("utf-8"), str(PORT), DATA, SCRATCH]
@@ -147,7 +147,7 @@ def _from(template: dict[str, Any], name: str) -> Any:
 
 
 def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> None:
-    """Until the server in the pod answers."""
+    """Wait until the server in the pod answers."""
     end = time.monotonic() + START_SECONDS
     while True:
         found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
@@ -169,7 +169,7 @@ def _serves(pod: Pod) -> bool:
             connection.settimeout(5)
             connection.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
             answer = b""
-            # To its end: what is left unread when it is closed would be an error of the client's thread.
+            # Read to the end: closing with unread data would be an error in the client's thread.
             while part := connection.recv(4096):
                 answer += part
             return answer.startswith(b"HTTP/")
@@ -187,7 +187,7 @@ def last_words(pod: dict[str, Any]) -> str:
 
 
 def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
-    """Pods of commands that could not remove theirs, such as one that was killed: their server ended by itself."""
+    """Remove ended pods of commands that could not, such as killed ones: their servers ended by themselves."""
     for phase in ("Succeeded", "Failed"):
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_collection_namespaced_pod(
@@ -196,7 +196,7 @@ def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
 
 
 def relay(listener: socket.socket, connect: Callable[[], socket.socket], failed: Callable[[OSError], None]) -> None:
-    """Serve what connects to `listener` from a connection of its own each, until the listener is closed."""
+    """Join each connection to `listener` to one of its own from `connect`, until the listener is closed."""
     while True:
         try:
             here, _ = listener.accept()
@@ -221,7 +221,7 @@ def _join(here: socket.socket, connect: Callable[[], socket.socket], failed: Cal
 
 
 def _pump(source: Any, target: Any) -> None:
-    """Until one side ends; the other side's pump ends with it."""
+    """Copy bytes until one side ends, which also ends the pump of the other direction."""
     with contextlib.suppress(OSError):
         while part := source.recv(1 << 16):
             target.sendall(part)

@@ -1,4 +1,4 @@
-"""How a training is doing: from the Job's conditions, its pods, the end of their logs, and status.json where this
+"""The state of a training: from the Job's conditions, its pods, the end of their logs, and status.json where this
 machine sees the shared volume. Plain data, no printing."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEANING = {
     137: "killed",
     EXIT_TERMINATED: "asked to leave",
 }
-"""What the launcher's exit codes say (trainer/contract.py); 137 is the kubelet's SIGKILL."""
+"""Meaning of the launcher's exit codes (trainer/contract.py); 137 is the kubelet's SIGKILL."""
 
 
 Lines = list[tuple[datetime, dict[str, str]]]
@@ -33,13 +33,13 @@ class PodState:
     state: str
     since: datetime | None
     rank: int | None = None
-    """Rank of its first worker in the newest round that it was in."""
+    """Rank of its first worker in the newest round that it took part in."""
     round: int = 0
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Why a pod ended, or why a round did."""
+    """Why a pod or a round ended."""
 
     time: datetime
     pod: str
@@ -60,7 +60,7 @@ class State:
     figures: dict[str, Any] = field(default_factory=dict)
     """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
     checkpoint: int | None = None
-    """Step of the newest checkpoint that the logs tell of."""
+    """Step of the newest checkpoint in the logs."""
     pods: tuple[PodState, ...] = ()
     incidents: tuple[Incident, ...] = ()
     """Oldest first."""
@@ -73,9 +73,9 @@ def state(
     status: dict[str, Any] | None = None,
     refusal: str = "",
 ) -> State:
-    """Put together what the API tells.
+    """Combine the API's answers into one state.
 
-    `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None; `refusal`:
+    `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None; `refusal` is
     why the cluster makes no pod.
     """
     events = {name: list(_events(text)) for name, text in logs.items()}
@@ -100,7 +100,7 @@ def state(
 
 
 def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
-    """The pod in which rank 0 of the newest round is, or was."""
+    """The pod that has, or had, rank 0 of the newest round."""
     found = [(*_last_round(list(_events(logs.get(pod["metadata"]["name"], "")))), pod) for pod in pods]
     first = [(number, pod["metadata"]["name"]) for number, rank, pod in found if rank == 0]
     return max(first)[1] if first else None
@@ -147,7 +147,7 @@ def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Inc
             when = _time(ended.get("finishedAt"))
             if when and ended["exitCode"] != 0:
                 found.append(Incident(when, name, _last_words(ended)))
-    # Every pod of a round tells of its end; once is enough. The one with a reason goes before those that followed it.
+    # Every pod of a round reports its end: keep the earliest report, which has the reason.
     rounds: dict[str, list[Incident]] = {}
     for name, lines in events.items():
         number = "0"
@@ -167,14 +167,14 @@ def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Inc
 
 
 def _last_words(ended: dict[str, Any]) -> str:
-    """The launcher's termination message, else what Kubernetes says."""
+    """The launcher's termination message, else the reason that Kubernetes gives."""
     code = ended["exitCode"]
     message = record_of(ended).get("message") or MEANING.get(code) or ended.get("reason") or ""
     return f"ended with {code}: {message}"
 
 
 def _figures(events: dict[str, Lines], status: dict[str, Any] | None) -> dict[str, Any]:
-    """From status.json where it can be seen, else from the newest lines of whoever is rank 0."""
+    """Figures from status.json where this machine sees it, else from the newest log lines of rank 0."""
     if status:
         return {key: value for key, value in status.items() if value is not None}
     found: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def _index(pod: dict[str, Any]) -> int:
 
 
 def _time(text: str | None) -> datetime | None:
-    """An API time stamp; those of log lines are in the time zone of their node."""
+    """An API time stamp as UTC; those of log lines are in their node's time zone."""
     try:
         return datetime.fromisoformat(text or "").astimezone(UTC)
     except ValueError:

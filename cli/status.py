@@ -1,6 +1,6 @@
 """Show on one screen how a training is doing.
 
-The Job's state, its pods, the round, step, loss, speed and time to go, and what ended rounds and pods so far.
+The Job's state, its pods, the round, step, loss, speed and time to go, and why rounds and pods have ended so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.contract import STATUS
 from workloads.layout import DATA
 
 INCIDENTS = 12
-"""The newest ones that are shown."""
+"""How many of the newest are shown."""
 
 
 def status(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
@@ -51,10 +51,10 @@ def status_file(target: Target) -> dict[str, Any] | None:
 
 
 def screen(found: State, target: Target, now: datetime) -> Group:
-    """What is shown."""
+    """The whole screen."""
     parts: list[Any] = [_head(found, target, now), _training(found)]
     if "step" in found.figures and found.figures.get("steps"):
-        # The bar ends without a line of its own.
+        # The bar does not end its line.
         parts += [ProgressBar(total=found.figures["steps"], completed=found.figures["step"], width=60), Text("")]
     parts.append(_pods(found, now))
     if found.incidents:

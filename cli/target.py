@@ -1,4 +1,4 @@
-"""Which stack a command is about: its options, and what the stack's outputs say about its training."""
+"""The stack that a command is about: its options, and the training that its outputs describe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from infra.config import StackConfig
 
 
-#: Before the name of the stack that a proof makes of a stack's file.
+#: Prefix of the stack that a proof makes from a stack's file.
 PROOF = "prove-"
 
 
 def known(name: str) -> str:
-    """A stack that has a file. Raises CommandError."""
+    """Return the name of a stack that has a file. Raises CommandError."""
     if name not in stacks():
         raise CommandError(f"no stack '{name}'; there are: {', '.join(stacks())}", code=2)
     return name
@@ -36,7 +36,7 @@ def _names(incomplete: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Named:
-    """How a command's parameter names a stack, or stacks: as argument and as `--stack`."""
+    """Marks a parameter that names a stack, or several: as argument and as `--stack`."""
 
     has_file: bool = True
     several: bool = False
@@ -45,7 +45,7 @@ class Named:
 #: The stack of a command that reads its file.
 StackName = Annotated[str, Named()]
 StackNames = Annotated[list[str] | None, Named(several=True)]
-#: The same, of which some may have a file in another commit only.
+#: The same for stacks that may have a file in another commit only.
 AnyStackNames = Annotated[list[str] | None, Named(has_file=False, several=True)]
 #: The stack of a command that asks its cluster; it may have no file here.
 RunningStack = Annotated[str, Named(has_file=False)]
@@ -100,7 +100,7 @@ Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: t
 
 def configuration(stack: str) -> StackConfig:
     """A stack's parsed file. Raises CommandError."""
-    # Reads every section: half of the time that a command takes which asks a cluster.
+    # Imported here: reading every section takes half the time of a command that asks a cluster.
     from infra.config import ConfigError
     from infra.parse import parse, refuse_misplaced
 
@@ -119,7 +119,7 @@ class Target:
     namespace: str
     job: str
     data_folder: str | None
-    """Where this machine sees the pods' /data; None: it does not."""
+    """Where this machine sees the pods' /data; None: nowhere."""
     commands: dict[str, str]
     """Output name -> command line, for advice."""
     run_directory: str | None = None
@@ -157,7 +157,7 @@ def is_local(stack: str) -> bool:
 
 
 def enter_local() -> None:
-    """Take over the local node's programs, backend and kubeconfig."""
+    """Use the local node's programs, backend and kubeconfig."""
     from local import environment
 
     environment.prepare()

@@ -1,8 +1,7 @@
-"""Files between this machine and the shared volume, in pieces: resumed by checksum, several on the way at once.
+"""Transfer files between this machine and the shared volume, in pieces: resumed by checksum, several at once.
 
-The other end is cli/volume_server.py; how it is reached is the caller's (cli/reach.py, or a socket in a
-test). A connection that breaks is made again; a command that was ended continues where it stopped, because the pieces
-that are there are known by their checksums.
+The other end is cli/volume_server.py; the caller connects to it (cli/reach.py, or a socket in a test). A broken
+connection is made again. An interrupted command continues where it stopped: checksums tell which pieces have arrived.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from cli.progress import Bar
 from cli.volume_server import HASHED_AT_ONCE, PIECE, RefusedError, finish, hashes, partial, write_piece
 
 CONNECTIONS = 4
-"""Pieces on the way at once: one connection waits a round trip for each piece."""
+"""Pieces in flight: a single connection would wait a round trip for each piece."""
 PATIENCE_SECONDS = 60.0
-"""A connection that cannot be made for this long is reported."""
+"""Seconds of failed connections before the error is reported."""
 ANSWER_SECONDS = 120.0
-"""A server that says nothing for this long is asked again."""
+"""Seconds of silence before the server is asked again."""
 DAMAGED = 422
-"""Status of a piece that arrived with another checksum: sent again."""
+"""HTTP status for a piece with a wrong checksum, which is sent again."""
 
 
 class TransferError(CommandError):
-    """One line for the person at the terminal, and the server's status where it said no."""
+    """One line for the terminal, and the HTTP status if the server refused."""
 
     def __init__(self, text: str, status: int | None = None):
         super().__init__(text)
@@ -54,13 +53,13 @@ class Pair:
 
 
 class Volume:
-    """The server on the shared volume. `connect` makes a connection; it may raise OSError and is tried again."""
+    """A client of the server on the shared volume. `connect` is retried when it raises OSError."""
 
     def __init__(self, connect: Callable[[], socket.socket]):
         self._connect, self._local = connect, threading.local()
 
     def ask(self, method: str, call: str, body: bytes = b"", **query: Any) -> bytes:
-        """One request, again over new connections while those break. Raises TransferError."""
+        """Make a request, again over a new connection when one breaks. Raises TransferError."""
         path = f"/{call}?{urlencode(query)}"
         end, silent = time.monotonic() + PATIENCE_SECONDS, 0
         while True:
@@ -71,7 +70,7 @@ class Volume:
                 content = response.read()
             except (OSError, http.client.HTTPException) as error:
                 self.drop()
-                if isinstance(error, TimeoutError) and silent < 2:  # a network that was away: a new connection tells
+                if isinstance(error, TimeoutError) and silent < 2:  # the network was down: try a new connection
                     silent, end = silent + 1, time.monotonic() + PATIENCE_SECONDS
                 if time.monotonic() > end:
                     raise _lost(error) from None
@@ -83,7 +82,7 @@ class Volume:
                 raise TransferError(_error(content), response.status)
 
     def lines(self, call: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """The lines of a long answer as they come. Raises TransferError, and OSError when the connection breaks."""
+        """Yield the lines of a long answer as they come. Raises TransferError; OSError when the connection breaks."""
         connection = self._connection()
         connection.request("POST", f"/{call}?{urlencode(query)}")
         response = connection.getresponse()
@@ -96,8 +95,8 @@ class Volume:
     def files(self, path: str) -> dict[str, int]:
         """Relative path -> size of every file under `path`; empty when there is none.
 
-        Raises TransferError for a name that leads out of the folder: whoever may change pods may answer in the server's
-        place, and the files go to this machine.
+        Raises TransferError for a name that leads out of the folder: somebody who may change pods could answer in the
+        server's place, and the files are written to this machine.
         """
         try:
             found = json.loads(self.ask("GET", "files", path=path))["files"]
@@ -113,7 +112,7 @@ class Volume:
         return {entry["path"]: entry["size"] for entry in found}
 
     def hashes(self, path: str, size: int, is_partial: bool = False) -> list[str]:
-        """Checksums of the pieces that are there, of the first `size` bytes."""
+        """Checksums of the stored pieces of the first `size` bytes."""
         found: list[str] = []
         extra: dict[str, Any] = {"partial": 1} if is_partial else {}
         while len(found) * PIECE < size:
@@ -134,7 +133,7 @@ class Volume:
         return connection
 
     def drop(self) -> None:
-        """Let this thread's connection go; the next request makes a new one."""
+        """Drop this thread's connection; the next request makes a new one."""
         connection = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
@@ -142,9 +141,9 @@ class Volume:
 
 
 def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
-    """Files of this machine to the volume, under `folder`. Raises TransferError.
+    """Send files of this machine to the volume, under `folder`. Raises TransferError.
 
-    Returns whether a file is another now, or stands beside those that a folder had.
+    Returns whether it changed a file, or added one beside files of `pairs` that were there.
     """
     there = volume.files(folder)
     sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
@@ -175,7 +174,7 @@ def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
 
 
 def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
-    """Files of the volume to this machine. One that grows meanwhile comes as long as it was. Raises TransferError."""
+    """Fetch files of the volume to this machine; a growing one gets the listed size. Raises TransferError."""
 
     def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
         bar.file(pair.local.name)
@@ -209,9 +208,9 @@ def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
 
 
 def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> str:
-    """What an address names into a folder of the volume, by the server itself. Raises TransferError.
+    """Let the server copy what an address names into a folder of the volume. Raises TransferError.
 
-    Returns where it is: the file, or the folder. `name`: of the folder's folder, where the address is no file.
+    Returns the path of the file or folder there. `name`: the subfolder to make when the address is not a file.
     """
     inside = folder
     end = time.monotonic() + PATIENCE_SECONDS
@@ -237,7 +236,7 @@ def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> 
         volume.drop()
         if time.monotonic() > end:
             raise _lost(error) from None
-        # What was counted is counted again when the server begins anew.
+        # Take back what was counted: the server starts over and reports it again.
         bar.advance(-sum(seen.values()))
         time.sleep(0.5)
 
@@ -250,7 +249,7 @@ def _in_pieces(
     pool: ThreadPoolExecutor,
     bar: Bar,
 ) -> None:
-    """Move the pieces that are not there yet."""
+    """Move the missing pieces."""
     missing = []
     for number, start in enumerate(range(0, pair.size, PIECE)):
         if number < len(there) and number < len(wanted) and there[number] == wanted[number]:
@@ -262,7 +261,7 @@ def _in_pieces(
 
 
 def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], None], bar: Bar) -> None:
-    """Small files several at once, large ones one by one with several pieces at once."""
+    """Transfer small files several at once, large ones one by one with several pieces at once."""
     bar.total(len(pairs), sum(pair.size for pair in pairs))
     with _pool() as pool:
         for _ in pool.map(lambda pair: one(pair, None), [pair for pair in pairs if pair.size <= PIECE]):
@@ -274,7 +273,7 @@ def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], Non
 
 @contextmanager
 def _pool() -> Iterator[ThreadPoolExecutor]:
-    """Ends at the first error, or at Ctrl-C, without the work that waits."""
+    """A thread pool that drops its queued work at the first error or Ctrl-C."""
     pool = ThreadPoolExecutor(CONNECTIONS)
     try:
         yield pool
@@ -296,7 +295,7 @@ def _read(pair: Pair, start: int) -> bytes:
 
 
 def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
-    """A piece with this checksum. One that arrives with another comes again, and again only once: then it changed."""
+    """Fetch a piece with this checksum; retry a mismatch once, after which the file must have changed."""
     for _ in range(2):
         piece = volume.ask("GET", "bytes", path=pair.remote, start=start, end=min(start + PIECE, pair.size))
         if hashlib.sha256(piece).hexdigest() == checksum:
@@ -305,7 +304,7 @@ def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
 
 
 def _whole(volume: Volume, pair: Pair, wanted: list[str]) -> bytes:
-    """A small file, with the checksums `wanted` or as it is now: status.json has another size each time."""
+    """Fetch a small file, as `wanted` or as it is now: status.json has another size each time."""
     for _ in range(5):
         piece = volume.ask("GET", "bytes", path=pair.remote, start=0, end=PIECE)
         found = [hashlib.sha256(piece).hexdigest()] if piece else []

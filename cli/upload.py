@@ -1,7 +1,7 @@
 """Upload files to a stack's shared volume.
 
-FROM is a file or folder of this machine, or an address that the cluster reads itself: s3://, gs:// or https://. What is
-there already is not sent again; after an interruption the same command continues.
+FROM is a file or folder of this machine, or an address that the cluster reads itself: s3://, gs:// or https://. Files
+that are there already are skipped; after an interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workloads.layout import DATA
 
 SCHEMES = ("s3", "gs", "https", "http")
 SURROGATES = range(0xD800, 0xE000)
-"""How Python spells bytes of a name that are no UTF-8."""
+"""How Python represents bytes of a name that are not UTF-8."""
 
 
 def upload(
@@ -41,7 +41,7 @@ def upload(
     inside, changed = pairs[0].remote if pairs and Path(source).is_file() else folder, False
     with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
         if remote:
-            # Whether it is a file or a folder the server sees: a folder keeps its name.
+            # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
         else:
             changed = put(volume, pairs, folder, bar)
@@ -52,17 +52,17 @@ def upload(
 
 
 def use(source: str, inside: str, stack: str) -> str:
-    """What to do with it: the command that names it in the stack file."""
+    """The next command, which names the upload in the stack file."""
     key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
     if value in ("sample", "true", "false") or value.replace(".", "").isdigit():
-        value = inside  # alone, it would mean something else
+        value = inside  # the bare word would mean something else
     if (Path(source) / "config.json").is_file():
         key, value, verb = "training.model.name", inside, "To train this model:"
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 
 
 def is_remote(source: str) -> bool:
-    """Whether the cluster fetches it. Raises CommandError for nothing, and for an address that it cannot read."""
+    """Whether the cluster fetches it. Raises CommandError for an empty source or an unknown scheme."""
     if not source.strip():
         raise CommandError("FROM: missing; give a file, a folder or an address: trainyard upload corpus/")
     scheme = urlsplit(source).scheme
@@ -85,15 +85,16 @@ def target_folder(source: str, to: str | None) -> str:
 
 
 def remote_name(source: str) -> str:
-    """Of a folder or bucket that an address names."""
+    """Name of the folder or bucket in an address."""
     parts = urlsplit(source)
     return PurePosixPath(parts.path).name or parts.netloc
 
 
 def local_files(source: Path, folder: str, follow_links: bool = False) -> list[Pair]:
-    """Each file with its place. Hidden ones stay here.
+    """Each file to send with its place on the volume, without hidden ones.
 
-    Raises CommandError when there is nothing to send, and for a link out of the folder: a downloaded one may name keys.
+    Raises CommandError when there is nothing to send, and for a link out of the folder: in a downloaded folder it might
+    point to keys.
     """
     if source.is_file():
         return [Pair(source, f"{folder}/{source.name}", source.stat().st_size)]
@@ -114,7 +115,7 @@ def local_files(source: Path, folder: str, follow_links: bool = False) -> list[P
 
 
 def _walk(source: Path) -> Iterator[Path]:
-    """Files below a folder, also through links; each folder once, or a link to one above would have no end."""
+    """Files below a folder, also through links; each folder once, because links may form cycles."""
     seen: set[Path] = set()
     for folder, folders, names in os.walk(source, followlinks=True):
         real = Path(folder).resolve()

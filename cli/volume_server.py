@@ -1,8 +1,8 @@
 """The server in the pod that `trainyard upload` and `trainyard fetch` use: files in pieces, over HTTP on the loopback.
 
-The client sends this file along as the container's program, so both ends are always of one version, whatever image the
-stack has; it needs no more than Python (and, for buckets, the fsspec of the trainer's image). It listens on 127.0.0.1
-alone: who may forward a port into the pod may use it, and nobody else.
+The client sends this file along as the container's program, so both ends always have the same version, whatever image
+the stack has. It needs only Python (and, for buckets, the fsspec of the trainer's image). It listens on 127.0.0.1
+alone: only those who may forward a port into the pod can use it.
 
     GET  /files?path=P                              {"files": [{"path": relative to P, "size": bytes}, ...]}
     GET  /hashes?path=P&start=A&size=S&partial=1    {"hashes": [sha256 of each piece from A on, of the first S bytes]}
@@ -11,8 +11,8 @@ alone: who may forward a port into the pod may use it, and nobody else.
     POST /finish?path=P&size=S                      P appears, whole and on the disk
     POST /copy?source=URL&path=P&name=N             the file at URL into P, a folder into P/N; one JSON line a step
 
-Nothing half-written is ever seen under its name: pieces go to a hidden file beside it, which is pushed to the disk and
-renamed. What is there of it after an interruption is told by its pieces' checksums.
+No half-written file ever appears under its name: pieces go to a hidden file beside it, which gets an fsync and is
+renamed. After an interruption, the checksums of its pieces tell what has arrived.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from urllib.parse import parse_qs, urlsplit
 PIECE = 4 << 20
 """Bytes of a piece: what an interruption costs, and what one request carries."""
 HASHED_AT_ONCE = 64
-"""Pieces whose checksums one answer tells: a quarter of a gigabyte, so that no answer takes minutes."""
+"""Pieces whose checksums fit one answer: a quarter of a gigabyte, so that no answer takes minutes."""
 IDLE_SECONDS = 3600
-"""A server that nobody asks anything for this long ends, and with it its pod. A client is silent while it reads its own
-file to compare it, which takes minutes for a large one."""
+"""Seconds without a request after which the server ends, and with it its pod. A client is silent for minutes while it
+hashes a large file of its own."""
 ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
-"""How to ask for a public bucket: a pod without credentials is refused before it has asked, otherwise."""
+"""Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
-"""In a folder that came from elsewhere: which version of each file is there. No name that a data set would take in."""
+"""A note in a copied folder: the version of each file. Its hidden name keeps it out of data sets."""
 
 
 class RefusedError(Exception):
-    """A request that cannot be fulfilled: HTTP status and one line."""
+    """A request that fails, with HTTP status and one line."""
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -52,12 +52,12 @@ class RefusedError(Exception):
 
 
 def partial(path: Path, version: str = "") -> Path:
-    """Where the pieces of a file are until it is whole."""
+    """The hidden file that holds the pieces of `path` until it is complete."""
     return path.with_name(f".{path.name}.{version}part")
 
 
 def hashes(path: Path, size: int, start: int = 0) -> list[str]:
-    """sha256 of the pieces of the first `size` bytes of a file, from byte `start` on, as far as it goes."""
+    """sha256 of each piece of a file's first `size` bytes, from byte `start` on, as far as the file goes."""
     found = []
     with open(path, "rb") as file:
         file.seek(start)
@@ -68,7 +68,7 @@ def hashes(path: Path, size: int, start: int = 0) -> list[str]:
 
 
 def write_piece(path: Path, start: int, piece: bytes) -> None:
-    """Put a piece of `path` into its place. Pieces may come in any order."""
+    """Write a piece of `path` at its offset. Pieces may come in any order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(partial(path), os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -81,16 +81,16 @@ def write_piece(path: Path, start: int, piece: bytes) -> None:
 
 
 def finish(path: Path, size: int, whole: Path | None = None) -> None:
-    """Let the file appear under its name, on the disk. Raises RefusedError when pieces are missing."""
+    """Sync the file to the disk and rename it into place. Raises RefusedError when pieces are missing."""
     whole = whole or partial(path)
     if not whole.exists() and path.is_file() and path.stat().st_size == size:
-        return  # asked for again, because the answer got lost
+        return  # a repeated request: the first answer was lost
     descriptor = os.open(whole, os.O_RDWR)
     try:
         there = os.fstat(descriptor).st_size
         if there < size:
             raise RefusedError(409, f"{path}: has {there} of {size} bytes")
-        os.ftruncate(descriptor, size)  # what is left of an earlier, longer version
+        os.ftruncate(descriptor, size)  # drops the rest of an earlier, longer version
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -103,7 +103,7 @@ def finish(path: Path, size: int, whole: Path | None = None) -> None:
 
 
 def files(path: Path) -> list[dict[str, Any]]:
-    """Every file under a folder, or the one file, in order of name; hidden ones are not files yet, or notes."""
+    """The files under a folder, or the one file, by name; hidden ones are incomplete files or notes."""
     if path.is_file():
         return [{"path": "", "size": path.stat().st_size}]
     found = []
@@ -117,9 +117,9 @@ def files(path: Path) -> list[dict[str, Any]]:
 
 
 def copy(source: str, folder: Path, own: str = "") -> Iterator[dict[str, Any]]:
-    """Bring what `source` names into `folder`, a folder into one named `own` there; after each piece, what is done.
+    """Copy what `source` names into `folder`, or a folder into its subfolder `own`; yield progress after each piece.
 
-    A file that is there in the version that the source has now stays; one that was interrupted goes on where it was.
+    A file that is there in the source's current version stays; an interrupted one continues where it stopped.
     """
     system, root, found = _found(source)
     wanted = sorted((_below(info["name"], root), info) for info in found if not info["name"].endswith("/"))
@@ -155,19 +155,19 @@ def copy(source: str, folder: Path, own: str = "") -> Iterator[dict[str, Any]]:
 
 
 def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
-    """The storage, the path in it and the files there: with the pod's credentials, else as anybody. RefusedError."""
+    """File system, path and files of a source, with the pod's credentials, else anonymously. Raises RefusedError."""
     import fsspec
 
     first: Exception | None = None
     for options in ({}, *ANONYMOUS.get(urlsplit(source).scheme, ())):
         try:
             system, root = fsspec.core.url_to_fs(source, **options)
-            system.invalidate_cache()  # it would remember what was there at the last request
+            system.invalidate_cache()  # it would remember the last request's listing
             info = system.info(root)
             return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
         except FileNotFoundError:
             raise RefusedError(404, f"{source}: is not there, or not for this cluster to see") from None
-        except Exception as error:  # each kind of storage has its own
+        except Exception as error:  # each storage has exceptions of its own
             first = first or error
     told = _line(first) if first else ""
     raise RefusedError(502, f"{source}: cannot be read ({told}); check the name and the access")
@@ -183,13 +183,13 @@ def _below(name: str, root: str) -> str:
 
 
 def _version(info: dict[str, Any]) -> str:
-    """What changes when the content does: the storage's checksum or version, else size and time of change."""
+    """A value that changes with the content: from the storage's checksum or version, size and time of change."""
     keys = ("ETag", "etag", "md5Hash", "crc32c", "generation", "LastModified", "mtime", "size")
     return hashlib.sha256(repr([str(info.get(key)) for key in keys]).encode()).hexdigest()[:12]
 
 
 def _stream(system: Any, info: dict[str, Any], target: Path, version: str) -> Iterator[int]:
-    """Bytes that are there, piece by piece. What is there of the same version is kept, whole pieces only."""
+    """Copy a file; yield the bytes so far after each piece. Whole pieces of the same version are kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
     whole = partial(target, f"{version}.")
     with system.open(info["name"], "rb", block_size=PIECE) as stored, open(whole, "ab") as written:
@@ -197,7 +197,7 @@ def _stream(system: Any, info: dict[str, Any], target: Path, version: str) -> It
         if start:
             try:
                 stored.seek(start)
-            except (OSError, ValueError):  # a server that knows no ranges
+            except (OSError, ValueError):  # the server does not support ranges
                 start = 0
         written.truncate(start)
         while piece := stored.read(PIECE):
@@ -218,7 +218,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection; the server's `folders` are what may be read and written."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or a small answer waits 40 ms for the acknowledgement of its own header
+    disable_nagle_algorithm = True  # else a small answer waits 40 ms for the ACK of its own header
     server: Server
 
     def do_GET(self) -> None:
@@ -277,14 +277,14 @@ class Handler(BaseHTTPRequestHandler):
         self._reply({})
 
     def post_copy(self, path: Path, query: dict[str, str], body: bytes) -> None:
-        """Steps as lines, as they are done; an error is the last line."""
+        """Send each step as a line when it is done; an error is the last line."""
         self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
         try:
-            # A client that lost its connection asks again, while the first answer may not have noticed yet.
+            # A client that lost its connection asks again before the first answer may have noticed.
             with self.server.copying:
                 for step in copy(query["source"], path, query.get("name", "")):
                     self.server.asked()
@@ -307,11 +307,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A line a piece would fill the log."""
+        """No log: a line for each piece would fill it."""
 
 
 class Server(ThreadingHTTPServer):
-    """Of the given folders, until nobody has asked for anything in a while."""
+    """Serves the given folders until it has been idle for a while."""
 
     daemon_threads = True
 
@@ -326,7 +326,7 @@ class Server(ThreadingHTTPServer):
         self.last = time.monotonic()
 
     def allowed(self, path: str) -> Path:
-        """The path without links, inside one of the folders. Raises RefusedError."""
+        """Resolve links; the path must be inside one of the folders. Raises RefusedError."""
         real = Path(os.path.realpath(path))
         if not any(real == folder or folder in real.parents for folder in self.folders):
             raise RefusedError(403, f"{path}: outside of {', '.join(map(str, self.folders))}")
@@ -339,7 +339,7 @@ class Server(ThreadingHTTPServer):
 
 
 def main(arguments: list[str]) -> int:
-    """PORT FOLDER...; port 0: any, told on the first line."""
+    """Run with PORT FOLDER...; port 0 takes any free port and prints it on the first line."""
     server = Server(int(arguments[0]), [Path(folder) for folder in arguments[1:]])
     print(f"serving {server.server_port}", flush=True)
     server.serve_forever()

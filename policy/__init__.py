@@ -1,4 +1,4 @@
-"""What no stack may declare: rules over declared resources, and the policy pack that Pulumi's engine runs them as."""
+"""What no stack may declare: rules for declared resources, and the policy pack in which Pulumi's engine runs them."""
 
 from policy import cloud, kubernetes
 

@@ -1,6 +1,6 @@
-"""The policy pack: `pulumi preview --policy-pack policy`. The rules are in rules.py; here they meet Pulumi's engine.
+"""The policy pack for `pulumi preview --policy-pack policy`: connects the rules of this package to Pulumi's engine.
 
-It runs in an environment of its own (.venv/policy), started by the engine in this folder.
+The engine starts it in this folder, in an environment of its own (.venv/policy).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from policy.rules import UNKNOWN, Resource, Rule, demand, name  # noqa: E402
 def validation(rule: Rule) -> Callable[[ResourceValidationArgs, ReportViolation], None]:
     """A rule as Pulumi calls it: with each resource's inputs, before the resource is made.
 
-    A policy over the whole stack would see what the cloud made of them instead, the autoscaler's nodes included, when
-    everything is there already.
+    A policy over the whole stack would run after everything is made, and see the cloud's outputs instead, the
+    autoscaler's nodes included.
     """
 
     def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
@@ -54,7 +54,7 @@ def validation(rule: Rule) -> Callable[[ResourceValidationArgs, ReportViolation]
 
 
 def _plain(value: Any) -> Any:
-    """Values without Pulumi's guard, which raises where a value is not known yet."""
+    """Values without Pulumi's guard, which raises for a value that is not known yet."""
     if isinstance(value, str):
         return value
     if hasattr(value, "keys"):

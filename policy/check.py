@@ -1,6 +1,6 @@
 """Check stacks against the policy rules, without Pulumi's engine or credentials.
 
-It sees `deletedWith`, which the pack does not, and nothing that the cloud adds.
+Unlike the policy pack it sees `deletedWith`, but nothing that the cloud adds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def recorded(item: Recorded) -> Resource:
 
 
 def _revealed(value: object) -> object:
-    """Secrets as the engine shows them to a pack: their value alone."""
+    """Replace secrets by their values, as the engine shows them to a pack."""
     if isinstance(value, dict):
         return _revealed(value["value"]) if SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
     return [_revealed(item) for item in value] if isinstance(value, list) else value

@@ -9,7 +9,7 @@ from typing import Any
 
 from policy.rules import UNKNOWN, Resource, Rule, Stack
 
-#: Most hosts' bits of a range that may come in: a /8 is the largest that one organisation has. Two halves of the
+#: Shortest prefix of a range that may come in: a /8 is the largest range of one organisation. Two halves of the
 #: internet (0.0.0.0/1, 128.0.0.0/1) are as open as the whole.
 WIDEST = 8
 #: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, Gr, P, Trainium, Inferentia, DL, F, VT.
@@ -18,11 +18,11 @@ AWS_ACCELERATED = ("g", "gr", "p", "trn", "inf", "dl", "f", "vt")
 #: (docs.cloud.google.com/compute/docs/accelerator-optimized-machines, /kubernetes-engine/docs/concepts/plan-tpus,
 #: 2026-11-23).
 GCP_ACCELERATED = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "ct", "tpu")
-#: Resources that a cloud makes a load balancer of, and bills by the hour; Kubernetes would leave them behind.
+#: Resources for which a cloud makes a load balancer, billed by the hour; Kubernetes would leave it behind.
 BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
-#: What a bill is divided by.
+#: Labels by which costs are split.
 LABELS = ("app", "stack")
-#: Provider -> where it says what it labels everything with.
+#: Provider -> its input with the labels for everything that it makes.
 LABELLED_BY = {"gcp": "defaultLabels", "aws": "defaultTags"}
 
 
@@ -38,12 +38,12 @@ def _sources(resource: Resource) -> Iterator[Any]:
     match resource.type:
         case "gcp:compute/firewall:Firewall" if resource.at("direction") != "EGRESS" and not resource.at("denies"):
             named = resource.at("sourceTags") or resource.at("sourceServiceAccounts")
-            # Google takes no source as every source.
+            # Without a source, Google allows every source.
             yield from resource.at("sourceRanges") or ([] if named else ["0.0.0.0/0"])
         case "gcp:container/cluster:Cluster":
             blocks = resource.at("masterAuthorizedNetworksConfig", "cidrBlocks") or []
             yield from (block.get("cidrBlock") for block in blocks)
-            # GKE takes no list as the whole internet, unless nothing public has an IP address.
+            # Without a list, GKE allows the whole internet, unless the control plane has no public IP address.
             listed = resource.at("masterAuthorizedNetworksConfig") is not None
             by_address = resource.at("controlPlaneEndpointsConfig", "ipEndpointsConfig", "enabled") is not False
             if not listed and by_address and not resource.at("privateClusterConfig", "enablePrivateEndpoint"):
@@ -56,7 +56,7 @@ def _sources(resource: Resource) -> Iterator[Any]:
         case "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
             yield from (resource.at("cidrIpv4"), resource.at("cidrIpv6"))
         case "aws:eks/cluster:Cluster" if resource.at("vpcConfig", "endpointPublicAccess") is not False:
-            # EKS takes no list as the whole internet.
+            # Without a list, EKS allows the whole internet.
             yield from resource.at("vpcConfig", "publicAccessCidrs") or ["0.0.0.0/0"]
 
 
@@ -101,12 +101,12 @@ def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
 
 
 def _has_accelerators(machine: Mapping[str, Any]) -> bool:
-    """Whether a machine of Google's, or a pool's, has accelerators."""
+    """Whether a Google machine, or one of a pool, has accelerators."""
     return bool(machine.get("guestAccelerators")) or str(machine.get("machineType")).startswith(GCP_ACCELERATED)
 
 
 def _is_accelerated(group: Resource, stack: Stack) -> bool:
-    """Whether a node group's machines have accelerators, by their type or by the image that it asks for."""
+    """Whether a node group's machines have accelerators, by machine type or image."""
     types = list(group.at("instanceTypes") or [])
     types += [other.at("instanceType") for other in stack.values() if other.type.endswith(":LaunchTemplate")]
     image = str(group.at("amiType") or "")
@@ -164,7 +164,7 @@ def labels_for_cost(resource: Resource, stack: Stack) -> Iterator[str]:
 
 
 def _decoded(value: Any) -> Mapping[str, Any]:
-    """A provider's structured inputs travel as JSON."""
+    """Decode a provider's structured input, which travels as JSON."""
     if isinstance(value, str) and value != UNKNOWN:
         value = json.loads(value)
     return value if isinstance(value, Mapping) else {}

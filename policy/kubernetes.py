@@ -1,4 +1,4 @@
-"""Rules for Kubernetes objects: what their pods may do, which images they run, and with what they go."""
+"""Rules for Kubernetes objects: what their pods may do, which images they run, and what deletes them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from policy.rules import UNKNOWN, Resource, Rule, Stack
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-#: Names of environment variables that hold what nobody else may know.
+#: Names of environment variables that hold secrets.
 SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
-#: What builds an image: with BuildKit, with buildah.
+#: Resource types that build an image: with BuildKit, with buildah.
 BUILDS = ("docker-build:index:Image", ":BuildahImage")
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
-#: Pods that may do what the restricted Pod Security standard forbids, as namespace/name, and what of their node they
-#: may have. The namespace in which the training runs is in none of them; kube-system is the cluster's own.
+#: Pods that may break the restricted Pod Security standard, as namespace/name, and the access to their node that they
+#: may have. The training's namespace is not among them; kube-system is the cluster's own.
 EXCEPTIONS: dict[str, set[str]] = {
-    # Serves files as whoever owns them, and names them by handle.
+    # Serves files for any owner, and opens them by handle.
     "*-storage/nfs-server": set(),
-    # Gives an empty volume of root's to the trainer, once.
+    # Gives the trainer an empty volume that root owns, once.
     "*-storage/volume-owner": set(),
     # Loads a kernel module.
     "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
-    # Opens the socket of its kubelet, in a folder of root's.
+    # Opens the socket of its kubelet, in a folder that root owns.
     "kube-system/nvidia-device-plugin": {"hostPath"},
-    # And reads the machine's own account of its adapters, which it gives over one hop.
+    # Also asks the metadata service for the machine's adapters, which answers over one hop.
     "kube-system/efa-device-plugin": {"hostPath", "hostNetwork"},
-    # Reads counters of accelerators, and what the kubelet says of pods and their accelerators.
+    # Reads counters of accelerators, and asks the kubelet which pod uses which accelerator.
     "kube-system/dcgm-exporter": {"hostPath"},
 }
 
 
 def pods(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Every pod specification inside an object of any kind: what has a list of containers is one."""
+    """Every pod specification inside an object of any kind: a mapping with a list of containers."""
     if isinstance(value, Mapping):
         if isinstance(value.get("containers"), list):
             yield value
@@ -50,7 +50,7 @@ def containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _all_containers(resource: Resource) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], str]]:
-    """(pod, container, "container NAME") of every pod in a Kubernetes object."""
+    """(pod, container, "container NAME") for every container in a Kubernetes object."""
     for pod in pods(resource.inputs) if resource.is_kubernetes else ():
         for container in containers(pod):
             yield pod, container, f"container {container.get('name')}"
@@ -81,7 +81,7 @@ def restricted_pods(resource: Resource, stack: Stack) -> Iterator[str]:
 
 
 def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
-    """kubernetes.io/docs/concepts/security/pod-security-standards, and a root file system that nobody writes to."""
+    """By kubernetes.io/docs/concepts/security/pod-security-standards, and with a read-only root file system."""
     if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
         yield "it may run as root; set runAsNonRoot, and a runAsUser other than 0"
     if context.get("allowPrivilegeEscalation") is not False:
@@ -116,11 +116,11 @@ def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _exception(resource: Resource) -> set[str] | None:
-    """What of its node an object that is listed may have; None: it is not listed."""
+    """The access to its node that an object in EXCEPTIONS may have; None: it is not listed."""
     name, namespace = resource.at("metadata", "name") or resource.name, resource.at("metadata", "namespace")
     for pattern, access in EXCEPTIONS.items():
         where, _, what = pattern.partition("/")
-        # A namespace that does not exist yet may be known by `pulumi up` alone, which asks again.
+        # A namespace that does not exist yet may be known only in `pulumi up`, which checks again.
         if fnmatch(name, what) and (namespace == UNKNOWN or fnmatch(namespace or "default", where)):
             return access
     return None

@@ -1,7 +1,7 @@
-"""What a rule is, and a declared resource as rules see it: no Pulumi, no cloud.
+"""What a rule is, and a declared resource as rules see it; needs neither Pulumi nor a cloud.
 
-Pulumi's engine shows resources to the rules, or a recorded stack does. docs/operations.md lists the rules; each is
-broken on purpose in tests/policy/test_rules.py.
+The resources come from Pulumi's engine or from a recorded stack. docs/operations.md lists the rules;
+tests/policy/test_rules.py breaks each on purpose.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: In place of a value that is not known before something exists, at preview; no rule can be broken by it.
+#: Stands for a value that is unknown at preview, before something exists; it breaks no rule.
 UNKNOWN = "(unknown)"
 
 
@@ -21,18 +21,18 @@ class Resource:
     name: str
     urn: str
     inputs: Mapping[str, Any]
-    """As the program gave them, camelCase; secrets as whatever the observer shows."""
+    """As the program gave them, camelCase; secrets in the form of the source."""
     provider: str = ""
     """URN of its provider; empty: none, or not a custom resource."""
     deleted_with: str | None = None
-    """URN; empty: it is deleted by itself; None: not told (the engine tells a policy pack no such option)."""
+    """URN; empty: it is deleted on its own; None: unknown (the engine does not tell a policy pack this option)."""
 
     @property
     def is_kubernetes(self) -> bool:
         return self.type.startswith("kubernetes:")
 
     def at(self, *path: str) -> Any:
-        """What the inputs have at a path; None where there is nothing."""
+        """The input at a path; None where there is none."""
         value: Any = self.inputs
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -56,12 +56,12 @@ class Violation:
 
 
 def name(rule: Rule) -> str:
-    """As the pack calls it: no-open-network."""
+    """Name of a rule in the pack, such as no-open-network."""
     return rule.__name__.replace("_", "-")
 
 
 def demand(rule: Rule) -> str:
-    """What the rule asks for, one sentence."""
+    """What the rule demands, in one sentence."""
     return (rule.__doc__ or "").partition("\n")[0]
 
 

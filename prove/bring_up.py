@@ -1,4 +1,4 @@
-"""The steps up to a training that runs: the doctor, `pulumi up`, and what the machines are found to be."""
+"""The steps up to a running training: the doctor, `pulumi up`, and checks of the machines."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from prove.subject import Subject
 from review.recording import record
 
 FALL = 1.5
-"""How far below a guess among all tokens the loss has to come, nats. The frequencies of the tokens alone bring 3 with
-GPT-2's tokens, and 1.1 with 1,024 that are learnt from the sample."""
+"""Nats that the loss must fall below a uniform guess among all tokens. Token frequencies alone bring 3 with GPT-2's
+tokens, and 1.1 with 1,024 that are learnt from the sample."""
 GPU = "nvidia.com/gpu"
 
 
 def doctor(subject: Subject) -> str:
     found = list(diagnose(subject.stack.name, subject.stack.values))
     problems = [f"{each.subject}: {each.text} ({each.fix})" for each in found if each.level == "problem"]
-    # What is set for the stack that the user has also holds for its proof.
+    # Advice names the user's stack, whose settings also hold for its proof.
     expect(not problems, "; ".join(problems).replace(f"--stack {subject.stack.name}", f"--stack {subject.name}"))
     doubts = [f"{each.subject}: {each.text}" for each in found if each.level != "ok"]
     return "; ".join([f"{len(found)} checks, {summary(found)}", *doubts])
@@ -85,7 +85,7 @@ def accelerators(subject: Subject) -> str:
 
 
 def exchange(subject: Subject) -> str:
-    """The all-reduce of the node check, held to what the machine type should give."""
+    """The bandwidth of the node check's all-reduce reaches what the machine type should give."""
     found = subject.state.notes["gpuCheck"]
     expect(bool(found), "the node check left no result")
     expect(found["correct"], "the all-reduce gave a wrong sum")
@@ -104,7 +104,7 @@ def exchange(subject: Subject) -> str:
 
 
 def training(subject: Subject) -> str:
-    """The loss falls well below that of the untrained model, which guesses among all tokens that it has."""
+    """The loss falls well below that of the untrained model, which guesses among all its tokens."""
     first = subject.steps_on(subject.workers, 1800)
     guess = first.figures["initial_validation_loss"]
 

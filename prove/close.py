@@ -1,4 +1,4 @@
-"""The end: nothing changed by itself, everything is taken away, nothing is left, and what it cost."""
+"""The closing steps: no drift, destroy, no leftovers, and the cost."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def destroy(subject: Subject) -> str:
 
 
 def _tidy(subject: Subject) -> str:
-    """A cluster that outlives the stack keeps nothing of the proof: no closed node, no files. What did not work."""
+    """Leave no cordoned node and no files on a cluster that outlives the stack; return what failed."""
     if subject.config.nodes is not None:
         return ""
     try:
         uncordon(subject)
         _empty_volume(subject)
-    except Exception as error:  # a stack that never came up, a cluster that is gone: it is destroyed all the same
+    except Exception as error:  # the stack never came up, or the cluster is gone: destroy all the same
         return f"; the volume was not emptied ({error})"
     return ""
 
@@ -75,7 +75,7 @@ def leftovers(subject: Subject) -> str:
 
 
 def _objects(subject: Subject) -> tuple[str, list[str]]:
-    """What a cluster that was there before still has of the stack, by its name and its labels."""
+    """Objects of the stack that an existing cluster still has, by their names."""
     api, namespace = (
         connect(str(subject.config.cluster.context), subject.config.cluster.kubeconfig),
         subject.config.cluster.namespace,

@@ -1,7 +1,7 @@
 """Bring a stack up, test every claim on the live cluster, destroy it, write a report.
 
-The stack is one of its own, prove-STACK, with the machines and the model of Pulumi.STACK.yaml and a short training;
-what somebody brought up as STACK is not touched. The report goes to bench/results/prove-STACK.md and .json.
+The proof uses a stack of its own, prove-STACK, with the machines and the model of Pulumi.STACK.yaml and a short
+training; a running STACK is not touched. The report goes to bench/results/prove-STACK.md and .json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOME = ROOT / ".local" / "prove"
 LOCAL = "trainyard-local"
 RESUME, ADOPT, DESTROY = "--resume", "--adopt", "--destroy"
 STEP_MINUTES = 45
-"""What the steps between `up` and `destroy` take on a cloud, about: nodes come four times."""
+"""Rough time of the steps between `up` and `destroy` on a cloud: nodes come four times."""
 
 
 STEPS = (
@@ -53,7 +53,7 @@ STEPS = (
     Step("resize", "workers are added and removed", faults.resize),
     Step("spot", "the cloud takes a Spot machine back", faults.spot),
     Step("own-data", "own text is uploaded and trained on", volume.own_data, short=True),
-    # Once the long training has ended: on a node with two processors it would slow the pods down.
+    # After the long training has ended: on a node with two processors it would slow the pods down.
     Step("volume", "the same from two pods", volume.two_pods, short=True),
     Step("model", "the model is fetched and loads in transformers", volume.model_out, short=True),
     Step("no-changes", "preview shows no change", close.no_changes, short=True),
@@ -108,14 +108,14 @@ def prove(
 
 
 class Refused(CommandError):
-    """Nothing was begun; the text says why and what to do."""
+    """Nothing was started; the text says why and what to do."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, code=2)
 
 
 def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
-    """The state of the run that is gone on with, or a new one."""
+    """The state of the run to continue, or a new one."""
     known_state = load(folder / "state.json")
     if RESUME in chosen or DESTROY in chosen:
         if known_state is None:
@@ -173,7 +173,7 @@ def _refuse_what_is_there(subject: Subject, adopt: bool) -> None:
 
 
 def _refuse_what_costs_more(subject: Subject) -> None:
-    """A run that would be cut off in its middle is not worth its money."""
+    """Refuse a run that the cost limit would cut off in the middle."""
     rate, limit = subject.state.usd_per_hour, subject.limit_usd
     if not rate:
         return
@@ -192,7 +192,7 @@ def _refuse_what_costs_more(subject: Subject) -> None:
 
 
 def expected_minutes(stack: str, values: dict[str, Any]) -> float:
-    """How long a whole proof on a cloud takes, about."""
+    """Roughly how long a whole proof on a cloud takes."""
     recorded = record(stack, values)
     return creation(recorded).minutes + destruction(recorded).minutes + STEP_MINUTES
 

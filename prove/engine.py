@@ -1,7 +1,7 @@
-"""Plays steps one after the other, keeps what came of each in a file, and destroys at the end, whatever happened.
+"""Plays the steps in order, records each result in a file, and destroys at the end, whatever happened.
 
-A step is a function of its subject that returns its evidence. It raises Cannot where the cluster does not have what it
-needs, which is no pass, and anything else where the claim does not hold.
+A step is a function of its subject that returns its evidence. It raises Cannot where the cluster lacks what it needs,
+which is not a pass, and anything else where the claim does not hold.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Verdict = Literal["passed", "failed", "cannot", "not played"]
 
 
 class Cannot(Exception):
-    """The cluster does not have what a step needs; the text says what."""
+    """The cluster lacks what a step needs; the text says what."""
 
 
 class OverLimit(Exception):
-    """The run has cost as much as it may."""
+    """The run has reached its cost limit."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Step:
     play: Callable[[Any], str]
     """Takes the subject, returns the evidence in one line."""
     needed: bool = False
-    """Without it the later steps have nothing to look at."""
+    """The later steps depend on it."""
     closing: bool = False
-    """Played whatever happened before."""
+    """Played whatever happened before it."""
     destroys: bool = False
     """Not played where the stack is kept."""
     short: bool = False
@@ -53,7 +53,7 @@ class Result:
 
 @dataclass
 class State:
-    """What a run has come to; in a file, so that another process can go on with it."""
+    """The state of a run; kept in a file, so that another process can continue it."""
 
     stack: str
     short: bool = False
@@ -63,12 +63,12 @@ class State:
     billed_to: float | None = None
     """Unix time when the last one was gone."""
     usd_per_hour: float = 0
-    """At full size: the upper bound that the limit is held to."""
+    """At full size: the upper bound that the limit is checked against."""
     ended_by: str = ""
     """Why not every step was played."""
     results: dict[str, Result] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
-    """What one step leaves for a later one."""
+    """Values that one step leaves for a later one."""
 
     def spent(self) -> float:
         """USD, at most."""
@@ -88,7 +88,7 @@ class State:
 
 
 def load(path: Path) -> State | None:
-    """The state of a run that has not come to its end."""
+    """The state of a run that has not ended; None: there is none."""
     try:
         told = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -106,7 +106,7 @@ class Subject(Protocol):
 
 
 class Screen(Protocol):
-    """Who is told of each step."""
+    """Shows each step."""
 
     def begin(self, step: Step) -> None: ...
 
@@ -120,9 +120,9 @@ def check_limit(state: State, limit_usd: float) -> None:
 
 
 def play(steps: Sequence[Step], subject: Subject, screen: Screen, keep: bool = False) -> bool:
-    """Play what has not passed yet; True when nothing failed.
+    """Play the steps that have not passed yet; True when nothing failed.
 
-    KeyboardInterrupt goes through: the state says how far it came.
+    KeyboardInterrupt passes through: the state says how far the run came.
     """
     state = subject.state
     state.ended_by = ""
@@ -155,7 +155,7 @@ def _play(step: Step, subject: Subject, screen: Screen) -> None:
         result.verdict, result.evidence = "cannot", _line(reason)
     except OverLimit as reason:
         result.evidence = state.ended_by = _line(reason)
-    except Exception as error:  # whatever a cluster, a cloud or a library answers: the next steps still say something
+    except Exception as error:  # whatever a cluster, cloud or library raises: the next steps still count
         known = isinstance(error, (AssertionError, LookupError, OSError))
         result.evidence = _line(error if known and str(error) else f"{type(error).__name__}: {error}")
         state.notes.setdefault("tracebacks", {})[step.name] = traceback.format_exc()

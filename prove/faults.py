@@ -1,4 +1,4 @@
-"""What is broken while the training runs, and how it comes back."""
+"""Faults that are injected while the training runs, and its recovery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prove.subject import Subject
 from workloads.nfs import NAME as NFS_SERVER
 
 PATIENCE = 1800
-"""Seconds until a lost node's successor trains: machines with accelerators take up to 15 minutes to come."""
+"""Seconds until the replacement of a lost node trains: machines with accelerators take up to 15 minutes to come."""
 
 
 def pod_killed(subject: Subject) -> str:
@@ -29,7 +29,7 @@ def pod_killed(subject: Subject) -> str:
 
 
 def node_lost(subject: Subject) -> str:
-    """Without a cloud: nothing new may come to the node, and its workers are killed."""
+    """Delete a worker's machine; without a cloud, cordon the node and kill its workers."""
     cloud = proof_of(subject.config)
 
     def delete(pods: list[dict[str, Any]]) -> str:
@@ -42,7 +42,7 @@ def node_lost(subject: Subject) -> str:
         with _cordon(subject, name):
             for pod in victims:
                 _delete(subject, pod)
-            # Where it is the only node, they wait; else they go on elsewhere.
+            # On the only node the new pods wait; else they run on another.
             where = subject.until(lambda: _elsewhere_or_waiting(subject, name, len(pods)), 300, "new pods")
         return f"{name} cordoned, its {len(victims)} workers killed: their successors {where}"
 
@@ -50,7 +50,7 @@ def node_lost(subject: Subject) -> str:
 
 
 def spot(subject: Subject) -> str:
-    """The cloud is asked to take one machine back, as it does with Spot machines."""
+    """Have the cloud take one machine back, as it does with Spot machines."""
     cloud = proof_of(subject.config)
     if cloud is None:
         raise Cannot("no cloud takes machines of this cluster back")
@@ -83,7 +83,7 @@ def nfs_server_killed(subject: Subject) -> str:
 
     subject.until(replaced, 600, "a new NFS server")
     away = time.monotonic() - clock
-    # A checkpoint is what the volume is for; steps alone may never touch it.
+    # Wait for a checkpoint: steps alone may never touch the volume.
     found = subject.until(lambda: _saved_since(subject, before), PATIENCE, "a checkpoint on the served volume")
     return (
         f"the server was back after {away:.0f} s, a checkpoint was on it after {time.monotonic() - clock:.0f} s; "
@@ -116,7 +116,7 @@ def resize(subject: Subject) -> str:
 
 
 def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> str:
-    """Break something of the last worker, and see the training come back with all workers."""
+    """Inject a fault into the last worker, and wait until all workers train again."""
     subject.until(lambda: subject.training().checkpoint, 600, "a first checkpoint")
     before, pods = subject.training(), subject.worker_pods()
     clock = time.monotonic()
@@ -126,7 +126,7 @@ def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> s
         there = [pod["metadata"]["uid"] for pod in subject.worker_pods()]
         return bool(there) and pods[-1]["metadata"]["uid"] not in there
 
-    # Rounds begin at 1 again where the only worker was away for longer than its lease (trainer/elastic/etcd.py).
+    # Rounds start at 1 again if the only worker was away for longer than its lease (trainer/elastic/etcd.py).
     anew = replaced if len(pods) == 1 else _other_round(before)
     found = subject.steps_on(len(pods), PATIENCE, anew)
     expect(replaced(), "the pod that was to go is still there")
@@ -165,7 +165,7 @@ def _cordon(subject: Subject, node: str) -> Iterator[None]:
 
 
 def uncordon(subject: Subject) -> None:
-    """Open the node that a run closed, also one that was killed in between."""
+    """Uncordon the node that a run cordoned, also after the run was killed."""
     if node := subject.state.notes.pop("cordoned", None):
         subject.core.patch_node(node, {"spec": {"unschedulable": None}})
 
@@ -175,6 +175,6 @@ def _delete(subject: Subject, pod: dict[str, Any]) -> None:
 
 
 def proof_of(config: StackConfig) -> Proof | None:
-    """None: the cluster was there before."""
+    """Access to the cloud's machines; None: the stack made no cluster."""
     make = cloud_of(config).proof
     return make(config) if make else None

@@ -1,4 +1,4 @@
-"""What a person sees: a line for every step, and the report as a page and as JSON."""
+"""The output of a proof: a line for every step, and the report as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Screen:
         self._spinner = Spinner("dots")
 
     def __rich__(self) -> Spinner:
-        """Drawn anew by the live display, four times a second."""
+        """The live display redraws it four times a second."""
         assert self._step is not None
         spent = f", up to {self.state.spent():.2f} USD" if self.state.usd_per_hour and self.state.billed_from else ""
         parts = f"{self._step.title}  {minutes(time.monotonic() - self._clock)}{spent}  "
@@ -68,7 +68,7 @@ class Screen:
             self.console.print(told, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """What the step waits for."""
+        """Show what the step waits for."""
         self._said = text
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ def minutes(seconds: float) -> str:
 
 
 def facts(config: StackConfig, state: State) -> dict[str, str]:
-    """What was proved, on what, with which versions."""
+    """What was proved, on which machines, with which versions."""
     nodes, model, where = config.nodes, config.training.model, "a cluster that was there before"
     if isinstance(config.cloud, GkeConfig):
         where = f"GKE in {config.cloud.zone}"
@@ -114,7 +114,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
 
 
 def load() -> str:
-    """How much of this machine others use, for the times of the report."""
+    """How busy other processes keep this machine, which affects the report's times."""
     return f"{busy():.0%} of its processors used by others when the run began"
 
 
@@ -124,7 +124,7 @@ def commit() -> str:
 
 
 def write(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str], folder: Path = FOLDER) -> Path:
-    """prove-STACK.md and .json; a short run has a name of its own. Returns the first."""
+    """Write prove-STACK.md and .json, under another name for a short run; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"prove-{stack}-short" if state.short else f"prove-{stack}"
     results = {step.name: asdict(state.results[step.name]) for step in steps if step.name in state.results}

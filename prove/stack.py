@@ -1,4 +1,4 @@
-"""The temporary stack of a proof, and the commands that change it, each of which is waited for."""
+"""The temporary stack of a proof, and the commands that change it; the proof waits for each."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from infra.stackfiles import ROOT
 
 PYTHON = sys.executable
 LEAVE_SECONDS = 300
-"""What a command that is asked to stop gets: Pulumi waits for the resource that it is making."""
+"""Seconds for an interrupted command to stop: Pulumi waits for the resource that it is making."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Command(Exception):
-    """A command that failed, with the last lines of what it said."""
+    """A command failed; the text has the last lines of its output."""
 
 
 @dataclass
 class Proved(Stack):
-    """The temporary stack; commands go to the log of the run, and end at the cost limit."""
+    """The temporary stack; commands write to the log of the run and stop at the cost limit."""
 
     tick: Callable[[], None] = lambda: None
     """Called twice a second while a command runs; may raise OverLimit."""
     say: Callable[[str], None] = lambda _: None
-    """Told what is waited for."""
+    """Shows what the run waits for."""
 
     def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
         self._end_former()
@@ -43,7 +43,7 @@ class Proved(Stack):
             log.write(f"\n$ {' '.join(command)}\n")
             log.flush()
             begin = log.tell()
-            # A session of its own: Ctrl-C at a terminal must reach Pulumi once, and a second one kills it.
+            # A session of its own: Ctrl-C at a terminal must reach Pulumi once, because a second SIGINT kills it.
             process = subprocess.Popen(
                 command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
@@ -64,7 +64,7 @@ class Proved(Stack):
         return subprocess.CompletedProcess(command, process.returncode, said, said)
 
     def done(self, command: list[str]) -> str:
-        """What a command says that has to succeed."""
+        """Run a command that must succeed; return its output. Raises Command."""
         ran = self.run(command)
         if ran.returncode:
             lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
@@ -80,7 +80,7 @@ class Proved(Stack):
         return self.pulumi_done("up", "--yes", "--skip-preview", *options)
 
     def _ask(self, what: str) -> tuple[dict[str, Any] | None, str]:
-        """What `pulumi stack WHAT` tells, or None and the last line of its error."""
+        """Output of `pulumi stack WHAT` as JSON, or None and the last line of its error."""
         command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
         told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
         return (None, told.stderr.strip().splitlines()[-1]) if told.returncode else (json.loads(told.stdout), "")
@@ -95,7 +95,7 @@ class Proved(Stack):
         return self._export() is not None
 
     def resources(self) -> list[str]:
-        """URNs of what the state knows, without providers."""
+        """URNs of the resources in the state, without providers."""
         found = (self._export() or {}).get("deployment", {}).get("resources") or []
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
 
@@ -106,33 +106,33 @@ class Proved(Stack):
         return found
 
     def init(self) -> None:
-        """Make the stack; the one that the user has selected stays selected."""
+        """Make the stack, and leave the user's selected stack selected."""
         if self.exists():
             self.unlock()
             return
         self.pulumi_done("stack", "init", "--no-select")
-        # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
+        # Pulumi writes the passphrase's salt to a file in the repository, and works without it.
         (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
 
     def unlock(self) -> None:
-        """Take away the lock of a Pulumi that was killed. Without one some backends complain."""
+        """Release the lock of a killed Pulumi. Some backends complain when there is none."""
         self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
 
     def tool(self, command: str, *arguments: str) -> str:
         return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])
 
-    # The command that runs.
+    # The running command.
 
     @property
     def child(self) -> Path:
-        """Notes the command that runs: one that a killed proof leaves is found by the next."""
+        """Records the running command, so that the next proof finds one that a killed proof left."""
         return self.folder / "child.json"
 
     def _note(self, pid: int, asked: bool = False) -> None:
         self.child.write_text(json.dumps({"pid": pid, "started": started(pid), "asked": asked}))
 
     def _end_former(self) -> None:
-        """Wait for the command of a proof that was killed: two Pulumis must not write one state."""
+        """Stop the command that a killed proof left: two Pulumis must not write one state."""
         try:
             noted = json.loads(self.child.read_text())
         except (OSError, ValueError):
@@ -142,12 +142,12 @@ class Proved(Stack):
             self._stop(pid, lambda: started(pid) != since, noted["asked"])
 
     def _stop(self, pid: int, ended: Callable[[], bool], asked: bool = False) -> None:
-        """Ask a command to stop and wait; kill one that does not. Ctrl-C does not end the wait."""
+        """Ask a command to stop and wait; kill it if it does not. Ctrl-C does not end the wait."""
         with stop_signals(signal.SIG_IGN):
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.say(f"process {pid} ends what it has begun, in {LEAVE_SECONDS} s at most")
             if not asked:
-                # Before the signal: a second one would kill Pulumi.
+                # Noted before the signal: a second signal would kill Pulumi.
                 self._note(pid, asked=True)
                 _signal(os.kill, pid, signal.SIGINT)
             deadline = time.monotonic() + LEAVE_SECONDS
@@ -159,7 +159,7 @@ class Proved(Stack):
 
 
 def started(pid: int) -> str | None:
-    """When a process began, which tells it from a later one with its id; None: it has ended, or this is not Linux."""
+    """Start time of a process, to tell it from a later one with its id; None: it has ended, or this is not Linux."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -175,7 +175,7 @@ def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
 
 @contextlib.contextmanager
 def stop_signals(handler: Any) -> Iterator[None]:
-    """Ctrl-C, a job's end and a terminal's end have this handler; what `nohup` ignores stays ignored."""
+    """Handle SIGINT, SIGTERM and SIGHUP with `handler`; a signal that `nohup` ignores stays ignored."""
     numbers = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -1,7 +1,7 @@
-"""What is proved: a stack of its own, made of the numbers of a stack file, and the cluster and training in it.
+"""The subject of a proof: a temporary stack from the values of a stack file, with its cluster and training.
 
-It has a name, a state and (on a cluster that is there already) a namespace of its own, prove-NAME: a stack NAME that
-somebody brought up is not touched. Every wait here ends when the run has cost as much as it may.
+It has a name (prove-NAME), a state and a namespace (trainyard-prove-NAME) of its own, so a running stack NAME is not
+touched. Every wait here ends at the cost limit.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from prove.engine import State, check_limit
 from prove.stack import Proved
 
 MAX_HOURS = 6
-"""What the training of a proof gets at most, should the proof die: three times what one takes."""
+"""Limit of a proof's training, in case the proof dies: three times what a proof takes."""
 LONG = 1_000_000
-"""Steps of a training that is there until the proof replaces it."""
+"""Steps of a training that runs until the proof replaces it."""
 
 
 class Subject:
-    """The stack on its way through the steps."""
+    """The stack that the steps are played on."""
 
     def __init__(self, stack: str, state: State, folder: Path, limit_usd: float, say: Callable[[str], None]) -> None:
         self.name, self.state, self.folder, self.limit_usd, self.say = stack, state, folder, limit_usd, say
         self.folder.mkdir(parents=True, exist_ok=True)
         self.holding = True
-        """Whether the limit is held: not while what costs is being taken away."""
+        """Whether the cost limit is checked: not during destroy."""
         values = overridden(stack_file_values(stack), stack, state)
         if values.get("cluster", {}).get("kind", "existing") != "existing":
-            # The cluster's credentials are of no use to the user, whose kubeconfig stays as it is.
+            # The user has no use for this cluster's credentials: leave their kubeconfig alone.
             os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
         self.stack = Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say)
         self.config: StackConfig = parse(self.stack.values, self.stack.name)
@@ -50,7 +50,7 @@ class Subject:
         self.workers, self.most = self.config.workers.count, most
         state.usd_per_hour = state.usd_per_hour or hourly(self.config)
         if state.usd_per_hour and "values" not in state.notes:
-            # A proof that dies holds no limit: the training ends by itself.
+            # A dead proof checks no limit, so the training must end by itself.
             hours = min(MAX_HOURS, max(1, limit_usd / state.usd_per_hour))
             self.stack.write(job={"maxHours": round(hours, 1)})
 
@@ -62,7 +62,7 @@ class Subject:
         self.state.save(self.folder / "state.json")
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Wait for a condition; its value when it is met."""
+        """Wait for a condition; return its value once it is true."""
         return until(condition, seconds, what, self.tick, pause=1)
 
     # The cluster.
@@ -75,13 +75,13 @@ class Subject:
         return client.CoreV1Api(self.api())
 
     def target(self) -> Target:
-        """What to look at; asked of the stack once an `up`."""
+        """Namespace, Job and run of the stack; asked once per `up`."""
         if "target" not in self.state.notes:
             self.state.notes["target"] = asdict(target_of(self.stack.name))
         return Target(**self.state.notes["target"])
 
     def up(self, **sections: dict[str, Any]) -> None:
-        """Change the stack, and bring it up."""
+        """Change sections of the stack and bring it up."""
         self.stack.write(**sections)
         self.state.notes["values"] = self.stack.values
         self.save()
@@ -93,7 +93,7 @@ class Subject:
         return as_json(self.core.list_namespaced_pod, namespace, label_selector=selector)["items"]
 
     def worker_pods(self) -> list[dict[str, Any]]:
-        """Those that run, by index."""
+        """The running ones, by index."""
         return workers(self.pods(JOB + self.target().job))
 
     def node(self, name: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Subject:
         return read(self.target(), self.config.cluster.kubeconfig)
 
     def steps_on(self, workers: int, seconds: float, anew: Callable[[Training], bool] = lambda _: True) -> Training:
-        """Wait for two different steps of so many workers, both of a training that is `anew`."""
+        """Wait for two different steps of this many workers, both after `anew` holds."""
         first: list[Training] = []
 
         def trains() -> Training | None:
@@ -126,7 +126,7 @@ class Subject:
 
 
 def hourly(config: StackConfig) -> float:
-    """USD an hour at full size, of the dearest machines that may come; infinite where the list of prices has a gap."""
+    """USD an hour at full size, of the dearest machines that may come; infinite where a list price is missing."""
     from infra.cost import estimate
 
     nodes, rates = config.nodes, [0.0]
@@ -142,10 +142,11 @@ def hourly(config: StackConfig) -> float:
 
 
 def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, Any]:
-    """The stack file's numbers, with a name, a sample text and a training of the proof's own.
+    """The stack file's values, with a name, a sample text and a training of the proof's own.
 
-    The machines, the model, its engine, precision and batches stay: they are what is proved. What a proof of days
-    needs is cut: text and weights from the web, a schedule with an end, secrets that only the stack's own key opens.
+    The machines, the model, its engine, precision and batches stay, because they are what is proved. Left out is what a
+    run of days needs: text and weights from the web, a schedule with an end, secrets that only the stack's own key
+    opens.
     """
     if kept := state.notes.get("values"):
         return kept
@@ -156,7 +157,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     nodes, training = changed.get("nodes"), dict(changed.get("training") or {})
     cluster.update(deletionProtection=False)
     if nodes:
-        # Short: Google allows a service account 30 characters.
+        # Short: Google allows 30 characters for a service account.
         cluster.update(name=PROOF + stack)
         workers.update(count=min(2, nodes.get("max", 2)), min=1)
     elif not workers.get("gpus"):
@@ -164,7 +165,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         workers.update(count=2, min=1, cpu=min(0.3, workers.get("cpu", 1)), memoryGib=2)
     storage = changed.setdefault("storage", {})
     storage.update(retain=False)
-    # Somebody's disk or file system with somebody's data.
+    # The user's disk or file system, with the user's data.
     storage.pop("disk", None)
     # A vocabulary that is learnt from the text needs nothing from the web. With GPT-2's 50,257 words in its place the
     # local stack's proof trained 7.3 million parameters, and not the stack's 1.0 million.
@@ -176,7 +177,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         training.pop(key, None)
     model = training.get("model", {})
     if "name" in model or "config" in model:
-        # A GPT-2 from scratch in its place: nothing is fetched, and it fits small pods.
+        # Train a GPT-2 from scratch instead: nothing is fetched, and it fits small pods.
         model = {"preset": "small"}
         if nodes is None:
             model = {"preset": "micro"}
@@ -188,11 +189,11 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         metrics={**metrics, "every": 2 if nodes is None else 10},
         optimizer={**training.get("optimizer", {}), "warmupSteps": 10, "schedule": "constant"},
         evaluation={"every": LONG, "batches": 4},
-        # The first one is waited for; on a cluster that is there already the model is small and saved in a moment.
+        # The proof waits for the first one; on an existing cluster the model is small and saved in a moment.
         checkpoint={"everySteps": LONG, "everyMinutes": 0.1 if nodes is None else 0.5, "keep": 2},
     )
     if state.notes.get("web"):
-        # An exporter with a key of nobody: its server refuses it, and has to be reached for that.
+        # An exporter with an invalid key: to refuse it, its server must be reached.
         training["metrics"]["wandbProject"] = "trainyard-prove"
         changed["secrets"] = {"wandbApiKey": "0" * 40}
     changed["training"] = training

@@ -1,4 +1,4 @@
-"""The shared volume between pods, a person's own text in and the model out, and the way of an exporter to the web."""
+"""Steps for the shared volume between pods, own text in and the model out, and an exporter's way to the web."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainer.contract import DONE
 from workloads.layout import DATA
 
 VISIBLE_SECONDS = 90
-"""NFS clients keep what they know of a folder for up to 60 s (nfs(5), acdirmax)."""
+"""NFS clients cache a folder's attributes for up to 60 s (nfs(5), acdirmax)."""
 EXPORTER = ("api.wandb.ai", 443)
 OWN = "prove-own-text"
-# Writes beside the place, flushes, renames: as checkpoints are written.
+# Writes a hidden file, flushes it and renames it, as checkpoints are written.
 WRITE = 'mkdir -p "$1" && printf %s "$3" > "$1/.$2" && sync "$1/.$2" && mv "$1/.$2" "$1/$2"'
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).close(); print('open')"
 LOAD = """
@@ -43,7 +43,7 @@ def two_pods(subject: Subject) -> str:
 
 
 def two_nodes(subject: Subject) -> str:
-    """From a worker's node to the one of the volume's pod and back."""
+    """Write and read in both directions between a worker's node and that of the volume pod."""
     target = subject.target()
     worker = subject.worker_pods()[0]
     with volume_pod(subject.api(), target.namespace, subject.say) as pod:
@@ -65,7 +65,7 @@ def _to_and_fro(subject: Subject, one: Pod, two: Pod) -> str:
         clock = time.monotonic()
         _see(subject, reader, f"{folder}/{name}", text + name)
         seconds.append(f"{time.monotonic() - clock:.1f}")
-    # Nothing half is ever seen under the name, and one's rename is the other's to replace.
+    # A rename by one pod replaces the other's file, and no half-written file is ever seen.
     code, said = one.run(["mv", f"{folder}/back", f"{folder}/there"])
     expect(code == 0, f"{one.name} cannot rename over the other's file: {said[-200:]}")
     _see(subject, two, f"{folder}/there", text + "back")
@@ -78,7 +78,7 @@ def _see(subject: Subject, pod: Pod, path: str, text: str) -> None:
 
 
 def own_data(subject: Subject) -> str:
-    """The documentation of this repository stands for a person's own text."""
+    """Train on the documentation of this repository, as a user's own text."""
     source = subject.folder / OWN
     source.mkdir(exist_ok=True)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
@@ -127,7 +127,7 @@ def reachable(seconds: float = 5) -> bool:
 
 
 def egress(subject: Subject) -> str:
-    """A worker reaches Weights & Biases when it is to write there."""
+    """A worker reaches Weights & Biases when it exports there."""
     address = f"{EXPORTER[0]}:{EXPORTER[1]}"
     if not subject.state.notes.get("web"):
         raise Cannot(f"this machine does not reach {address} itself: there is no web here to let an exporter into")

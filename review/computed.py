@@ -1,7 +1,7 @@
-"""What a cloud adds to a resource once it exists: ids, addresses, e-mails, by review/computed.yaml.
+"""The values that a cloud adds to a resource once it exists: ids, addresses, e-mails, by review/computed.yaml.
 
-Used where no cloud is: by the recording (review/recording.py) and by the stand-in provider plugin of the tests, so that
-both see the same values.
+They replace a cloud in the recording (review/recording.py) and in the tests' stand-in provider plugin, so that both see
+the same values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from review import replaces
 Inputs = Mapping[str, Any]
 
 DIGEST = "sha256:" + "0" * 64
-#: Ends what the cloud will only know when it has made a resource anew.
+#: Suffix of values that the cloud knows only after it has replaced the resource.
 ANEW = "-anew"
-#: The account of AWS in every recording.
+#: The AWS account in every recording.
 ACCOUNT = "123456789012"
-#: Stands for a token of ECR.
+#: Stands for an ECR token.
 PASSWORD = "password-of-a-recorded-registry"
 
 
@@ -61,7 +61,7 @@ def _by_table(type_: str, name: str, inputs: Inputs, where: str) -> dict[str, An
     known = _Known({key: _Text(value) for key, value in given.items()})
     added: dict[str, Any] = {}
     entry = _table().get(type_, {})
-    # A merge key of YAML puts what it brings first.
+    # Fill the id first: YAML's merge key puts its own keys before it.
     for key, template in sorted(entry.items(), key=lambda item: item[0] != "id"):
         name_ = key.removesuffix("?")
         if name_ == key or inputs.get(name_):
@@ -71,14 +71,14 @@ def _by_table(type_: str, name: str, inputs: Inputs, where: str) -> dict[str, An
 
 
 class _Known(dict[str, "_Text"]):
-    """What is known while an entry of the table is filled; an input that is not given stands for itself."""
+    """Values for the templates of an entry; a missing input is replaced by its own name."""
 
     def __missing__(self, key: str) -> _Text:
         return _Text(key)
 
 
 class _Text(str):
-    """A text with the forms that the table asks for."""
+    """A string with the format specifiers of the table."""
 
     def __format__(self, form: str) -> str:
         digits = hashlib.sha256(self.encode()).hexdigest()
@@ -107,14 +107,14 @@ def _kubernetes(type_: str, name: str, inputs: Inputs) -> dict[str, Any]:
     given, namespace = metadata.get("name") or name, metadata.get("namespace")
     id_ = f"{namespace}/{given}" if namespace else given
     added: dict[str, Any] = {"id": id_, "metadata": {"name": given}}
-    # A headless Service says "None" itself; any other gets an address that stays for its life.
+    # A headless Service sets "None" itself; any other gets an address for its lifetime.
     if type_ == "kubernetes:core/v1:Service" and not (inputs.get("spec") or {}).get("clusterIP"):
         added["spec"] = {"clusterIP": address(id_, "10.100")}
     return added
 
 
 def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """`inputs` with the outputs laid over them: inside objects, and inside the first object of a list."""
+    """Merge the outputs over `inputs`: inside objects, and inside the first object of a list."""
     for key, value in added.items():
         mine = inputs.get(key)
         if isinstance(mine, dict) and isinstance(value, dict):
@@ -127,8 +127,8 @@ def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moved(type_: str, id_: str, outputs: dict[str, Any], inputs: Inputs, replaced: bool) -> tuple[str, dict[str, Any]]:
-    """(id, outputs) of a resource after a change: all that the cloud adds to one that is replaced is new, and what it
-    counts in one that is changed in place."""
+    """(id, outputs) of a resource after a change: a replaced one gets new values for all that the cloud adds, and one
+    changed in place for its counted outputs."""
     if replaced:
         return id_ + ANEW, _anew(outputs, inputs)
     return id_, {key: _anew(value, None) if key in replaces.counted(type_) else value for key, value in outputs.items()}
@@ -150,7 +150,7 @@ def _number(text: str) -> int:
 
 
 def address(text: str, network: str = "10.0") -> str:
-    """An address that is the same for the same text."""
+    """An address that depends on the text alone."""
     number = _number(text)
     return f"{network}.{number // 250 % 250}.{number % 250 + 1}"
 
@@ -174,7 +174,7 @@ def _token(given: Inputs, region: str) -> dict[str, Any]:
 
 
 def _offerings(given: Inputs, region: str) -> dict[str, Any]:
-    """By the table of zones."""
+    """The offerings by the table of zones."""
     types = [name for filter_ in given["filters"] for name in filter_["values"]]
     known = regions()[region]
     pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
@@ -182,12 +182,12 @@ def _offerings(given: Inputs, region: str) -> dict[str, Any]:
 
 
 def _parameter(given: Inputs, region: str) -> dict[str, Any]:
-    """The release of an image for nodes, of a day that never was: no recording depends on the date."""
+    """A node image's release with a made-up day, so that no recording depends on the date."""
     version = given["name"].removeprefix("/aws/service/eks/optimized-ami/").partition("/")[0]
     return {"id": given["name"], "name": given["name"], "insecureValue": f"{version}.0-20261101", "type": "String"}
 
 
-#: Functions that the program calls, and what they answer for a project or a region.
+#: Provider functions that the program calls -> their answer for a project or region.
 ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
     "gcp:organizations/getProject:getProject": _project,
     "aws:ecr/getAuthorizationToken:getAuthorizationToken": _token,

@@ -1,6 +1,6 @@
 """Regenerate the parts of the documentation that come from the code.
 
-Each stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test_docs.py fails when one is stale.
+Each part stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test_docs.py fails when one is stale.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _picture(mermaid: str) -> str:
 
 
 def stack_table() -> str:
-    """A row for each stack: what its file says in its first sentence, and its bill."""
+    """A row for each stack: the first sentence of its file, and its costs."""
     rows = ["| stack | what it does | at rest | full |", "|---|---|---:|---:|"]
     for stack in stacks():
         bill = estimate(parse(stack_file_values(stack), stack))
@@ -53,10 +53,10 @@ DOCUMENTS: dict[Path, Parts] = {
 
 
 def refreshed(text: str, parts: Parts) -> str:
-    """`text` with every one of these parts written anew.
+    """`text` with each of these parts regenerated.
 
     Raises:
-        LookupError: when the marks of a part are missing.
+        LookupError: the marks of a part are missing.
     """
     for name, content in parts.items():
         marks = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

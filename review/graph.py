@@ -1,6 +1,6 @@
 """Draw a stack's resource graph as a Mermaid flowchart.
 
-The program runs without a cloud (review/recording.py); boxes are resources inside their components, an arrow means
+Runs the program without a cloud (review/recording.py). Boxes are resources inside their components; an arrow means
 "must exist before". Implied arrows are left out.
 """
 
@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from cli.target import StackName
 from review.recording import Recorded, Recording, closure, record_anywhere
 
-#: More resources of one kind in one component than this are drawn as one box.
+#: A component's resources of one kind share a box when there are more than this.
 SHOWN_OF_A_KIND = 2
 
 
@@ -48,7 +48,7 @@ def mermaid(stack: Recording) -> str:
 
 
 def _with_the_providers(item: Recorded, providers: dict[str, Recorded]) -> Recorded:
-    """A resource that also depends on what its provider waits for: the nodes of a cluster, for a Kubernetes object."""
+    """Add the provider's dependencies to a resource's: a Kubernetes object waits for the nodes of the cluster."""
     provider = providers.get(item.provider.rsplit("::", 1)[0])
     return replace(item, dependencies=item.dependencies | provider.dependencies) if provider else item
 
@@ -56,8 +56,8 @@ def _with_the_providers(item: Recorded, providers: dict[str, Recorded]) -> Recor
 def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
     """URN -> label of the box it is drawn in.
 
-    Those of a kind share one when they are equally far from the beginning: then none of them waits for another through
-    a third, which would draw a circle.
+    Resources of a kind share a box at equal depth only: then none of them depends on another through a third, which
+    would draw a cycle.
     """
     depths = _depths(resources)
     alike: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
@@ -74,7 +74,7 @@ def _boxes(resources: dict[str, Recorded]) -> dict[str, str]:
 
 
 def _depths(resources: dict[str, Recorded]) -> dict[str, int]:
-    """URN -> how many resources stand before it, one after the other."""
+    """URN -> length of the longest chain of resources before it."""
     depths: dict[str, int] = {}
     before = {urn: item.dependencies & resources.keys() for urn, item in resources.items()}
     for urn in TopologicalSorter(before).static_order():
@@ -83,7 +83,7 @@ def _depths(resources: dict[str, Recorded]) -> dict[str, int]:
 
 
 def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple[str, str]]:
-    """Pairs (before, after) of boxes, without those that follow from others."""
+    """Pairs (before, after) of boxes, without those that other pairs imply."""
     direct: dict[str, set[str]] = defaultdict(set)
     for urn, box in boxes.items():
         for dependency in resources[urn].dependencies:

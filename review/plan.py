@@ -1,9 +1,9 @@
 """Show what a change to the program would change in the cloud, without credentials.
 
-Compares the stack that the working tree declares with the reviewed one of a git ref (tests/snapshots/STACK.yaml), and
-prints a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. The providers'
-own schemas say which changes replace a resource (review/replaces.py). The pull request of a fork shows this table,
-since `pulumi preview` has no credentials there (docs/operations.md).
+Compares the stack that the working tree declares with the reviewed snapshot of a git ref (tests/snapshots/STACK.yaml),
+and prints a Markdown table: what is added, changed, replaced and deleted, and how the cost per hour changes. The
+providers' own schemas say which changes replace a resource (review/replaces.py). The pull request of a fork shows this
+table, since `pulumi preview` has no credentials there (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIGNS = {ADDED: "+", CHANGED: "~", REPLACED: "±", DELETED: "−"}
 REPLACES, ROLLS = " (replaces)", " (rolls its nodes)"
 #: Characters of a value, and lines of one resource, that the table shows.
 SHOWN, LINES = 60, 8
-#: Inputs of a provider that say which cluster, project or region it is for.
+#: Inputs of a provider that name its cluster, project or region.
 PLACE = ("clusterIdentifier", "project", "region")
 NOT_COMPARED = "What enters an image, the values of secrets and what the cloud itself has changed are not compared."
 
@@ -59,10 +59,10 @@ def compare(old: Entry, new: Entry) -> list[Change]:
 
 
 def follow(old: Entry, declare: Callable[[Moves], Entry]) -> tuple[Entry, list[Change]]:
-    """The new content, and the changes from the old one to it with all that they bring about.
+    """The new content, and the changes from the old one to it with their consequences.
 
-    `declare` runs the program, and asks of each resource, once all that it depends on is there, whether it moves: a
-    resource that is replaced has another id, which changes, and may replace, what names it.
+    `declare` runs the program and asks for each resource, after its dependencies, whether it moves: a replaced resource
+    has a new id, which changes, and may replace, the resources that use it.
     """
     before = _resources(old)
     after: dict[str, Entry] = {}
@@ -73,7 +73,7 @@ def follow(old: Entry, declare: Callable[[Moves], Entry]) -> tuple[Entry, list[C
         title = f"{item.type} {item.name}"
         if title not in before:
             return None
-        # What a resource comes after moves nothing, and is not known before the last is there.
+        # The order moves nothing, and is not known until all resources are registered.
         after[title] = entry(item, by_urn, before[title].get("after") or [])
         change = _change(title, before, after)
         return change.operation == REPLACED if change and _moves(change) else None
@@ -83,25 +83,25 @@ def follow(old: Entry, declare: Callable[[Moves], Entry]) -> tuple[Entry, list[C
 
 
 def _moves(change: Change) -> bool:
-    """Whether what others know of a resource changes with it."""
+    """Whether a change gives a resource new values that others use."""
     counts = change.operation == CHANGED and replaces.counted(change.resource.partition(" ")[0])
     return change.operation == REPLACED or bool(counts)
 
 
 def _resources(content: Entry) -> dict[str, Entry]:
-    """By type and name, without components: nobody makes those."""
+    """Resources by type and name, without components, which no provider makes."""
     items = (content.get("resources") or {}).items()
     return {title: entry for title, entry in items if not title.startswith("trainyard:")}
 
 
 def _moves_all(old: Entry, new: Entry) -> bool:
-    """Whether a provider is of another place, so that nothing of it can stay."""
+    """Whether a provider's cluster, project or region changes, so that all its resources are replaced."""
     before, after = old.get("inputs") or {}, new.get("inputs") or {}
     return any(before.get(key) != after.get(key) for key in PLACE)
 
 
 def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Entry]) -> Change | None:
-    """How a resource of both sides differs; its provider is there on the new one."""
+    """How a resource that both sides have differs; None: it does not."""
     type_, old, new = title.partition(" ")[0], resources[title], others[title]
     provider = (new.get("options") or {}).get("provider", "")
     if provider in resources and _moves_all(resources[provider], others[provider]):
@@ -119,7 +119,7 @@ def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Ent
         effect = REPLACES if forced else ROLLS if rolled else ""
         details.append(f"{_written(path)}: {_value(was)} → {_value(now)}{effect}")
     if (old.get("parent") or "").partition(" ")[0] != (new.get("parent") or "").partition(" ")[0]:
-        # The types of its parents are part of a resource's URN.
+        # The types of a resource's parents are part of its URN.
         replaced = True
         details.append(f"parent: {old.get('parent') or 'the stack'} → {new.get('parent') or 'the stack'}{REPLACES}")
     for path, was, now in differences(old.get("options") or {}, new.get("options") or {}):
@@ -132,7 +132,7 @@ def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Ent
 
 def _force_new(type_: str, old: Entry, new: Entry) -> list[tuple[str, ...]]:
     if type_.startswith("kubernetes:"):
-        # A patch changes in place what replaces the object itself.
+        # A patch changes fields in place whose change would replace the object itself.
         is_patch = type_.endswith("Patch") or "kind" not in new
         return replaces.IDENTITY if is_patch else replaces.of_object(new)
     if type_.startswith("pulumi:providers:"):
@@ -156,8 +156,7 @@ def _order(old: list[str], new: list[str]) -> list[str]:
 def differences(old: Any, new: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
     """(path, old value, new value) wherever two values differ; null and missing are the same.
 
-    Items of lists are compared by their `name` where they all have one, as containers and variables do, and else by
-    their place.
+    List items are compared by `name` where they all have one, as containers and variables do, else by position.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
@@ -178,7 +177,7 @@ def _by_name(items: list[Any]) -> dict[Any, Any] | None:
 
 
 def _written(path: Path) -> str:
-    """A path as a person reads it: spec.template.spec.containers[train].image."""
+    """A path in readable form: spec.template.spec.containers[train].image."""
     parts = [f"[{part}]" if isinstance(part, int) else str(part) for part in path]
     return ".".join(parts).replace(".[", "[")
 
@@ -198,7 +197,7 @@ def report(stack: str, ref: str, old: Entry, new: Entry, changes: list[Change]) 
     lines = [f"### {stack} against {ref}", "", f"{counts}. {_cost(old, new)}"]
     if changes:
         lines += ["", "| | resource | what |", "|---|---|---|"]
-        # What is lost first.
+        # Losses first.
         ranked = sorted(changes, key=lambda change: [DELETED, REPLACED, CHANGED, ADDED].index(change.operation))
         lines += [
             f"| {SIGNS[item.operation]} | {_cell([item.resource])} | {_cell(_details(item))} |" for item in ranked
@@ -213,13 +212,13 @@ def _details(change: Change) -> list[str]:
 
 
 def _cell(lines: list[str]) -> str:
-    """Lines as one cell, as text: nothing in it is Markdown or HTML."""
+    """Lines as one table cell, with Markdown and HTML escaped."""
     escaped = [line.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ") for line in lines]
     return "<br>".join("".join(f"\\{sign}" if sign in "|`*_[]~\\" else sign for sign in line) for line in escaped)
 
 
 def _cost(old: Entry, new: Entry) -> str:
-    """How the estimate among the stack's outputs changes."""
+    """How the cost estimate in the stack's outputs changes."""
     before, after = (side.get("outputs", {}).get("costPerHour") for side in (old, new))
     if not before and not after:
         return "It makes no cluster: whoever runs the cluster pays for it."
@@ -243,7 +242,7 @@ def _by(old: Entry | None, new: Entry | None, key: str) -> str:
 
 
 def at_ref(stack: str, ref: str) -> Entry | None:
-    """The reviewed snapshot of a stack in a commit; None: the stack was not there.
+    """The reviewed snapshot of a stack in a commit; None: the commit has no such stack.
 
     Raises:
         LookupError: git knows no such commit.

@@ -1,7 +1,7 @@
-"""Runs the program of a stack without a cloud and records every resource it declares, with its options.
+"""Runs the program of a stack without a cloud and records every resource that it declares, with its options.
 
-The tests assert on the record, and review/graph.py draws it. Pulumi's mocks answer for the providers; the recorder
-keeps what they do not: dependencies, deletedWith, ignoreChanges and the rest of the options.
+Tests assert on the record, and review/graph.py draws it. Pulumi's mocks answer for the providers; the recorder keeps
+what they drop: dependencies, deletedWith, ignoreChanges and the other options.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from infra import living
 from infra.stackfiles import PROJECT, ROOT, stack_file_values
 from review import computed
 
-#: Marks of a secret in Pulumi's values (sdk/go/common/resource/sig.go): a key, and what it says.
+#: The key, and its value, that mark a secret among Pulumi's values (sdk/go/common/resource/sig.go).
 SIGNATURE, SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
-# Where each resource was declared, no record keeps: reading the whole stack for it is a third of a recording.
+# No record keeps where a resource was declared, and reading the whole call stack for it takes a third of a recording.
 resource._get_stack_trace = source_pb2.StackTrace
-# Asked thousands of times in a recording for the same few hundred types.
+# Called thousands of times in a recording for the same few hundred types.
 _types.unwrap_type = cache(_types.unwrap_type)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One resource as the engine would have been asked to register it."""
+    """One resource as the engine would be asked to register it."""
 
     type: str
     name: str
@@ -66,7 +66,7 @@ class Recorded:
     """False: a component, which no provider makes."""
     retain_on_delete: bool = False
     create_before_delete: bool = False
-    """Said explicitly, whatever the provider thinks: the replacement first, or nothing."""
+    """Set explicitly, whatever the provider prefers: make the replacement first, or replace nothing."""
     replace_on_changes: tuple[str, ...] = ()
     secret_outputs: tuple[str, ...] = ()
     timeouts: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Recorded:
 
     @property
     def plain_name(self) -> str:
-        """Without the hash of what it is made of, which any change of the trainer changes."""
+        """The name without the content hash, which any change of the trainer changes."""
         return re.sub(r"-[0-9a-f]{8}$", "", self.name)
 
     @property
@@ -83,13 +83,13 @@ class Recorded:
         return self.type.rsplit(":", 1)[1]
 
 
-#: Whether a change replaces a resource (True), or changes in place what others know of it (False).
+#: Whether a change replaces a resource (True) or changes values in place that others use (False); None: neither.
 Moves = Callable[[Recorded], bool | None]
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Calls what waits for nobody: pulumi asks its monitor in threads, which costs a sixth of a recording and leaves
-    the order of the resources to chance."""
+    """Runs executor calls at once: pulumi's threads for its monitor cost a sixth of a recording and make the order of
+    resources random."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         done = self.create_future()
@@ -101,8 +101,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of what waits for nobody: a loop inside of the loop, as the mocks run it, is a sixteenth of a
-    recording."""
+    """Run a coroutine that never waits: the nested event loop of the mocks would take a sixteenth of a recording."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -114,17 +113,17 @@ mocks._sync_await = _at_once  # type: ignore[attr-defined]
 
 
 class _Answers(mocks.Mocks):
-    """Resources come back as they were declared, with the outputs that a provider would add."""
+    """Returns resources as they were declared, with the outputs that a provider would add."""
 
     def __init__(self, known: bool) -> None:
         self.known = known
         self.replaced: bool | None = None
-        """Whether a change replaces the resource that is asked for, or changes it in place."""
+        """Whether a change replaces the current resource, or changes it in place; None: neither."""
         self.projects: dict[str, str] = {}
-        """What each provider, by its name, is configured for."""
+        """Name of a provider -> the project or region that it is configured for."""
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        # A provider adds random digits to a name that it chooses; without them the record is the same each time.
+        # A provider would add random digits to a name of its choice; without them every record is the same.
         if args.typ.startswith("pulumi:providers:"):
             self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
         if not self.known:
@@ -134,14 +133,14 @@ class _Answers(mocks.Mocks):
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         if args.token == living.STATE:
-            # A stack that does not live.
+            # A stack that was never brought up.
             return {"outputs": {}}, []
         if answer := computed.ANSWERS.get(args.token):
             return answer(args.args, self._where(args.provider)), []
         raise AssertionError(f"the program calls {args.token}: each call is a round trip to a cloud at preview")
 
     def _where(self, provider: str | None) -> str:
-        """The project or region of a reference to a provider: URN::id."""
+        """The project or region of a provider reference, URN::id."""
         return self.projects.get((provider or "").rsplit("::", 1)[0].rsplit("::", 1)[-1], PROJECT)
 
 
@@ -150,7 +149,7 @@ class _Recorder(mocks.MockMonitor):
         self.answers, self.moves = _Answers(known), moves
         super().__init__(self.answers)
         self.recorded: list[Recorded] = []
-        """As they were registered: a resource after those that it depends on."""
+        """In the order of registration: a resource after those that it depends on."""
         self.outputs: dict[str, Any] = {}
 
     def RegisterResourceOutputs(self, request: Any) -> Any:
@@ -185,7 +184,7 @@ class _Recorder(mocks.MockMonitor):
 
 
 def closure(direct: Mapping[str, set[str] | frozenset[str]]) -> dict[str, set[str]]:
-    """Each node -> all that stand before it, over all levels."""
+    """Each node -> all its direct and indirect predecessors."""
     found: dict[str, set[str]] = {}
     for node in TopologicalSorter(direct).static_order():
         before = direct.get(node, ())
@@ -207,7 +206,7 @@ class Recording:
 
     @cached_property
     def direct(self) -> dict[str, set[str]]:
-        """URN -> what must exist before the resource: its dependencies and its provider."""
+        """URN -> URNs that must exist before the resource: its dependencies and its provider."""
         urns = {item.urn for item in self.resources}
         return {item.urn: {*item.dependencies, item.provider.rsplit("::", 1)[0]} & urns for item in self.resources}
 
@@ -216,7 +215,7 @@ class Recording:
         return closure(self.direct)
 
     def earlier(self, item: Recorded) -> set[str]:
-        """URNs of all that is made before a resource, over all levels."""
+        """URNs of all direct and indirect predecessors of a resource."""
         return self._before[item.urn]
 
     def all(self, prefix: str) -> list[Recorded]:
@@ -229,12 +228,12 @@ def record(
 ) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
 
-    Without `known` it is the first preview: nothing exists, and what a cloud would add to an input is not known.
-    `moves` is asked of each resource, after those that it depends on: what the cloud adds to one that a change moves is
-    not what it was before.
+    Without `known` it is the first preview: nothing exists, and the values that a cloud would add are unknown.
+    `moves` is called for each resource, after those that it depends on: a resource that moves gets new values from the
+    cloud.
 
     Raises:
-        pulumi.RunError: as the program does for an invalid configuration.
+        pulumi.RunError: the configuration is invalid.
     """
     values = stack_file_values(stack_name) if values is None else values
     recorder = _Recorder(known, moves)
@@ -243,7 +242,7 @@ def record(
     try:
         mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
-        # set_mocks has made a root stack of its own; the program runs in a fresh one, as under the real engine.
+        # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # type: ignore[arg-type]
         with _without_collector():
             _sync_await(run_in_stack(_program))
@@ -255,7 +254,7 @@ def record(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Every output is a cycle, and none can go before the program ends: searching for garbage is a fifth of it."""
+    """Pause the garbage collector: outputs are cycles that live to the end, and it costs a fifth of a recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -266,8 +265,8 @@ def _without_collector() -> Iterator[None]:
 
 
 def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moves: Moves | None = None) -> Recording:
-    """What a stack declares, on a machine that has nothing of what it names: a kubeconfig that offers what the local
-    node would answers for the context of an existing cluster. Raises CommandError."""
+    """Record a stack on any machine: a temporary kubeconfig stands in for the context of an existing cluster, with the
+    local node's offers. Raises CommandError."""
     values = stack_file_values(stack_name) if values is None else values
     context = (values.get("cluster") or {}).get("context")
     offer = {"registry": "registry", "registryInsecure": True, "builder": "buildah", "storagePath": "/storage"}

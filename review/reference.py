@@ -1,4 +1,4 @@
-"""Tables of the documents: every key of a stack and of the trainer, from the models that check them and from
+"""Tables of the documentation: every key of a stack and of the trainer, from the models that validate them and from
 infra/live.yaml, and every figure of a log step."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from infra.stackfiles import ROOT
 
 
 def table() -> str:
-    """Markdown: key, default, meaning, what a change does; one row a key, in the order of infra/config.py."""
+    """Markdown: key, default, meaning, effect of a change; one row per key, in the order of infra/config.py."""
     rows = ["| key under `trainyard:` | default | meaning | changed on a living stack |", "|---|---|---|---|"]
     return "\n".join(rows + [_row(key, field) for key, field in keys().items()])
 
@@ -27,7 +27,7 @@ def _row(path: str, field: FieldInfo) -> str:
 
 
 def figures() -> str:
-    """A row for each figure of a log step, from the sentences in the source: the trainer's libraries are not needed."""
+    """A row for each figure of a log step, parsed from the source, so that the trainer's libraries are not needed."""
     (figures,) = (
         item
         for item in ast.parse((ROOT / "trainer" / "train" / "metrics.py").read_text()).body
@@ -46,7 +46,7 @@ def _cell(text: str) -> str:
 
 
 def _change(path: str) -> str:
-    """What a change of a key does to a living stack: by kind of cluster or volume, where that makes a difference."""
+    """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
     said = living.said(path)
     parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
     for row in living.table()["impossible"]:
@@ -65,7 +65,7 @@ def _default(field: Any) -> str:
 
 
 def _allowed(field: Any) -> str:
-    """The choices of an enumeration that the sentence before does not name already."""
+    """The choices of an enumeration, unless the key's description names them all."""
     choices = [
         str(choice)
         for part in (field.annotation, *get_args(field.annotation))

@@ -1,5 +1,5 @@
-"""Which changed properties replace a resource: what the providers' own schemas say, read from each cloud's
-replaces.yaml and, for Kubernetes, from the one beside this file."""
+"""Which changed properties replace a resource, by the providers' own schemas: from each cloud's replaces.yaml and, for
+Kubernetes, from the one beside this file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from infra.needs import load
 from infra.stackfiles import ROOT
 
 Path = tuple[str, ...]
-#: Of any Kubernetes object; of a patch, these alone: it changes in place what replaces the object itself.
+#: For every Kubernetes object. For a patch, these alone: it changes other fields in place.
 IDENTITY: list[Path] = [("metadata", "name"), ("metadata", "namespace")]
 
 
 @cache
 def _table(kind: str) -> dict[str, list[Path]]:
-    """Type -> its paths of one kind: those that replace it always, when smaller, switched_off or narrower; those
-    that roll its nodes; its outputs that are counted."""
+    """Type -> its paths of one kind: always, smaller, switched_off and narrower replace it, rolls replaces its nodes,
+    counted are outputs that change in place."""
     found: dict[str, list[Path]] = {}
     for file in [*(ROOT / "infra").glob("*/replaces.yaml"), ROOT / "review" / "replaces.yaml"]:
         content = load(file)
@@ -29,8 +29,8 @@ def _table(kind: str) -> dict[str, list[Path]]:
 
 
 def is_known(type_: str) -> bool:
-    """The stand-in plugin of the tests (tests/standin) refuses any other, so that a new resource cannot pass
-    unseen."""
+    """Whether the table has the type. The tests' stand-in plugin (tests/standin) refuses any other, so that no new
+    resource goes unnoticed."""
     return type_ in _table("always")
 
 
@@ -58,12 +58,12 @@ def matches(path: Sequence[str | int], patterns: Sequence[Path]) -> bool:
 
 
 def counted(type_: str) -> list[str]:
-    """The outputs that a change in place gives other values."""
+    """The outputs whose values change when the resource changes in place."""
     return [path[0] for path in _table("counted").get(type_, [])]
 
 
 def rolls(type_: str) -> list[Path]:
-    """The paths whose change makes the nodes of a pool or group anew, some at a time."""
+    """The paths whose change replaces the nodes of a pool or group, some at a time."""
     return _table("rolls").get(type_, [])
 
 

@@ -1,8 +1,8 @@
 """Compare what each stack declares with its reviewed snapshot.
 
-tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares,
-so that a change to the program shows what it would change in the cloud, without credentials. Without `--update` it
-prints the differences, and fails when there are any.
+tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares:
+its diff shows what a change to the program would change in the cloud, without credentials. Prints the differences;
+without `--update` it fails when there are any.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HEADER = """\
 # What stack {stack} declares: `make snapshots` writes this file, and a test fails when it is stale.
 # after: what must exist before (what follows from others is left out); a parent comes first as well.
 """
-#: Characters of a list or mapping that is written on one line.
+#: A list or mapping of at most so many characters is written on one line.
 SHORT = 80
-#: From this number on, all resources of one type are named together.
+#: Least number of resources of one type that are named together.
 GROUPED = 3
-#: Digests and the hashes of contents and configurations, in image references and in names: unrelated changes of the
-#: trainer's code change them.
+#: Digests and hashes of contents and configurations, in image references and names: any change of the trainer's code
+#: changes them.
 _HASHES = (
     (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:[digest]"),
     (re.compile(r":[0-9a-f]{12}$"), ":[content]"),
@@ -47,17 +47,17 @@ def snapshot(stack: Recording, name: str) -> str:
 
 
 def content(stack: Recording) -> dict[str, Any]:
-    """What the text of a recorded stack says."""
+    """The content of a recorded stack's snapshot."""
     by_urn = {item.urn: item for item in stack.resources}
     before = closure({urn: item.dependencies for urn, item in by_urn.items()})
-    # Components with what is in them, by name: the order in which they were registered differs from run to run.
+    # Sort components with their children, by name: the order of registration differs from run to run.
     ordered = sorted(stack.resources, key=lambda item: (item.urn.split("::")[2], item.name))
     entries = {_title(item): entry(item, by_urn, _after(item, by_urn, before)) for item in ordered}
     return {"resources": entries, "outputs": _plain(stack.outputs)}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Short leaves on one line ({cpu: 500m}), everything else one item a line: short files, readable differences."""
+    """Writes short leaves on one line ({cpu: 500m}) and all else one item per line: short files, readable diffs."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -84,7 +84,7 @@ def _after(item: Recorded, by_urn: Mapping[str, Recorded], before: dict[str, set
 
 
 def entry(item: Recorded, by_urn: Mapping[str, Recorded], after: list[str]) -> dict[str, Any]:
-    """What the text says of a resource. `by_urn` has at least those that it names."""
+    """A resource's entry in the snapshot. `by_urn` has at least the resources that it refers to."""
     options = {
         "deletedWith": _reference(item.deleted_with, by_urn),
         "deleteBeforeReplace": item.delete_before_replace,
@@ -105,7 +105,7 @@ def entry(item: Recorded, by_urn: Mapping[str, Recorded], after: list[str]) -> d
 
 
 def _grouped(items: list[Recorded], by_urn: Mapping[str, Recorded]) -> list[str]:
-    """Titles; all resources of one type, such as the enabled APIs, as one line."""
+    """Titles of resources; if all of one type are there, such as the enabled APIs, they share a line."""
     lines: list[str] = []
     for type_ in dict.fromkeys(item.type for item in items):
         of_type = [item for item in items if item.type == type_]
@@ -122,7 +122,7 @@ def _reference(urn: str, by_urn: Mapping[str, Recorded]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Values as YAML shows them best: no secrets, no hashes, whole numbers without a point."""
+    """Values for YAML: without secrets and hashes, whole numbers without a decimal point."""
     if isinstance(value, dict):
         if value.get(SIGNATURE) == SECRET:
             return "[secret]"
@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
 
 
 def difference(stack: str, folder: Path | None = None) -> str:
-    """How the program differs from the reviewed snapshot, as a unified diff; empty: it does not."""
+    """The program's difference from the reviewed snapshot as a unified diff; empty: none."""
     path = (folder or FOLDER) / f"{stack}.yaml"
     reviewed = path.read_text() if path.exists() else ""
     now = snapshot(record_anywhere(stack), stack)

@@ -1,1 +1,1 @@
-"""What runs on any cluster, and knows no cloud."""
+"""The stack's workloads: they run on any cluster and know no cloud."""

@@ -1,7 +1,7 @@
-"""Adds nodes for pods that wait and removes those that are not needed, where the cloud does not: cluster-autoscaler.
+"""The cluster-autoscaler, for clouds that run none: adds nodes for pending pods and removes idle nodes.
 
-Of the groups of nodes that would do it takes the one that the list of priorities names first; one that turns out to
-have no capacity is left alone for a while, and the next is tried.
+It takes the first node group in the list of priorities that fits the pods. It backs off from a group without capacity
+and tries the next.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from infra.cluster import Autoscaler, Cluster
 from workloads.objects import RBAC, allow, bind_role, make_deployment, metadata
 from workloads.pod import container_security, environment, pod_security, resources
 
-#: The one namespace in which pods may be critical for their node.
+#: The only namespace whose pods may have a system-*-critical priority class.
 NAMESPACE = "kube-system"
-#: Names that cluster-autoscaler chooses itself: its lease, what it says of itself, and where it reads priorities.
+#: ConfigMaps whose names cluster-autoscaler fixes: its status, and the priorities that it reads.
 STATUS, PRIORITIES = "cluster-autoscaler-status", "cluster-autoscaler-priority-expander"
 #: `nobody`; the image has no user of its own.
 USER = 65534
 PORT = 8085
-#: Remove a node after this idle time, and none so soon after one was added. The default of ten minutes costs GPU money.
+#: Remove a node after this idle time, and none this soon after adding one. The default, ten minutes, costs GPU money.
 IDLE = "3m"
 
 
 class ClusterAutoscaler(pulumi.ComponentResource):
-    """The Deployment and its rights in the cluster; those in the cloud come by pod identity (infra/eks/identity.py)."""
+    """The Deployment and its RBAC; its rights in the cloud come from pod identity (infra/eks/identity.py)."""
 
     def __init__(self, name: str, cluster: Cluster, settings: Autoscaler):
         super().__init__(
             "trainyard:workloads:ClusterAutoscaler", name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        # The highest number is the most wanted; groups that none matches, such as the system's, come last.
+        # The highest number wins; groups without a priority, such as the system's, come last.
         wanted = {len(settings.priorities) - at: [name] for at, name in enumerate(settings.priorities)}
         ranks = "\n".join(f"{rank + 1}: {json.dumps(names)}" for rank, names in wanted.items()) + '\n1: [".*"]\n'
         priorities = k8s.core.v1.ConfigMap(
@@ -58,8 +58,8 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
         "max-nodes-total": str(settings.most_nodes),
         "scale-down-unneeded-time": IDLE,
         "scale-down-delay-after-add": IDLE,
-        # The cluster's own pods have scratch volumes, and a second node would never go because one of them is on it.
-        # What must not be moved says so itself (safe-to-evict).
+        # System pods with scratch volumes must not keep a second node alive. Pods that must not move say so themselves
+        # (safe-to-evict).
         "skip-nodes-with-local-storage": "false",
         "skip-nodes-with-system-pods": "false",
     }
@@ -79,7 +79,7 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
     return core.PodSpecArgs(
         containers=[container],
         service_account_name=NAME,
-        # Without it no training gets a node.
+        # Without the autoscaler no training gets a node.
         priority_class_name="system-cluster-critical",
         security_context=pod_security(USER),
         enable_service_links=False,
@@ -87,7 +87,7 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
 
 
 def _grant_rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """It reads what a scheduler reads, drains nodes, and writes its lease and its status."""
+    """Grant its rights: read what a scheduler reads, drain nodes, write its lease and status."""
     rbac = k8s.rbac.v1
     here, anywhere = metadata(NAME, NAMESPACE, NAME), metadata(NAME, name=f"trainyard-{NAME}")
     account = k8s.core.v1.ServiceAccount(NAME, metadata=here, opts=opts)
@@ -100,10 +100,10 @@ def _grant_rights(opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
             allow("apps", ["daemonsets", "replicasets", "statefulsets"], look),
             allow("batch", ["cronjobs", "jobs"], look),
             allow("policy", ["poddisruptionbudgets"], look),
-            # Of these it watches whatever the scheduler of its version does.
+            # It watches the same kinds of these groups as the scheduler of its version.
             allow("storage.k8s.io", ["*"], look),
             allow("resource.k8s.io", ["*"], look),
-            # Taints on nodes that are to go, and their pods' eviction.
+            # It taints the nodes that it removes, and evicts their pods.
             allow("", ["nodes"], ["update", "patch"]),
             allow("", ["pods/eviction"], ["create"]),
             allow("", ["pods/status"], ["update"]),

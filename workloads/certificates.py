@@ -1,10 +1,10 @@
-"""Certificates for the rendezvous and the key of compiled code, as Pulumi dynamic providers: made once, kept as secrets
-in the stack's state.
+"""Pulumi dynamic providers for the rendezvous certificates and the key that signs compiled code.
 
-One authority of its own signs a certificate for the server and one for the trainers, and its key is thrown away: nobody
-can sign a third. All are made anew when the names change or a month before the end.
+They are made once and kept as secrets in the stack's state. A private authority signs one certificate for the server
+and one for the trainers; its key is then discarded, so nobody can sign a third. All are replaced when the names change
+or a month before they expire.
 
-The provider's methods run in a process of Pulumi's own, which finds this module by name.
+The providers' methods run in a process of Pulumi's own, which finds this module by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RendezvousCertificates(Resource, module="trainyard", name="RendezvousCerti
 
 
 class CompileKey(Resource, module="trainyard", name="CompileKey"):
-    """What compiled code is signed with that one trainer leaves for the next (trainer/train/compiled.py)."""
+    """The key that signs compiled code, which one trainer leaves for the next (trainer/train/compiled.py)."""
 
     key: pulumi.Output[str]
 
@@ -69,14 +69,14 @@ class CertificateProvider(ResourceProvider):
 
 
 def issue(names: list[str]) -> dict[str, str]:
-    """A new authority, a server certificate for `names` and a client certificate; and when they end."""
+    """Issue an authority, a server certificate for `names` and a client certificate; `until` is when they expire."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     now = datetime.datetime.now(datetime.UTC)
-    # Clocks of nodes differ by a little.
+    # The clocks of the nodes differ a little.
     begin, until = now - datetime.timedelta(minutes=5), now + VALID
 
     def subject(name: str) -> x509.Name:
@@ -96,7 +96,7 @@ def issue(names: list[str]) -> dict[str, str]:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
         )
         if key is not authority:
-            # etcd's JSON gateway dials etcd itself with the server's certificate: it has to be a client's as well.
+            # etcd's JSON gateway dials etcd with the server's certificate, so it must allow client authentication too.
             usages = [ExtendedKeyUsageOID.SERVER_AUTH] if serves else []
             usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
             builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)

@@ -1,4 +1,4 @@
-"""Objects of kinds that the cluster's own controllers bring along: ProvisioningRequest and TrainJob."""
+"""Custom resources of controllers in the cluster: ProvisioningRequest and TrainJob."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.cluster import WorkerPool
 from workloads.layout import CONSUMES
 from workloads.objects import metadata, pod_template
 
-#: It is granted, or done, after hours: what depends on it waits, not `pulumi up`.
+#: A request is granted, and a TrainJob done, after hours: what depends on them waits, `pulumi up` does not.
 NOT_AWAITED = {"pulumi.com/skipAwait": "true"}
 
 # The cluster autoscaler's request for all nodes of a Job at once.
@@ -20,15 +20,15 @@ AUTOSCALING = "autoscaling.x-k8s.io"
 # Kubeflow Trainer v2; the specifications below are held to the schema of v1alpha1 (Trainer v2.0.0).
 KUBEFLOW = "trainer.kubeflow.org"
 KUBEFLOW_VERSION = f"{KUBEFLOW}/v1alpha1"
-#: What its controller knows the trainers by: the replicated job and the container of this name, and the label.
+#: Its controller finds the trainers by this name of replicated job and container, and by the label.
 CONTAINER = "node"
 STEP = {f"{KUBEFLOW}/trainjob-ancestor-step": "trainer"}
 
 
 def request_annotations(job_name: str, pool: WorkerPool) -> dict[str, str]:
-    """What pods carry to use the request of their Job; nothing where nodes come as pods ask for them.
+    """Annotations of pods that use their Job's ProvisioningRequest; empty where nodes are not queued.
 
-    Without it the autoscaler takes the nodes for unused, and removes them after ten minutes.
+    Without them the autoscaler considers the nodes unused and removes them after ten minutes.
     """
     if pool.queue_hours is None:
         return {}
@@ -46,9 +46,9 @@ def request_nodes(
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> list[pulumi.Resource]:
-    """The request for `count` nodes that fit `pod`, where nodes come all at once.
+    """Request `count` nodes that fit `pod`, all at once; nothing where nodes are not queued.
 
-    Capacity that is scarce is given for a fixed time to whoever asked first.
+    Scarce capacity is granted for a fixed time, in the order of the requests.
     """
     if pool.queue_hours is None:
         return []
@@ -73,7 +73,7 @@ def request_nodes(
 
 
 def job_of(train_job: str) -> str:
-    """Name of the Job that the controllers make for a TrainJob: JobSet's, for the first replica."""
+    """Name of the Job that JobSet makes for the first replica of a TrainJob."""
     return f"{train_job}-{CONTAINER}-0"
 
 
@@ -85,11 +85,11 @@ def make_train_job(
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
-    """The training as a TrainJob, for clusters whose queues and dashboards know those.
+    """Make the training as a TrainJob, for clusters whose queues and dashboards know that kind.
 
     The same pods in the same Job: a TrainingRuntime holds the Job's specification as one replicated job of a JobSet,
     and a TrainJob names the runtime and the number of nodes. Its controller makes the Job under the name of `job_of`,
-    where `trainyard status`, `follow` and `logs` find it. A runtime in use stays, so it is deleted last.
+    where `trainyard status`, `follow` and `logs` find it. A runtime in use cannot be deleted, so it goes last.
     """
     described = metadata("trainer", namespace, train_job_name, NOT_AWAITED)
     replicated = {"name": CONTAINER, "replicas": 1, "template": {"metadata": {"labels": STEP}, "spec": job}}
@@ -99,9 +99,9 @@ def make_train_job(
         kind="TrainingRuntime",
         metadata=described,
         spec={
-            # Neither torch nor mpi: their variables and ssh keys are for launchers that have no rendezvous.
+            # Neither torch nor mpi policy: their variables and ssh keys are for launchers without a rendezvous.
             "mlPolicy": {"numNodes": nodes},
-            # The pods meet through the rendezvous, and have the subdomain of their own Service.
+            # The pods meet through the rendezvous and use the subdomain of our own Service.
             "template": {"spec": {"network": {"enableDNSHostnames": False}, "replicatedJobs": [replicated]}},
         },
         opts=opts,

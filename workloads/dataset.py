@@ -52,16 +52,16 @@ class Dataset(pulumi.ComponentResource):
                 "dataset",
                 workspace.namespace.name,
                 f"dataset-{text.name}-{identity}",
-                # A failed Job is made again by the next `pulumi up`.
+                # The next `pulumi up` replaces a failed Job.
                 await_annotations(text.timeout_minutes),
             ),
             spec=k8s.batch.v1.JobSpecArgs(
-                # A second try helps with a storage that was away, not with bad input.
+                # A retry helps when the storage was unavailable, not with bad input.
                 backoff_limit=2,
                 pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[ignore_disruptions()]),
                 template=pod_template("dataset", _pod(text, command, fetches, workspace, tokens, account), STAYS),
             ),
-            # Never two that write the same shards.
+            # Delete the old Job first: two Jobs must not write the same shards.
             opts=pulumi.ResourceOptions.merge(
                 workspace.owned(self), pulumi.ResourceOptions(delete_before_replace=True)
             ),
@@ -69,7 +69,7 @@ class Dataset(pulumi.ComponentResource):
         self.register_outputs({"directory": self.directory})
 
     def _account(self, workspace: Workspace) -> k8s.core.v1.ServiceAccount | None:
-        """The account that may read the user's buckets, where there are any."""
+        """The service account that may read the user's buckets; None where there are none."""
         annotations = workspace.cluster.reader_annotations
         if annotations is None:
             return None
@@ -82,7 +82,7 @@ class Dataset(pulumi.ComponentResource):
 
 
 def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory: str) -> list[str]:
-    """What makes the data of a task out of its inputs, after `python -m`."""
+    """The module that prepares the data of a task, with its arguments; for `python -m`."""
     if training.task == "question_answering":
         return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
     conversations = ["--conversations"] if training.task == "finetune" else []
@@ -110,7 +110,7 @@ def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory
 
 
 def fetch_commands(training: TrainingConfig) -> list[list[str]]:
-    """What brings weights of the hub, after `python -m`, since the trainers are offline. Nothing for a folder."""
+    """Modules that fetch weights from the hub, with arguments, since the trainers are offline; none for a folder."""
     return [
         ["trainer.fetch", "--model", name, "--output", weights_folder(name)]
         for name in dict.fromkeys((training.model.name, training.distillation.teacher))
@@ -131,13 +131,13 @@ def _pod(
             name=name,
             image=workspace.image.reference,
             args=["python", "-m", *command],
-            # The one pod that may reach the Hugging Face hub; the image is offline otherwise.
+            # This pod may reach the Hugging Face hub; by default the image is offline.
             env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
             env_from=environment_of(tokens),
             resources=resources(config.cpu, config.memory_gib),
             security_context=container_security(),
             volume_mounts=trainer_mounts(),
-            # The reason of a failure in the Pod's status, where Pulumi finds it.
+            # Puts the reason of a failure into the pod's status, where Pulumi finds it.
             termination_message_policy="FallbackToLogsOnError",
         )
 

@@ -1,6 +1,6 @@
-"""How many pods a training has, and how that number changes while it trains.
+"""The number of pods of a training, and how it changes while the training runs.
 
-Pulumi replaces a Job whose `parallelism` or `completions` change, and with it a training that runs. So the Job's own
+Pulumi replaces a Job whose `parallelism` or `completions` change, which would end a running training. So the Job's own
 values count only when it is made; a JobPatch, which owns those fields alone, changes them in place.
 """
 
@@ -16,8 +16,8 @@ from infra.config import WorkersConfig
 from workloads.objects import labels
 from workloads.workspace import Namespace
 
-#: The most pods that a Job may be scaled to: the limit of workers.count. A limit that is never reached costs the first
-#: round, and one with newcomers, a last call of 5 s.
+#: Most pods that a Job may be scaled to: the limit of workers.count. A maximum that is never reached costs the first
+#: round, and each round with newcomers, a last call of 5 s.
 MOST = 1000
 #: Fields of the Job that follow workers.count.
 FIELDS = ("completions", "parallelism", "maxFailedIndexes")
@@ -26,8 +26,8 @@ FIELDS = ("completions", "parallelism", "maxFailedIndexes")
 def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str = "job") -> bool:
     """Whether pods may come and go without a new Job.
 
-    Not with spares, who are those beyond a number that the launcher knows; nor with nodes that come all together; nor
-    when another controller than ours says how many pods its Job has.
+    Not with spares, which the launcher counts beyond a fixed --nnodes; not with queued nodes, which come all together;
+    not when another controller sets the number of pods.
     """
     return workers.spares == 0 and pool.queue_hours is None and runtime == "job"
 
@@ -38,7 +38,7 @@ def node_range(workers: WorkersConfig, elastic: bool) -> str:
 
 
 def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[str, Any]:
-    """What of the workers, and of the nodes as their pods see them, makes a new Job when it changes."""
+    """Settings of the workers, and of the nodes as their pods see them, whose change makes a new Job."""
     nodes = {
         "selector": dict(pool.node_selector),
         "tolerations": [str(toleration.key) for toleration in pool.tolerations],
@@ -63,8 +63,8 @@ def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: 
     return k8s.batch.v1.JobPatch(
         name,
         metadata=k8s.meta.v1.ObjectMetaPatchArgs(
-            # From the Job, not as a text: a Job that is made again under its name begins with the size that the first
-            # one began with, and needs its patch again.
+            # The Job's output, not a string: a Job that is made again under the same name starts at the first one's
+            # initial size and needs a new patch.
             name=job.metadata.name,
             namespace=namespace.name,
             labels=labels("trainer"),
@@ -75,9 +75,9 @@ def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: 
             parent=job,
             depends_on=[job],
             deleted_with=namespace.lifetime,
-            # Deleting it would give the fields up, and the API server would set them to one: two pods would end.
+            # Deleting the patch would release the fields, and the API server would reset them to 1 and end pods.
             retain_on_delete=True,
-            # A patch of another Job is another resource, which leaves the old Job alone.
+            # A patch of another Job replaces this resource and leaves the old Job alone.
             replace_on_changes=["metadata.name"],
         ),
     )

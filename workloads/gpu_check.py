@@ -1,7 +1,7 @@
-"""A measurement of the nodes before the training: accelerators, the exchange between nodes, the shared volume.
+"""The node check: measures accelerators, the exchange between nodes and the shared volume before the training.
 
-The first pod leaves its result in a ConfigMap, which is read back once the Job is done: that is how a number that a pod
-measured becomes an output of the stack. The pods' own account may write that one ConfigMap and nothing else.
+The first pod writes its result to a ConfigMap, which the program reads once the Job is done: so a measurement becomes a
+stack output. The pods' service account may create ConfigMaps and patch that one, nothing else.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GpuCheck(pulumi.ComponentResource):
         job_name = _job_name(config, workspace)
         account = self._account(namespace, job_name, opts)
         service = make_service(NAME, NAME, metadata(NAME, namespace.name, NAME), None, opts)
-        # Among themselves, and to the API server, whose address no policy can name.
+        # The pods may reach each other and the API server, whose address no policy can name.
         own = select(NAME)
         make_policy(
             NAME, namespace.name, own, opts, ingress=[(own, None)], egress=[(own, None), (None, ports(*API_PORTS))]
@@ -82,7 +82,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
         batch = k8s.batch.v1
         self.job = batch.Job(
-            # Another measurement is another resource: a replaced one would keep the size that is ignored below.
+            # A new measurement is a new resource: a replaced one would keep the old size, by ignore_changes.
             job_name,
             metadata=metadata(NAME, namespace.name, job_name, await_annotations(config.check.timeout_minutes)),
             spec=batch.JobSpecArgs(
@@ -101,7 +101,7 @@ class GpuCheck(pulumi.ComponentResource):
                 ),
             ),
         )
-        # Read once the Job is done: the id is known then, and not before.
+        # Reads once the Job is done: only then is its id known.
         found = k8s.core.v1.ConfigMap.get(
             f"{NAME}-result",
             pulumi.Output.all(self.job.id, namespace.name).apply(lambda parts: f"{parts[1]}/{job_name}"),
@@ -113,7 +113,7 @@ class GpuCheck(pulumi.ComponentResource):
     def _account(
         self, namespace: Namespace, config_map: str, opts: pulumi.ResourceOptions
     ) -> k8s.core.v1.ServiceAccount:
-        """An account that may make ConfigMaps, and change the one of this name."""
+        """A service account that may create ConfigMaps and patch the one named `config_map`."""
         described = metadata(NAME, namespace.name, NAME)
         account = k8s.core.v1.ServiceAccount(NAME, metadata=described, automount_service_account_token=False, opts=opts)
         rules = [allow("", ["configmaps"], ["create"]), allow("", ["configmaps"], ["patch"], [config_map])]
@@ -122,7 +122,7 @@ class GpuCheck(pulumi.ComponentResource):
 
 
 def _job_name(config: StackConfig, workspace: Workspace) -> str:
-    """Another measurement has another name; another number of workers alone is no reason to interrupt a training."""
+    """Name the Job by what it measures, without the number of workers: resizing must not interrupt a training."""
     same, check = config.workers.model_dump(exclude={"count"}), config.check.model_dump(exclude={"timeout_minutes"})
     what = [workspace.image.version, check, same, workspace.cluster.workers.network_gbit]
     return f"{NAME}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"

@@ -19,13 +19,13 @@ def is_on_hub(name: str) -> bool:
 
 
 def weights_folder(name: str) -> str:
-    """Where pods find a model: those of the Hugging Face hub are fetched once, to their names."""
+    """Where pods find a model; one of the Hugging Face hub is fetched once, to a folder of its name."""
     return f"{DATA}/models/{name}" if is_on_hub(name) else name
 
 
-#: Annotation of pods whose nodes come all at once, for the request that it names.
+#: Annotation of pods with queued nodes: the name of their ProvisioningRequest.
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
-#: Name of the template of the pods through which people's machines reach the shared volume.
+#: Name of the PodTemplate of pods through which users' machines reach the shared volume.
 VOLUME_ACCESS = "volume-access"
 #: Where TensorBoard listens in its pod.
 TENSORBOARD_PORT = 6006

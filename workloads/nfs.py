@@ -1,7 +1,7 @@
-"""An NFS server in the cluster: makes a disk, which one node has at a time, into a volume that all of them share.
+"""An NFS server in the cluster: shares a disk, which attaches to one node at a time, with all nodes.
 
-nfs-ganesha serves from user space, NFS 4 only: one port, no port mapper, no lock daemon. Its address is its
-Service's, handed on as an Output: the node that mounts the volume does not ask the cluster's DNS.
+nfs-ganesha serves from user space, NFS 4 only: one port, no port mapper, no lock daemon. Volumes name the IP address of
+its Service, because the node that mounts a volume does not ask the cluster's DNS.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NAME = "nfs-server"
 PORT = 2049
 #: The export, in the tree that clients see.
 EXPORT = "/data"
-#: Seconds after a restart in which clients claim back what they had open, and everything else waits.
+#: Seconds after a restart in which clients reclaim their open files and everything else waits.
 GRACE_SECONDS = 30
-#: Hard: a restart of the server makes processes wait, not fail. No access times: they are writes.
+#: hard: while the server restarts, processes wait instead of failing. noatime: access times would be writes.
 MOUNT_OPTIONS = ["nfsvers=4.1", "hard", "noatime"]
-#: What serving other users' files from user space takes: their ownership, and files without a path.
+#: Needed to serve other users' files from user space: to change owners, and to open files without a path.
 CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "SETGID", "SETUID"]
 
 
@@ -45,7 +45,7 @@ class NfsServer(pulumi.ComponentResource):
     """The volume that it makes."""
 
     def __init__(self, name: str, cluster: Cluster, namespace: str, image: ContainerImage):
-        """`namespace` is the name of the one that it makes."""
+        """`namespace` is the name of the namespace to make."""
         super().__init__("trainyard:workloads:NfsServer", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
@@ -64,13 +64,13 @@ class NfsServer(pulumi.ComponentResource):
         k8s.policy.v1.PodDisruptionBudget(
             name,
             metadata=described,
-            # No drain takes it: while it moves, which takes its disk a minute or two, every worker stands still. An
-            # upgrade of GKE's nodes waits an hour for it at most, the deletion of a node pool not at all.
+            # No drain may evict the server: while its disk moves, a minute or two, every worker stands still. An
+            # upgrade of GKE's nodes waits for it an hour at most, the deletion of a node pool not at all.
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=select(NAME)),
             opts=opts,
         )
         pod = _pod(image.reference, claim.metadata.name, settings.metadata.name, priority)
-        # A disk that has grown is mounted anew, which makes its file system grow.
+        # A new size makes a new pod: mounting the grown disk again grows its file system.
         noted = {"trainyard/disk-gib": str(size_gib), **STAYS}
         # Recreate: the disk is attached to one node at a time.
         server = make_deployment(name, NAME, described, pod, opts, noted, strategy="Recreate")
@@ -94,7 +94,7 @@ def _disk_claim(
     size_gib: int,
     opts: pulumi.ResourceOptions,
 ) -> k8s.core.v1.PersistentVolumeClaim:
-    """The disk as a volume of the cluster: made here, never by a provisioner, so that Pulumi owns what is billed."""
+    """Claim the disk as a static volume: no provisioner makes it, so Pulumi owns what is billed."""
     opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True))
     mode = "ReadWriteOnce"
     described = metadata("storage", name=f"{namespace}-disk")
@@ -102,13 +102,12 @@ def _disk_claim(
         name, metadata=described, spec=volume_spec(size_gib, mode, csi=disk.source), opts=opts
     )
     claimed = metadata("storage", space.metadata.name, "disk", {"pulumi.com/skipAwait": "true"})
-    # A claim cannot grow with a volume that no class made: it asks for the least, and gets the volume.
+    # A claim on a volume without a StorageClass cannot grow: it asks for 1 GiB and gets the whole volume.
     return make_claim(name, claimed, mode, 1, opts, volume)
 
 
 def configuration(clients: tuple[str, ...]) -> str:
-    """ganesha.conf: one export, every file the trainer's whoever writes it, for the clients' addresses alone (and the
-    probe's)."""
+    """ganesha.conf: one export, whose files the trainer owns, for the addresses of the clients and the probe alone."""
     addresses = ", ".join(("127.0.0.1", *clients))
     form = Template(Path(__file__).with_suffix(".conf").read_text())
     return form.substitute(port=PORT, grace=GRACE_SECONDS, export=EXPORT, owner=TRAINER_ID, clients=addresses)
@@ -124,7 +123,7 @@ def _pod(
         image=image,
         env=environment({"OWNER": str(TRAINER_ID)}),
         ports=[core.ContainerPortArgs(name="nfs", container_port=PORT)],
-        # A client's own look: a server whose export has failed listens as well.
+        # List the export as a client does: a server whose export has failed still listens.
         startup_probe=core.ProbeArgs(
             exec_=core.ExecActionArgs(command=["nfs-ls", f"nfs://127.0.0.1{EXPORT}/?version=4"]),
             period_seconds=2,
@@ -132,7 +131,7 @@ def _pod(
             failure_threshold=60,
         ),
         readiness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=3),
-        # Wide: a restart makes every client wait out the grace period.
+        # Two minutes: a restart makes every client wait out the grace period.
         liveness_probe=core.ProbeArgs(tcp_socket=listening, period_seconds=20, failure_threshold=6),
         # Its cache of file attributes grows with the number of files, not with their size.
         resources=resources(cpu=0.5, memory_gib=2),
@@ -141,8 +140,8 @@ def _pod(
             allow_privilege_escalation=False,
             read_only_root_filesystem=True,
             capabilities=core.CapabilitiesArgs(drop=["ALL"], add=CAPABILITIES),
-            # containerd's profile lets no container without CAP_SYS_ADMIN ask for a file's handle (name_to_handle_at),
-            # which is how NFS names files.
+            # containerd's profile forbids name_to_handle_at without CAP_SYS_ADMIN, and NFS names files by such
+            # handles.
             seccomp_profile=core.SeccompProfileArgs(type="Unconfined"),
         ),
         volume_mounts=[

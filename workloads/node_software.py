@@ -1,6 +1,6 @@
-"""What nodes need beyond what their cloud puts onto them: drivers, device plugins, metrics, an autoscaler.
+"""Node software that the cloud does not install: drivers, device plugins, metrics, the autoscaler.
 
-Each is a DaemonSet in kube-system, on the nodes that train and nowhere else.
+All but the autoscaler are DaemonSets in kube-system, on the nodes that train and nowhere else.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ EXPORTER_PORT = 9400
 #: Where the kubelet says which pod has which accelerator.
 POD_RESOURCES = "/var/lib/kubelet/pod-resources"
 
-#: Where the driver's installer has the host's directories.
+#: Where the driver's installer mounts the host's directories.
 INSTALL, TOOLS, ROOT = "/usr/local/nvidia", "/build/cos-tools", "/root"
 HOST_TOOLS = "/var/lib/cos-tools"
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 
 
 def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
-    """Returns what pods with accelerators come after; often nothing."""
+    """Install it; return what pods with accelerators must wait for, often nothing."""
     workers = cluster.workers
     if workers.metrics_exporter:
         scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
@@ -54,7 +54,7 @@ def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
         )
         first.append(NodeDaemon("DevicePlugin", "nvidia-device-plugin", cluster, pod))
     if EFA in workers.devices:
-        # It asks the machine which adapters it has, and one hop is all that the machine answers over.
+        # Host network: the plugin asks the metadata service for the machine's adapters, which answers over one hop.
         pod = _device_plugin_pod(workers, EFA_PLUGIN_IMAGE, {}, {"adapters": "/dev/infiniband"}, host_network=True)
         first.append(NodeDaemon("DevicePlugin", "efa-device-plugin", cluster, pod))
     if cluster.autoscaler:
@@ -76,7 +76,7 @@ class NodeDaemon(pulumi.ComponentResource):
         super().__init__(f"trainyard:workloads:{kind}", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         k8s.apps.v1.DaemonSet(
             name,
-            # Not waited for: while there is no node for it, none of its pods exists.
+            # Not waited for: while it has no node, it has no pod.
             metadata=metadata(name, NAMESPACE, name, {"pulumi.com/skipAwait": "true"}),
             spec=k8s.apps.v1.DaemonSetSpecArgs(selector=select(name), template=pod_template(name, pod, annotations)),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource),
@@ -87,7 +87,7 @@ class NodeDaemon(pulumi.ComponentResource):
 def _worker_pod(
     pool: WorkerPool, container: k8s.core.v1.ContainerArgs, folders: Mapping[str, str], **options: Any
 ) -> k8s.core.v1.PodSpecArgs:
-    """A pod for every node of the pool and for no other. `folders` are the node's: volume -> path."""
+    """A DaemonSet's pod, for the nodes of the pool alone. `folders`: name of the volume -> path on the node."""
     return k8s.core.v1.PodSpecArgs(
         containers=[container],
         node_selector=pool.node_selector or None,
@@ -107,7 +107,7 @@ def _host_volumes(folders: Mapping[str, str]) -> list[k8s.core.v1.VolumeArgs]:
 
 
 def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
-    """Metrics of the accelerators for Prometheus, where the cloud gathers none: NVIDIA's DCGM exporter.
+    """NVIDIA's DCGM exporter: metrics of the accelerators for Prometheus, where the cloud gathers none.
 
     Port 9400 of each node's pod: utilisation, memory, power, temperature, errors, with the pod that uses each
     accelerator.
@@ -127,7 +127,7 @@ def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
         ports=[core.ContainerPortArgs(name="metrics", container_port=EXPORTER_PORT)],
         readiness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=30, period_seconds=10),
         resources=resources(cpu=0.1, memory_gib=0.5),
-        # Counters of the accelerators' units are the administrator's alone.
+        # Reading the counters of the accelerators' units takes CAP_SYS_ADMIN.
         security_context=root_security("SYS_ADMIN", read_only=None),
         volume_mounts=[core.VolumeMountArgs(name="pods", mount_path=POD_RESOURCES, read_only=True)],
     )
@@ -141,10 +141,10 @@ def _device_plugin_pod(
     folders: Mapping[str, str] | None = None,
     host_network: bool | None = None,
 ) -> k8s.core.v1.PodSpecArgs:
-    """Announces devices of a node to its kubelet, where the cloud leaves that to us.
+    """A device plugin: announces a node's devices to its kubelet, where the cloud leaves that to us.
 
     The nodes' image has the drivers and makes NVIDIA's container runtime the default, so a plugin needs no privileges:
-    it finds its devices through the driver, and speaks to the kubelet through a socket.
+    it finds its devices through the driver and talks to the kubelet through a socket.
     """
     core, mounted = k8s.core.v1, {"sockets": SOCKETS, **(folders or {})}
     container = core.ContainerArgs(
@@ -152,19 +152,19 @@ def _device_plugin_pod(
         image=image,
         env=environment(variables) or None,
         resources=resources(cpu=0.05, memory_gib=0.125),
-        # The kubelet's folder is root's.
+        # Root owns the kubelet's folder.
         security_context=root_security(),
         volume_mounts=[core.VolumeMountArgs(name=name, mount_path=path) for name, path in mounted.items()],
     )
-    # Without it the node is of no use to anybody.
+    # Without the plugin nothing can use the node's devices.
     return _worker_pod(pool, container, mounted, priority_class_name="system-node-critical", host_network=host_network)
 
 
 def _driver_pod(installer: DriverInstaller) -> k8s.core.v1.PodSpecArgs:
-    """Installs the accelerators' driver on nodes whose cloud leaves that to us.
+    """Install the accelerators' driver on nodes whose cloud leaves that to us.
 
-    The installer is an image that the node has already, with drivers built for its kernel; it runs once a node, before
-    the device plugin finds anything. Nodes whose driver the cloud installs carry a label, and are left alone.
+    The installer's image is on the node already, with drivers built for its kernel. It runs once per node, before the
+    device plugin finds anything. Nodes whose driver the cloud installs carry a label and are left alone.
     """
     core = k8s.core.v1
     vulkan = f"{installer.host_directory}/vulkan/icd.d"
@@ -187,7 +187,7 @@ def _driver_pod(installer: DriverInstaller) -> k8s.core.v1.PodSpecArgs:
     install = core.ContainerArgs(
         name="install",
         image=installer.image,
-        # It is on the node, in the version that fits its kernel; no registry has it.
+        # The node has the image in the version for its kernel; no registry has it.
         image_pull_policy="Never",
         env=environment(variables),
         resources=core.ResourceRequirementsArgs(requests={"cpu": "150m"}),

@@ -1,4 +1,4 @@
-"""How our objects are labelled, selected and awaited; priority classes, Services and roles in one call each."""
+"""Labels, selectors and await annotations of our objects; priority classes, Services and roles in one call each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pulumi_kubernetes as k8s
 from infra.cluster import Cluster
 
 RBAC = "rbac.authorization.k8s.io"
-#: Values of priority classes; where others run pods (Cluster.shared) they order the queue and evict nobody: an eviction
-#: takes the pods of the lowest priority, whoever's they are. Every pod of a training, the rendezvous too, waits for
-#: the one that serves their volume.
+#: Values of priority classes. On a shared cluster (Cluster.shared) they order the queue and preempt nothing: preemption
+#: takes the pods of the lowest priority, whoever owns them. Storage is highest: every pod of a training, the rendezvous
+#: too, waits for the pod that serves their volume.
 STORAGE_PRIORITY = 10_000
-#: All rounds of a training go through one small pod: it may evict a worker, and the kubelet that runs out of memory
-#: ends workers first.
+#: All rounds of a training go through one small pod: it may preempt a worker, and a kubelet that runs out of memory
+#: evicts workers first.
 RENDEZVOUS_PRIORITY = 1000
-#: It takes seconds, and the training goes on after it; without nodes of its own it would wait for them in vain.
+#: The node check takes seconds and may preempt a training, which resumes after it; otherwise it would wait in vain for
+#: the nodes of that training.
 CHECK_PRIORITY = 500
-#: Other pods of the cluster have 0: a training waits in the queue before them, but evicts none.
+#: Other pods of the cluster have 0: a training is ahead of them in the queue but preempts none.
 TRAINING_PRIORITY = 100
 
 
@@ -51,7 +52,7 @@ def metadata(
 def make_namespace(
     name: str, called: str, what: str, security: Mapping[str, str], opts: pulumi.ResourceOptions
 ) -> k8s.core.v1.Namespace:
-    """`security`: the levels of Pod Security, by mode."""
+    """A new namespace; `security` maps modes of Pod Security to levels."""
     levels = {f"pod-security.kubernetes.io/{mode}": level for mode, level in security.items()}
     described = k8s.meta.v1.ObjectMetaArgs(name=called, labels={**labels(what), **levels})
     return k8s.core.v1.Namespace(name, metadata=described, opts=opts)
@@ -64,25 +65,25 @@ def pod_template(
 
 
 def ignore_disruptions() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
-    """Of a Job: evictions, preemptions and lost nodes are no failures of its pods."""
+    """A Job's rule: evictions, preemptions and lost nodes do not count as failures of its pods."""
     batch = k8s.batch.v1
     disrupted = batch.PodFailurePolicyOnPodConditionsPatternArgs(type="DisruptionTarget", status="True")
     return batch.PodFailurePolicyRuleArgs(action="Ignore", on_pod_conditions=[disrupted])
 
 
 def await_annotations(minutes: float) -> dict[str, str]:
-    """`pulumi up` waits for the Job this long, and makes a failed one again."""
+    """Annotations: `pulumi up` waits this long for the Job, and replaces a failed one."""
     return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}
 
 
 def make_priority_class(
     name: str, value: int, cluster: Cluster, namespace: pulumi.Input[str], parent: pulumi.Resource
 ) -> pulumi.Output[str]:
-    """The name of a new priority class. It belongs to no namespace, so its name says whose it is."""
+    """Make a priority class and return its name, which tells the owner: the class belongs to no namespace."""
     waits = cluster.shared and value != TRAINING_PRIORITY
     made = k8s.scheduling.v1.PriorityClass(
         f"{name}-priority",
-        # Kubernetes changes no policy: a class that evicted before 2026-11-23 gets a successor of another name.
+        # The preemption policy is immutable: a class that preempted before 2026-11-23 gets a successor of another name.
         metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name, "-waits" if waits else "")),
         value=value,
         global_default=False,
@@ -102,7 +103,7 @@ def make_deployment(
     annotations: Mapping[str, str] | None = None,
     strategy: str | None = None,
 ) -> k8s.apps.v1.Deployment:
-    """One pod of the component `what`, kept; `annotations` are the pod's."""
+    """A Deployment of one pod of the component `what`; `annotations` are the pod's."""
     apps = k8s.apps.v1
     spec = apps.DeploymentSpecArgs(
         replicas=1,
@@ -122,7 +123,7 @@ def make_claim(
     volume: k8s.core.v1.PersistentVolume | None,
     class_name: str | None = None,
 ) -> k8s.core.v1.PersistentVolumeClaim:
-    """A claim to a `volume` that is there, or to a new one of a class (None: the cluster's default class)."""
+    """A claim on an existing `volume`, or on a new one of a class (None: the cluster's default class)."""
     core = k8s.core.v1
     spec = core.PersistentVolumeClaimSpecArgs(
         access_modes=[access_mode],
@@ -192,7 +193,7 @@ def make_service(
 def allow(
     group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] | None = None
 ) -> k8s.rbac.v1.PolicyRuleArgs:
-    """A rule of a role. Creations cannot be limited by name: the API server does not know it yet when it decides."""
+    """A rule of a role. `names` cannot limit `create`: the API server does not know the name yet when it decides."""
     return k8s.rbac.v1.PolicyRuleArgs(
         api_groups=[group],
         resources=list(resources),
@@ -209,7 +210,7 @@ def bind_role(
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> k8s.rbac.v1.RoleBinding:
-    """Gives an account rights in one namespace."""
+    """Grant an account rights in one namespace."""
     rbac = k8s.rbac.v1
     role = rbac.Role(name, metadata=described, rules=rules, opts=opts)
     return rbac.RoleBinding(

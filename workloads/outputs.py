@@ -1,4 +1,4 @@
-"""What a stack tells its user: names, and commands to watch, log, open and use what it made."""
+"""The outputs of a stack: names, and commands to watch, log, open and use what it made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def export(
     training: Training,
     check: GpuCheck | None = None,
 ) -> None:
-    """The stack's outputs; cli/follow.py reads them."""
+    """Export the outputs; cli/target.py reads them."""
     cluster = workspace.cluster
     name = config.cluster.namespace
     own = str(Path(config.cluster.kubeconfig).expanduser()) if config.cluster.kubeconfig else None
@@ -38,7 +38,7 @@ def export(
     if cluster.resource is not None:
         pulumi.export("cluster", cluster.name)
     if cluster.credentials_command:
-        # First of all: the other commands need what it writes.
+        # To be run first: the other commands need the context that it writes.
         pulumi.export("credentialsCommand", cluster.credentials_command)
     if cluster.storage.local_folder:
         pulumi.export("dataFolder", cluster.storage.local_folder)
@@ -60,7 +60,7 @@ def export(
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
     if config.tensorboard.enabled and config.training.task != "question_answering":
-        # The TensorBoard pod mounts the shared volume and has the trainer's image: the place to try the model.
+        # The TensorBoard pod has the shared volume and the trainer's image, so the model can be tried there.
         run = f"python -m trainer.sample --run {training.run_directory}"
         prompt = "--chat --prompt 'Who are you?'" if config.training.task == "finetune" else "--prompt 'The light'"
         pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} {prompt}")

@@ -19,12 +19,12 @@ from workloads.layout import DATA
 TRAINER_ID = 1000
 
 
-#: On pods that the autoscalers' consolidation is no reason to interrupt.
+#: For pods that an autoscaler must not evict to consolidate nodes.
 STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 
 def root_security(*capabilities: str, read_only: bool | None = True) -> k8s.core.v1.SecurityContextArgs:
-    """Of a container that has to be root: no more rights than it names, and a read-only root file system."""
+    """Security of a container that must be root: the named capabilities alone, and a read-only root file system."""
     return k8s.core.v1.SecurityContextArgs(
         run_as_user=0,
         allow_privilege_escalation=False,
@@ -77,20 +77,20 @@ TCMALLOC = "/usr/lib/trainer/libtcmalloc.so"
 
 
 def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]:
-    """What a training process has to know of its node: network interface, threads, their places, allocator."""
+    """What a training process must know of its node: network interface, threads, core binding, allocator."""
     cores = workers.cpu / pool.threads_per_core
     values = {
         "GLOO_SOCKET_IFNAME": "eth0",
         "NCCL_SOCKET_IFNAME": "eth0",
-        # A thread a core: two hyperthreads share its matrix unit.
+        # One thread per core: two hyperthreads share its matrix unit.
         "OMP_NUM_THREADS": str(max(1, (math.ceil if pool.whole_cores else math.floor)(cores / workers.processes))),
         **pool.environment,
     }
     if pool.whole_cores and workers.processes == 1:
-        # The launcher makes it OpenMP's own setting, for the workers alone (trainer/elastic/processor.py).
+        # The launcher turns it into OpenMP's settings, for the workers alone (trainer/elastic/processor.py).
         values[BIND_CORES] = "1"
     if workers.gpus:
-        # With too old a driver torch finds no device, and would go on without one (trainer/parallel/world.py).
+        # Under too old a driver torch finds no device and would train without one (trainer/parallel/world.py).
         values[DEVICE] = "cuda"
     if workers.allocator == "tcmalloc":
         values["LD_PRELOAD"] = TCMALLOC
@@ -99,17 +99,17 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
 
 @dataclass(frozen=True)
 class SharedVolume:
-    """The shared volume as a pod mounts it, and the nodes where it may."""
+    """The shared volume as pods mount it, and the nodes where they may."""
 
     claim: pulumi.Output[str]
     one_node: bool
-    """Whether it can be on one node at a time only."""
+    """Whether only one node at a time can mount it."""
     node_selector: Mapping[str, str]
     tolerations: tuple[k8s.core.v1.TolerationArgs, ...] = ()
 
 
 def _beside_others() -> k8s.core.v1.AffinityArgs:
-    """On the node of those that have the volume already: on another one a pod would wait for it for ever."""
+    """Schedule a pod beside those that have the volume: on another node it would wait for the volume forever."""
     meta = k8s.meta.v1
     others = meta.LabelSelectorArgs(
         match_labels={"app.kubernetes.io/name": "trainyard"},
@@ -153,9 +153,9 @@ def trainer_pod(
     volumes: Sequence[k8s.core.v1.VolumeArgs] = (),
     **options: Any,
 ) -> k8s.core.v1.PodSpecArgs:
-    """The frame of every pod of the trainer's image; `options` are what one kind of pod has beyond it.
+    """The common part of every pod of the trainer's image; `options` are what one kind of pod adds.
 
-    Only a pod that has to speak to the cluster's API gets its account's `token`; `volumes` are those beyond the usual.
+    Only a pod that calls the cluster's API gets its account's `token`; `volumes` come on top of the usual ones.
     """
     nodes: dict[str, Any] = {
         "node_selector": dict(volume.node_selector) or None,
@@ -175,9 +175,9 @@ def trainer_pod(
 def resources(
     cpu: float, memory_gib: float, gpus: int = 0, whole_cores: bool = False, devices: Mapping[str, str] | None = None
 ) -> k8s.core.v1.ResourceRequirementsArgs:
-    """Memory and accelerators are limits as well; CPU is not: a limit would throttle what nobody else uses.
+    """Requests, of which memory and accelerators are limits as well; a CPU limit would throttle a pod on idle cores.
 
-    With `whole_cores` it is one, too: the kubelet gives cores of its own to a pod whose requests are its limits.
+    With `whole_cores` CPU is a limit too: the kubelet gives exclusive cores to a pod whose requests equal its limits.
     """
     memory = f"{round(memory_gib * 1024)}Mi"
     accelerators = {**({NVIDIA_GPU: str(gpus)} if gpus else {}), **(devices or {})}

@@ -1,4 +1,4 @@
-"""Where the workers of a training find each other, round after round: an etcd in the cluster, or torch's own store.
+"""The rendezvous, where workers meet in every round: an etcd in the cluster, or torch's own store.
 
 One member is enough: the state is 70 bytes a worker, and losing it costs one new round, not the run.
 """
@@ -17,10 +17,10 @@ from workloads.objects import RENDEZVOUS_PRIORITY, make_priority_class, make_ser
 from workloads.pod import STAYS, TRAINER_ENVIRONMENT, container_security, environment, pod_security, resources
 from workloads.workspace import Namespace, Workspace
 
-#: Health and metrics without credentials, apart from the client port.
+#: Serves health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
-#: What was written stays until it is compacted: heartbeats of 256 workers are 4 MB in five minutes, and a new round,
-#: with two changes of 18 kB by each of them, 15 MB. A full etcd would take no more writes at all.
+#: etcd keeps every revision until compaction: heartbeats of 256 workers are 4 MB in five minutes, and a new round, with
+#: two changes of 18 kB by each of them, 15 MB. A full etcd refuses every write.
 QUOTA_BYTES = 256 * 1024 * 1024
 RETENTION = "5m"
 #: Where certificates are mounted, in the server's pod and in the trainers'.
@@ -29,7 +29,7 @@ CERTIFICATES = "/etc/rendezvous"
 
 @dataclass(frozen=True)
 class ClientCertificate:
-    """What a trainer's pod needs to be let in."""
+    """The client certificate of the trainers, as their pods need it."""
 
     secret: pulumi.Output[str]
 
@@ -49,7 +49,7 @@ class ClientCertificate:
 
 
 class Rendezvous(pulumi.ComponentResource):
-    """A pod with a stable address inside the cluster that keeps the rendezvous' state."""
+    """The pod that keeps the rendezvous state, with a stable address inside the cluster."""
 
     backend: str
     """The launcher's --rdzv-backend."""
@@ -78,15 +78,15 @@ class Rendezvous(pulumi.ComponentResource):
             spec=k8s.apps.v1.StatefulSetSpecArgs(
                 replicas=1,
                 service_name=name,
-                # With the default (OrderedReady) a pod that never got ready, such as one with a wrong image, would not
-                # be updated either: somebody would have to delete it by hand.
+                # The default (OrderedReady) never updates a pod that did not get ready, such as one with a wrong image:
+                # somebody would have to delete it by hand.
                 pod_management_policy="Parallel",
                 selector=select("rendezvous"),
                 template=pod_template("rendezvous", pod, STAYS),
             ),
             opts=opts,
         )
-        # Its pod is ready by now. Pulumi would wait until no address has come or gone for ten seconds.
+        # Its pod is ready by now. Pulumi would wait until the addresses have not changed for ten seconds.
         described = metadata("rendezvous", namespace.name, name, {"pulumi.com/skipAwait": "true"})
         after_pod = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[stateful_set]))
         service = make_service(name, "rendezvous", described, ("client", port), after_pod)
@@ -97,13 +97,13 @@ class Rendezvous(pulumi.ComponentResource):
     def _secrets(
         self, name: str, namespace: Namespace, opts: pulumi.ResourceOptions
     ) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
-        """Names of the server's and of the clients' Secret."""
+        """Make the server's and the clients' Secret; return their names."""
         suffixes = ("", ".svc", ".svc.cluster.local")
         names = [name, *(pulumi.Output.concat(name, ".", namespace.name, suffix) for suffix in suffixes)]
         made = RendezvousCertificates(f"{name}-certificates", names, pulumi.ResourceOptions(parent=self))
 
         def secret(who: str, certificate: pulumi.Output[str], key: pulumi.Output[str]) -> pulumi.Output[str]:
-            # Named by Pulumi: a new certificate is a new Secret, and with it pods that mount it.
+            # Auto-named: a new certificate makes a new Secret, and so new pods that mount it.
             resource = k8s.core.v1.Secret(
                 f"{name}-{who}",
                 metadata=metadata("rendezvous", namespace.name),
@@ -135,7 +135,7 @@ def _etcd_pod(
         "data-dir": "/var/lib/etcd/data",
         "listen-client-urls": f"{scheme}://0.0.0.0:{ETCD_PORT}",
         "advertise-client-urls": f"{scheme}://{name}:{ETCD_PORT}",
-        # Alone: nobody else may connect as a peer.
+        # A single member: nobody else may connect as a peer.
         "listen-peer-urls": "http://127.0.0.1:2380",
         "initial-advertise-peer-urls": "http://127.0.0.1:2380",
         "initial-cluster": f"{name}=http://127.0.0.1:2380",
@@ -162,9 +162,8 @@ def _etcd_pod(
         # By name: upstream's image and the local node's keep the binary in different folders of the PATH.
         command=["etcd"],
         args=[f"--{flag}={value}" for flag, value in arguments.items()],
-        # The state is lost with the node anyway, and a crash of etcd alone loses nothing that the kernel has: waiting
-        # for the disk would only limit how many members can tell that they are alive. As a variable, since etcd 3.4
-        # refuses flags that it does not know.
+        # The state is lost with the node anyway, and a crash of etcd alone loses nothing that the kernel has: fsync
+        # would only limit how many members can send heartbeats. As a variable, since etcd 3.4 refuses unknown flags.
         env=environment({"ETCD_UNSAFE_NO_FSYNC": "true"}),
         ports=[core.ContainerPortArgs(name="client", container_port=ETCD_PORT)],
         readiness_probe=core.ProbeArgs(http_get=health, period_seconds=2, failure_threshold=3),

@@ -1,4 +1,4 @@
-"""The tokens of the configuration, as Secrets: one that pods take their environment from, one that nodes pull with."""
+"""The configuration's tokens as Secrets: one for the environment of pods, one for image pulls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace
 
 
 def make_compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
-    """The key that trainers on accelerators sign compiled code with: the storage is open to other pods."""
+    """The key with which trainers on accelerators sign compiled code: the storage is open to other pods."""
     made = CompileKey("compile-key", pulumi.ResourceOptions(parent=opts.parent))
     return k8s.core.v1.Secret(
         "compile-key",
@@ -73,8 +73,8 @@ def environment_of(*secrets: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvF
 
 
 def fingerprint(config: SecretsConfig) -> str:
-    """Another one for other tokens, from which nobody reads a token: 8 of 64 digits over all of them."""
-    # Not all fields: one that is not set leaves the names of Jobs that run as they are.
+    """8 of the 64 hash digits over all tokens: differs for other tokens, and reveals none."""
+    # image_pull counts only where it is set: an unset one must not rename running Jobs.
     values = [getattr(config, field) for field in VARIABLES.values()] + [config.image_pull] * bool(config.image_pull)
     if not any(values):
         return ""

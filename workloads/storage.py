@@ -1,4 +1,4 @@
-"""The one shared volume of a stack (datasets, runs, caches), and the pods by which people's machines reach it."""
+"""The one shared volume of a stack (datasets, runs, caches), and the pods through which users' machines reach it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from workloads.pod import (
 from workloads.workspace import Namespace, Workspace
 
 CLAIM, OWNER = "data", "volume-owner"
-#: A pod for transfers that was forgotten ends after this time; the transfer goes on where it stopped.
+#: A forgotten transfer pod ends after this time; the next transfer continues where it stopped.
 ACCESS_SECONDS = 24 * 3600
 
 
 def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cluster:
-    """The cluster with its shared storage ready to be mounted.
+    """Return the cluster with its shared storage ready to mount.
 
-    A disk of one node gets an NFS server, and a share that belongs to root is given to the trainer. Both need rights
-    that the training's pods must not have: they are in a namespace beside it, NAMESPACE-storage.
+    A single-node disk gets an NFS server; a share that root owns is given to the trainer. Both need rights that the
+    training's pods must not have, so they run in a namespace of their own, NAMESPACE-storage.
     """
     storage = cluster.storage
     if storage.disk is not None:
@@ -47,9 +47,9 @@ def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cl
 
 
 def make_volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
-    """The volume that `claim_volume` binds, when the cluster names a source for it; None when a StorageClass makes one.
+    """Make the volume that `claim_volume` binds; None when a StorageClass makes it.
 
-    It is made before the namespace and goes after it: a bound volume cannot be deleted.
+    It is made before the namespace and deleted after it: a bound volume cannot be deleted.
     """
     if cluster.storage.volume is None:
         return None
@@ -82,9 +82,9 @@ def claim_volume(
 
 
 class VolumeOwner(pulumi.ComponentResource):
-    """Gives a volume whose root belongs to root to the trainer, once.
+    """Give the trainer a volume whose top folder root owns, once.
 
-    A Job with the right to change owners and no other, in a namespace of its own that lets root in.
+    A Job with CAP_CHOWN and no other right, in a namespace of its own that admits root.
     """
 
     job: k8s.batch.v1.Job
@@ -99,7 +99,7 @@ class VolumeOwner(pulumi.ComponentResource):
         container = core.ContainerArgs(
             name=OWNER,
             image=image.reference,
-            # Not recursive: what the trainer writes is the trainer's.
+            # Not recursive: the trainer owns what it writes.
             args=["chown", f"{TRAINER_ID}:{TRAINER_ID}", DATA],
             resources=resources(cpu=0.05, memory_gib=0.1),
             security_context=root_security("CHOWN"),
@@ -110,10 +110,10 @@ class VolumeOwner(pulumi.ComponentResource):
             restart_policy="Never",
             automount_service_account_token=False,
             enable_service_links=False,
-            # The share itself: the volume of the same source is made after this.
+            # The share itself: its PersistentVolume is made after this Job.
             volumes=[core.VolumeArgs(name="data", nfs=cluster.storage.nfs)],
         )
-        # A new image is no reason to do it again.
+        # A new image does not run the Job again.
         same = pulumi.ResourceOptions(ignore_changes=["spec.template.spec.containers[0].image"])
         self.job = k8s.batch.v1.Job(
             name,
@@ -125,11 +125,11 @@ class VolumeOwner(pulumi.ComponentResource):
 
 
 def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
-    """The template of the pods that `trainyard upload` and `fetch` make (cli/reach.py), which say what they run.
+    """Declare the PodTemplate of `trainyard upload` and `fetch` (cli/reach.py), which add the command to run.
 
-    A template costs nothing and runs nothing. Declared here, it has what every pod of the stack has: the image by
-    digest, the restricted security context, the claim; and it shows in the preview and in the snapshots. Its pods may
-    do what the dataset Job may: reach the web, and read the buckets that the stack may read.
+    A template costs nothing and runs nothing. Declared here, it has what every pod of the stack has (the image by
+    digest, the restricted security context, the claim), and it shows in previews and snapshots. Its pods may do what
+    the dataset Job may: reach the web, and read the buckets that the stack may read.
     """
     cluster, namespace = workspace.cluster, workspace.namespace
     container = k8s.core.v1.ContainerArgs(
@@ -154,7 +154,7 @@ def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
         VOLUME_ACCESS,
         metadata=metadata(VOLUME_ACCESS, namespace.name, VOLUME_ACCESS),
         template=k8s.core.v1.PodTemplateSpecArgs(
-            # Of the dataset Job, for its network policy.
+            # The dataset Job's labels, for its network policy.
             metadata=k8s.meta.v1.ObjectMetaArgs(labels=component("dataset")),
             spec=pod,
         ),

@@ -12,16 +12,16 @@ from workloads.workspace import Workspace
 
 NAME = "tensorboard"
 PORT = TENSORBOARD_PORT
-#: Seconds between two looks for new points.
+#: Seconds between two reads of new points.
 RELOAD_SECONDS = 15
 
 
 class TensorBoard(pulumi.ComponentResource):
-    """A Deployment and its Service; no address outside the cluster, so nothing that costs."""
+    """A Deployment and its Service, without an address outside the cluster, which would cost money."""
 
     def __init__(self, name: str, workspace: Workspace):
         super().__init__("trainyard:workloads:TensorBoard", name, None, workspace.component())
-        # Nothing depends on it, and it starts slowly while the training does: no reason for `pulumi up` to wait.
+        # Not waited for: nothing depends on it, and it starts slowly while the training starts.
         described = metadata(NAME, workspace.namespace.name, NAME, {"pulumi.com/skipAwait": "true"})
         opts = workspace.owned(self)
         make_deployment(name, NAME, described, _pod(workspace), opts)

@@ -59,7 +59,7 @@ class Training(pulumi.ComponentResource):
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
         settings = arguments(training)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
-        # Whatever is in the pods' template has to be in it: a new Job of the same name would meet the old one going.
+        # The hash covers everything in the pod template: a changed Job must not reuse the name of one being deleted.
         what = [
             workspace.image.version,
             settings,
@@ -72,7 +72,7 @@ class Training(pulumi.ComponentResource):
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
         name_of_job = f"train-{self.run_name[:40]}-{digest}"
         if job.runtime == "trainjob":
-            # Its controller appends to the name what tells Jobs and pods apart.
+            # Shorter: the controllers append to it to name Jobs and pods.
             name_of_job = f"train-{self.run_name[:26]}-{digest}"
         self.job_name = job_of(name_of_job) if job.runtime == "trainjob" else name_of_job
         # Names for the pods: <job>-<index>.trainer.<namespace>.svc.
@@ -89,18 +89,18 @@ class Training(pulumi.ComponentResource):
             priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
         )
         pods = workers.count + workers.spares
-        # A request that was granted is used up: each Job has its own. It is made when the text is there, or nodes that
-        # come earlier are paid for idle, and go.
+        # Each Job has its own request: a granted one is used up. It waits for the dataset Job: nodes that come earlier
+        # would be billed while idle, and then removed.
         ready = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[dataset.job, rendezvous]))
         requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, ready)
         queue = request_annotations(name_of_job, cluster.workers)
         spec = job_spec(workers, container, pod, job.max_hours, queue)
-        # Never two that train in the same folder; and the text has to be there.
+        # Delete the old Job first: two trainings must not share a run folder. Start after the dataset Job.
         opts = pulumi.ResourceOptions(
             parent=self,
-            # Not with its namespace: Kubernetes deletes a namespace's pods first (since 1.33), and a Job with a limit
-            # per index keeps the finalizer of a pod until it has made the next one, which a namespace that ends
-            # forbids. Neither would ever go.
+            # Not with its namespace: Kubernetes deletes a namespace's pods first (since 1.33). A Job with a backoff
+            # limit per index keeps a pod's finalizer until it has made the next pod, which a terminating namespace
+            # forbids: neither would ever go.
             deleted_with=cluster.resource,
             delete_before_replace=True,
             depends_on=[dataset.job, rendezvous, *requested, *after],
@@ -114,8 +114,11 @@ class Training(pulumi.ComponentResource):
             self._budget(namespace, workers.min)
 
         def told(text: str) -> pulumi.Input[str]:
-            """Where an `up` ends before, the former Job trains on, and the outputs that tell of it stay; a first `up`
-            has none that could, and uploads need them."""
+            """Hold an output of a living stack back until the Job is made.
+
+            If `up` fails before, the former Job trains on and its outputs stay. A first `up` has no former Job, and
+            uploads need the outputs.
+            """
             return made.urn.apply(lambda _: text) if built else text
 
         self.told_name = told(self.job_name)
@@ -136,9 +139,9 @@ class Training(pulumi.ComponentResource):
                 "trainer",
                 namespace.name,
                 self.job_name,
-                # Pulumi would wait for the end of the training, ten minutes at most. No pulumi.com/replaceUnready: a
-                # Job that runs is not ready either, and each `pulumi up` would begin the training anew. The end of its
-                # deletion is not waited for either, so it has to be gone at once: its next one has the same name.
+                # Pulumi would wait ten minutes at most for the end of the training. No pulumi.com/replaceUnready: a
+                # running Job is not ready either, so each `pulumi up` would restart the training. Its deletion is not
+                # awaited either, so the Job must be gone at once: its successor may have the same name.
                 {"pulumi.com/skipAwait": "true", "pulumi.com/deletionPropagationPolicy": "background"},
             ),
             spec=spec,
@@ -149,21 +152,21 @@ class Training(pulumi.ComponentResource):
         return job
 
     def _budget(self, namespace: Namespace, least: int) -> None:
-        """Whoever drains several nodes at once leaves as many workers as a round needs.
+        """Keep as many workers as a round needs when several nodes are drained at once.
 
-        Only where some can be spared: a budget that allows no eviction would hold up the upgrade of nodes.
+        Only where some can be spared: a budget that allows no eviction would block node upgrades.
         """
         k8s.policy.v1.PodDisruptionBudget(
             SERVICE,
             metadata=metadata("trainer", namespace.name, SERVICE),
-            # A number, not a share: a Job has no scale that a share could be taken of.
+            # A number, not a percentage: a Job has no scale to take a percentage of.
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=select("trainer")),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
         )
 
 
-#: Settings that change speed or output, not the mathematics: what does not fit the memory goes on in its folder with a
-#: smaller micro-batch. A DeepSpeed file is none of them: it may hold the optimizer and its schedule.
+#: Settings that change speed or output, not the mathematics: a run that ran out of memory continues in its folder with
+#: a smaller micro-batch. A DeepSpeed file is not among them: it may hold the optimizer and its schedule.
 NO_MATHEMATICS = (
     *("evaluation.", "checkpoint.", "metrics.", "data.", "engine.name", "engine.zero_stage"),
     *("micro_batch", "compile", "require_capability", "run.collective_timeout_seconds"),
@@ -171,15 +174,15 @@ NO_MATHEMATICS = (
 
 
 def run_name(training: TrainingConfig, dataset: DatasetConfig, former: str = "") -> str:
-    """The model and a hash of all that changes the mathematics.
+    """The model's name and a hash of all that changes the mathematics.
 
     The same training, started again or on other machines, resumes in its folder; a different one gets a new folder.
-    `former`, the name that a living stack has, stays where an earlier program gave it to this very training.
+    `former`, the name in a living stack, is kept if an earlier program gave it to this same training.
     """
     mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
     text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
-    # Keys that came later count where they are set, or each new one would begin all runs again. For a day, from
-    # 2026-11-23 (2e3d549), the first two of them counted at their defaults, too.
+    # Keys added later count only where they are set, or each new key would restart all runs. For a day, from 2026-11-23
+    # (2e3d549), the first two of them also counted at their defaults.
     first = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"})
     given = {key: value for key, value in text.items() if value != DatasetConfig.model_fields[key].default}
     model = training.model
@@ -190,13 +193,13 @@ def run_name(training: TrainingConfig, dataset: DatasetConfig, former: str = "")
 
 
 def chosen_run(config: StackConfig, built: Mapping[str, Any]) -> str:
-    """The run of a stack that lives as `built` says."""
+    """Name of a stack's run; `built`: what the living stack was built with."""
     former = PurePosixPath(built.get("folder of the run") or "").name
     return config.job.name or run_name(config.training, config.dataset, former)
 
 
 def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each folder of a living stack that this configuration, or a newer program, leaves for another."""
+    """One line for each folder of a living stack that this configuration, or a newer program, would leave."""
     keys = (
         ("run", "job.name", run_folder(chosen_run(config, built))),
         ("dataset", "dataset.name", dataset_folder(config.dataset.name)),
@@ -210,7 +213,7 @@ def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tell_new_folders(config: StackConfig, built: Mapping[str, Any]) -> None:
-    """Nothing is lost with another folder, but hours of work are done again."""
+    """Warn of new folders: nothing is lost, but hours of work are repeated."""
     for line in new_folders(config, built):
         pulumi.warn(line)
 

@@ -1,7 +1,7 @@
-"""The Job of a training: pods that come and go, and exit codes that say which of them is made again.
+"""The Job of a training: pods come and go, and their exit codes decide whether they are replaced.
 
-0 the training is done, 42 it can never succeed (configuration, data, NaN), 143 the pod was asked to leave, 75 the pod
-asks to be started again. The first pod that exits with 0 ends the Job: no late joiner trains on.
+0: the training is done; 42: it can never succeed (configuration, data, NaN); 143: the pod was asked to leave; 75: the
+pod asks to be started again. The first pod that exits with 0 ends the Job: no late joiner trains on.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from workloads.workspace import Workspace
 
 #: The headless Service, and the subdomain of the pods.
 SERVICE = "trainer"
-#: Of a pod's time to leave, what the launcher needs for itself after the workers have saved, seconds.
+#: Seconds of a pod's grace period that the launcher needs after the workers have saved.
 LAUNCHER_SECONDS = 5
-#: Seconds until pods of a node that went silent are replaced (Kubernetes' default is 300).
+#: Seconds until pods of a silent node are replaced (Kubernetes' default is 300).
 UNREACHABLE_SECONDS = 30
-#: Restarts of one pod that is at fault itself; evictions and coordinated restarts do not count.
+#: Restarts of one pod for its own failures; evictions and coordinated restarts do not count.
 RESTARTS_PER_WORKER = 20
 
 
@@ -48,7 +48,7 @@ def job_spec(
     return batch.JobSpecArgs(
         completion_mode="Indexed",
         **job_size(workers),
-        # Per index: a Job-wide limit would add up the back-off of all workers, and never forget it.
+        # Per index: a Job-wide limit would add up the back-off of all workers and never reset it.
         backoff_limit_per_index=RESTARTS_PER_WORKER,
         success_policy=batch.SuccessPolicyArgs(rules=[batch.SuccessPolicyRuleArgs(succeeded_count=1)]),
         pod_replacement_policy="Failed",
@@ -61,7 +61,7 @@ def job_spec(
         ),
         active_deadline_seconds=round(max_hours * 3600) if max_hours else None,
         # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
-        # The autoscalers' consolidation is not a reason to interrupt a training.
+        # Autoscalers must not interrupt a training to consolidate nodes.
         template=pod_template("trainer", pod, {**STAYS, "karpenter.sh/do-not-disrupt": "true", **queue}),
     )
 
@@ -84,7 +84,7 @@ def trainer_pod_spec(
     secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
     priority: pulumi.Output[str],
 ) -> k8s.core.v1.PodSpecArgs:
-    """A worker; `arguments` are the training's, which follow the launcher's own."""
+    """The pod of a worker; `arguments` are the training's, after the launcher's own."""
     core, client, pool = k8s.core.v1, rendezvous.client, workspace.cluster.workers
     command: list[pulumi.Input[str]] = [
         *("python", "-m", "trainer.launch"),
@@ -124,7 +124,7 @@ def trainer_pod_spec(
         )
         for taint in ("unreachable", "not-ready")
     ]
-    # A node that is lost takes as few workers with it as can be; where there is one node, all are on it.
+    # Spread the workers, so that a lost node takes few with it; a single node may have them all.
     spread = core.TopologySpreadConstraintArgs(
         max_skew=1,
         topology_key="kubernetes.io/hostname",

@@ -1,6 +1,6 @@
-"""The stack's part of a cluster: its namespace, and what all of its workloads are given.
+"""The stack's part of a cluster: its namespace, and what every workload gets.
 
-Restricted Pod Security, and no traffic but what the training needs.
+The namespace enforces restricted Pod Security and allows only the traffic that the training needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import SharedVolume
 
-#: Pinned: an upgrade of the cluster does not change what is admitted. A server older than this uses its latest.
+#: Pinned, so that a cluster upgrade does not change what is admitted. An older API server uses its latest version.
 POD_SECURITY = {**dict.fromkeys(("enforce", "audit", "warn"), "restricted"), "enforce-version": "v1.33"}
 
 
@@ -28,8 +28,7 @@ class Namespace(pulumi.ComponentResource):
     name: pulumi.Output[str]
     resource: k8s.core.v1.Namespace
     lifetime: pulumi.Resource
-    """What `deleted_with` of every namespaced object points at: deleting that deletes the objects, one by one is not
-    needed."""
+    """`deleted_with` of every namespaced object: deleting this resource deletes them all."""
 
     def __init__(self, name: str, cluster: Cluster, training: TrainingConfig, depends_on: list[pulumi.Resource]):
         """`name` is the namespace's name; `depends_on` must outlive it, such as the volume that its claim binds."""
@@ -68,49 +67,49 @@ class Workspace:
     def volume(self) -> SharedVolume:
         claim, pool = self.claim.metadata.name.apply(str), self.cluster.workers
         if self.cluster.storage.access_mode == "ReadWriteOnce":
-            # The first pod decides on the node, and the workers have to fit there as well.
+            # The first pod fixes the node, so the workers must fit there as well.
             return SharedVolume(claim, True, pool.node_selector, pool.tolerations)
         return SharedVolume(claim, False, self.cluster.node_selector)
 
     def component(self) -> pulumi.ResourceOptions:
-        """For a component of workloads: its objects are made by the cluster's provider."""
+        """Options of a component: the cluster's provider makes its objects."""
         return pulumi.ResourceOptions(provider=self.cluster.provider)
 
     def owned(self, by: pulumi.Resource) -> pulumi.ResourceOptions:
-        """For an object in the namespace, with which it is deleted."""
+        """Options of an object in the namespace, with which it is deleted."""
         return pulumi.ResourceOptions(parent=by, deleted_with=self.namespace.lifetime)
 
 
 def _policies(
     training: TrainingConfig,
 ) -> dict[str, tuple[k8s.meta.v1.LabelSelectorArgs, Sequence[Peers] | None, Sequence[Peers] | None]]:
-    """Deny all, then allow: DNS for all; trainers among themselves, to etcd and as far as their figures go; the dataset
-    Job out to the web. Name -> (of which pods, who may connect to them, to whom they may connect).
+    """Policies by name: (pods, who may connect to them, where they may connect). All else is denied.
 
-    They hold where the network plug-in enforces them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico,
-    Cilium, the local node with `up --policies`). Storage is mounted by the node, and port-forward enters through the
-    kubelet: neither needs a rule.
+    DNS is allowed for all. Trainers reach each other, the rendezvous and their metrics exporters; the dataset Job
+    reaches the web. The network plug-in has to enforce them (GKE Dataplane V2, EKS VPC CNI with its policy agent,
+    Calico, Cilium, the local node with `up --policies`). The node mounts the storage, and port-forward enters through
+    the kubelet: neither needs a rule.
     """
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
-    # One of the two is there.
+    # The rendezvous listens on one of the two.
     client = ports(ETCD_PORT, STORE_PORT)
-    # 5353: where the DNS pods of OpenShift listen; its network looks at a packet behind the Service's address.
+    # 5353: OpenShift's DNS pods listen there, and its network checks packets behind the Service's address.
     dns = ports(53, 5353, protocols=("UDP", "TCP"))
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]
     if training.metrics.wandb_project:
-        # Denied, wandb waits a minute at each start of a worker and is left out. No policy can name its server.
+        # If denied, wandb delays each start of a worker by a minute and is left out. No policy can name its server.
         egress.append((None, ports(443)))
     if scraped := training.metrics.prometheus_port:
-        # Whoever scrapes runs in a namespace of its own, or on the node.
+        # The scraper runs in another namespace, or on the node.
         ingress.append((None, ports(scraped)))
     return {
         "default-deny": (everyone, [], []),
         "allow-dns": (everyone, None, [(None, dns)]),
         "trainers": (trainer, ingress, egress),
-        # Whoever writes there can end the training, though not run code in it (trainer/elastic/rendezvous_state.py).
+        # A writer there can end the training but not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": (etcd, [(trainer, client)], None),
         "dataset": (dataset, None, [(None, ports(80, 443))]),
     }

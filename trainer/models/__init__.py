@@ -1,1 +1,1 @@
-"""Models as the loop sees them, and their weights in and out."""
+"""Models in the form that the loop trains, and how their weights are loaded and saved."""

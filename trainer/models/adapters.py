@@ -1,12 +1,12 @@
 """LoRA (arXiv 2106.09685) by peft: small matrices beside the frozen layers of a causal language model.
 
-They alone are trained, exchanged between workers and saved. The frozen model comes from model.name at each start and is
+Only they are trained, exchanged between workers and saved. The frozen model is loaded from model.name at each start and
 held in the type of the products; the adapter stays fp32. A checkpoint's model/ is peft's own folder:
 
-    adapter_config.json          what peft needs to put the adapter in; names the model it belongs to
+    adapter_config.json          peft's settings; names the base model
     adapter_model.safetensors    a few megabytes
-    base.json                    where that model was found, and a fingerprint of it
-    generation_config.json       how its texts end: what closes an answer
+    base.json                    where the base model was found, and its fingerprint
+    generation_config.json       how texts end: the token that closes an answer
 """
 
 import functools
@@ -28,25 +28,25 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE = "base.json"
 NAMED = "base_model_name_or_path"
-"""In the first."""
+"""Key of CONFIG that names the base model."""
 PREFIX = "base_model.model."
-"""What peft's files put before the name of each tensor."""
+"""Prefix of each tensor name in peft's files."""
 ALL = "all-linear"
 GENERATION = "generation_config.json"
 FILES = (CONFIG, WEIGHTS, BASE, GENERATION)
 SAMPLES = 64
-"""Values of each tensor that a fingerprint looks at."""
+"""Values of each tensor that enter a fingerprint."""
 
 
 class Adapter:
     """The adapter of a run, in its model."""
 
     def __init__(self, net: Any, config: Config) -> None:
-        """Freeze `net` and put a fresh adapter beside its layers: the same one wherever run.seed is the same.
+        """Freeze `net` and add a fresh adapter to its layers; the same run.seed gives the same adapter.
 
-        Raises UserError where adapter.targets names layers that the model has not, or that take no adapter.
+        Raises UserError if adapter.targets names layers that the model does not have or that take no adapter.
         """
-        # peft imports DeepSpeed, which says on stdout what it takes the device for where nobody told it.
+        # peft imports DeepSpeed, which prints its guess of the device on stdout unless this variable names it.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
         from peft import LoraConfig
         from transformers.pytorch_utils import Conv1D
@@ -74,7 +74,7 @@ class Adapter:
         self._config.base_model_name_or_path = _published(found)
         for value in _trained(net).values():
             value.data = value.data.float()
-        net.train()  # as it was loaded for use, its dropout is off
+        net.train()  # from_pretrained leaves it in eval mode, without dropout
         _hasten(net)
 
     def save(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
@@ -88,7 +88,7 @@ class Adapter:
         self._net.generation_config.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
-        """Take up what `save` wrote. Raises UserError for an adapter of another model, or of another form."""
+        """Load what `save` wrote. Raises UserError for an adapter of another model, or with other tensors or shapes."""
         from safetensors.torch import load_file
 
         base = read_json(folder / BASE) or {}
@@ -116,18 +116,18 @@ def is_folder(path: str | Path) -> bool:
 
 
 def bases(folder: Path) -> list[str]:
-    """Where the model of a saved adapter may be found: where training had it, and what peft's file names."""
+    """Where the base model of a saved adapter may be: where training found it, and what peft's file names."""
     places = [(read_json(folder / name) or {}).get(key) for name, key in ((BASE, "model"), (CONFIG, NAMED))]
     return list(dict.fromkeys(place for place in places if place))
 
 
 def described(folder: Path) -> str:
-    """The model of a saved adapter, as others know it."""
+    """The public name of a saved adapter's base model."""
     return (read_json(folder / CONFIG) or {}).get(NAMED) or "an unknown model"
 
 
 def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
-    """A saved adapter in another type."""
+    """Copy a saved adapter, with its tensors cast to `dtype`."""
     from safetensors.torch import load_file, save_file
 
     for name in (CONFIG, BASE, GENERATION):
@@ -138,7 +138,7 @@ def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
 
 
 def merged(net: Any, folder: Path) -> Any:
-    """`net` with a saved adapter added to its weights. Raises UserError when they do not belong together."""
+    """Merge a saved adapter into the weights of `net`. Raises UserError if it does not belong to this model."""
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers.generation.configuration_utils import GenerationConfig
@@ -147,7 +147,7 @@ def merged(net: Any, folder: Path) -> Any:
     if base is not None and base["fingerprint"] != fingerprint(net):
         raise UserError(f"{folder}: the adapter of {base['model']}, and not of the model that was found in its place")
     try:
-        # Not by from_pretrained, which opens an adapter_model.bin where there is no other: a pickle.
+        # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
         wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))
         left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
         if lost := [*left.unexpected_keys, *(name for name in left.missing_keys if "lora_" in name)]:
@@ -163,8 +163,8 @@ def merged(net: Any, folder: Path) -> Any:
 class _Adapted(torch.autograd.Function):
     """x W^T + bias + scale (x A^T) B^T of a frozen W, [tokens, in] -> [tokens, out].
 
-    peft's own way adds, scales and casts tensors as large as x and the result one by one, in both directions; here they
-    are what the products begin with (bench/results/lora.md).
+    peft adds, scales and casts tensors as large as x and the result in separate passes, forward and backward. Here the
+    products accumulate into them (addmm_), and only the small matrices are scaled (bench/results/lora.md).
     """
 
     @staticmethod
@@ -192,7 +192,7 @@ class _Adapted(torch.autograd.Function):
 
 
 def _hasten(net: nn.Module) -> None:
-    """Let the linear layers that have an adapter compute as _Adapted does where they can."""
+    """Route the linear layers that have an adapter through _Adapted, where its conditions hold."""
     from peft.tuners.lora import Linear
 
     for part in net.modules():
@@ -213,7 +213,7 @@ def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: An
 
 
 def kept(net: nn.Module) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of the weights: all of them, or the adapter alone."""
+    """The weights that a checkpoint holds: all of them, or the adapter alone."""
     return _trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
 
 
@@ -222,19 +222,19 @@ def is_adapted(net: nn.Module) -> bool:
 
 
 def hold_frozen(net: Any, dtype: torch.dtype) -> None:
-    """Keep the frozen model of an adapter in the type of the products: half of the memory, and no casts."""
+    """Cast the frozen model of an adapter to the type of the products: half the memory, and no casts in each pass."""
     if not is_adapted(net):
         return
     for value in net.parameters():
         if not value.requires_grad and value.is_floating_point():
             value.data = value.data.to(dtype)
-    if dtype == torch.float16:  # what layers add up in may exceed 65,504: fp32, as under autocast with fp32 weights
+    if dtype == torch.float16:  # the residual stream may exceed 65,504: fp32, as under autocast with fp32 weights
         net.get_input_embeddings().register_forward_hook(lambda _, given, found: found.float())
 
 
 def fingerprint(net: nn.Module) -> str:
-    """Of the names and shapes of all weights and of some values of each: the same for every copy of a model, in
-    whatever files and type it is stored, and another for a model that was trained further."""
+    """Hash of the names, shapes and some values of all weights: equal for every copy of a model, in any files, read in
+    the stored type or in fp32; different for a model that was trained further."""
     digest = hashlib.sha256()
     for name, value in sorted(net.named_parameters()):
         flat = value.detach().reshape(-1)
@@ -248,24 +248,24 @@ def _trained(net: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _published_name(name: str) -> str:
-    """Of a tensor in peft's files."""
+    """The name of a tensor in peft's files."""
     return PREFIX + name.replace(".default.", ".")
 
 
 def _published(source: str) -> str:
-    """What others know the model by: its name on the hub, where it was fetched from there; else its folder."""
+    """The public name of a model: its name on the hub if it was fetched from there, else its folder."""
     return (read_json(Path(source) / FETCHED) or {}).get("model") or source
 
 
 def is_text_alone(net: Any) -> bool:
-    """Whether a model has nothing beside its decoder and its head, such as an eye for images."""
+    """Whether a model is a text decoder and its head only, without parts such as a vision encoder."""
     return net.config.get_text_config() is net.config
 
 
 def _targets(net: Any, wanted: str) -> list[str]:
-    """The last parts of the names of the layers that get an adapter: never the head, whose product is head.py's.
+    """The last parts of the names of the layers that get an adapter; never the head, whose product head.py computes.
 
-    Whole names where a model has others of the same names beside its decoder.
+    Whole names for a model with more than a decoder: its other parts have layers of the same last names.
     """
     from transformers.pytorch_utils import Conv1D
 

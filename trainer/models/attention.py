@@ -1,9 +1,9 @@
 """Causal attention for processors without matrix tiles (AMX): blocks of rows, each one pair of batched products.
 
 torch's fused kernel for the CPU runs its small products at about a third of the rate that batched products of whole
-blocks reach on AVX512-BF16 (docs/performance.md has the figures). The scores above the diagonal that a block does not
-need are left out; the probabilities are kept for the way back, which costs memory (at length 1024 1.25 bytes for each
-pair of positions, head and layer) and saves a third of the work.
+blocks reach on AVX512-BF16 (docs/performance.md has the figures). A block leaves out the scores above the diagonal that
+it does not need. The probabilities are kept for the backward pass, which costs memory (at length 1024 1.25 bytes for
+each pair of positions, head and layer) and saves a third of the work.
 """
 
 import math
@@ -14,14 +14,14 @@ import torch
 ROWS = 256
 """Rows of scores in a block: small enough to skip 3/8 of the square at length 1024, large enough for fast products."""
 GROUPED_ROWS = 128
-"""The same in grouped_attention, over the heads of a group; at least half of them of each head."""
+"""The same in grouped_attention, shared by the heads of a group; each head gets at least half as many."""
 TILES = bool(torch.cpu.get_capabilities().get("amx_bf16"))
-"""Whether the CPU has AMX, for which torch's own attention is written. To ask in a compiled layer would break its
-graph."""
+"""Whether the CPU has AMX, for which torch's own attention is written. Read once: a query inside a compiled layer would
+break its graph."""
 
 
 def mask(length: int) -> torch.Tensor:
-    """0 where a position sees another, else minus infinity. To be added: to compare positions takes twice as long."""
+    """Additive mask: 0 where a position sees another, else minus infinity. Comparing positions takes twice as long."""
     return torch.full((length, length), -math.inf).triu(1)
 
 
@@ -36,7 +36,7 @@ def causal_attention(
 
 
 def _turned(values: torch.Tensor) -> torch.Tensor:
-    """Transposed in memory once: the product of each block would do it again with the part that it reads."""
+    """Transpose in memory once: otherwise each block's product transposes the part that it reads again."""
     return values.transpose(1, 2).contiguous()
 
 
@@ -62,7 +62,7 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, output, *weights = ctx.saved_tensors
         length, turned = query.shape[1], _turned(value)
-        scaled = outer[0] * ctx.scale  # here and not at the scores, which are many times as wide
+        scaled = outer[0] * ctx.scale  # not the scores, which are many times as wide
         delta = (scaled.float() * output).sum(2, keepdim=True)
         query_gradients: list[torch.Tensor] = []
         key_gradient = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
@@ -79,12 +79,12 @@ class _Blocks(torch.autograd.Function):
 
 @torch.library.custom_op("trainyard::grouped_attention", mutates_args=())
 def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-    """causal_attention where several heads of queries share one of keys and values, without the compiler.
+    """causal_attention where several query heads share one head of keys and values, without the compiler.
 
     query [groups, heads of a group, length, head width]; key and value [groups, length, head width], contiguous. The
-    heads of a group are rows of one product. The probabilities are computed again on the way back: that takes a sixth
-    of the time, and to keep them the memory of length x length for each head and layer. An operator of its own, as
-    inductor makes slower code of softmax and its gradient than torch has.
+    heads of a group are rows of one product. The backward pass recomputes the probabilities: that takes a sixth of the
+    time, and keeping them would take length x length numbers for each head and layer. It is a custom operator because
+    inductor's code for softmax and its gradient is slower than torch's.
     """
     scaled, turned, output = query * scale, _turned(_centred(key)), torch.empty_like(query)
     with torch.autocast(query.device.type, enabled=False):
@@ -115,23 +115,23 @@ def _grouped_backward(
 
 
 def _centred(key: torch.Tensor) -> torch.Tensor:
-    """Without what all keys of a group have in common: it adds the same to all scores of a row, which changes no
-    probability and no gradient. With Qwen's biases it is most of a score, whose own part bf16 would round away."""
+    """Subtract the mean key of each group. It adds the same to all scores of a row, which changes no probability and no
+    gradient. With Qwen's biases it is most of a score, and bf16 would round the rest away."""
     return key - key.mean(1, keepdim=True)
 
 
 def _row_blocks(query: torch.Tensor) -> list[tuple[slice, int]]:
-    """The positions of each block, and how many it sees."""
+    """The rows of each block, and how many positions they see."""
     _, heads, length, _ = query.shape
     size = max(GROUPED_ROWS // 2, GROUPED_ROWS // heads)
     return [(slice(first, first + size), min(first + size, length)) for first in range(0, length, size)]
 
 
 def _weights(query: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
-    """[groups, heads x rows, positions seen]. torch's softmax keeps the type, and adds up in fp32."""
+    """Probabilities [groups, heads x rows, positions seen]. torch's softmax keeps the type and accumulates in fp32."""
     scores = torch.bmm(query.flatten(1, 2), turned)
     rows = query.shape[2]
-    square = scores.view(*query.shape[:3], -1)[..., -rows:]  # of the others each row sees all
+    square = scores.view(*query.shape[:3], -1)[..., -rows:]  # each row sees all earlier columns
     square += mask(rows).to(scores)
     return scores.softmax(2)
 

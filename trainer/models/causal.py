@@ -1,7 +1,7 @@
 """Any causal language model of transformers as the training loop sees it: its own layers, our head and loss.
 
-The model makes the hidden states, with our attention where that is faster (attention.py); head.py multiplies them by
-the head in chunks, so that all logits are never there at once. GPT-2 has a faster way of its own (gpt2.py).
+The model computes the hidden states, with our attention where that is faster (attention.py). head.py multiplies them by
+the head in chunks, so all logits never exist at once. GPT-2 has a faster path of its own (gpt2.py).
 """
 
 import os
@@ -35,14 +35,14 @@ class CausalModel(nn.Module):
         self._copies = Copies()
         self._plain: bool | None = None
         self._output: Any = None
-        """The type of what the base model returns."""
+        """The class of the base model's output."""
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the layers one by one, in place: those of one kind share a graph. On an accelerator the loss too.
+        """Compile the layers one by one, in place; layers of one class share a graph. On an accelerator the loss, too.
 
-        Call it on the device.
+        Call it once the module is on its device.
         """
-        torch._dynamo.config.recompile_limit = 64  # shapes and modes of all models of a process count together
+        torch._dynamo.config.recompile_limit = 64  # it counts the shapes and modes of all models in the process
         layers = [part for part in self.net.modules() if isinstance(part, GradientCheckpointingLayer)]
         for layer in layers or [self.net.base_model]:
             layer.compile(dynamic=False)
@@ -53,8 +53,8 @@ class CausalModel(nn.Module):
     ) -> torch.Tensor:
         """The sum of the token losses in nats, fp32.
 
-        inputs, targets (IGNORED: no loss) and positions: int64 [batch, length]. Where positions begin again at 0, so
-        does attention: several texts share a row without seeing each other.
+        inputs, targets (IGNORED: no loss) and positions: int64 [batch, length]. Attention restarts where positions
+        restart at 0, so texts that share a row do not see each other.
         """
         with preferred_attention(inputs.device):
             output = self.net.base_model(input_ids=inputs, position_ids=positions, use_cache=False)
@@ -76,7 +76,7 @@ class CausalModel(nn.Module):
             return token_loss(hidden.to(dtype), padded, targets, len(head), self._kernels, chunk)
 
     def _loss_of_own_logits(self, hidden: torch.Tensor, targets: torch.Tensor, chunk: int) -> torch.Tensor:
-        """The same of logits that are more than a product: one chunk at a time, made again on the way back."""
+        """The loss from net's own logits, where they are more than one product: by chunks, recomputed in backward."""
 
         def loss(part: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(self._logits(part).float(), labels, reduction="sum", ignore_index=IGNORED)
@@ -87,8 +87,8 @@ class CausalModel(nn.Module):
         return total
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What net itself makes of hidden states [tokens, width]: [tokens, vocabulary]."""
-        parts = {self.net.base_model, self.net.get_decoder()}  # OPT's head is given what its decoder makes
+        """net's own logits [tokens, vocabulary] for hidden states [tokens, width]."""
+        parts = {self.net.base_model, self.net.get_decoder()}  # OPT's head reads the output of its decoder
         for part in parts:
             part.forward = lambda *_, **__: self._output(last_hidden_state=hidden[None])
         try:
@@ -99,9 +99,9 @@ class CausalModel(nn.Module):
 
     @torch.no_grad()
     def _head_is_plain(self) -> bool:
-        """Whether net's logits are the product of hidden states and the head's weight, and nothing else.
+        """Whether net's logits are just the product of hidden states and the head's weight.
 
-        Asked of logits up to 100, where a soft cap (30 in Gemma 2) or a scale cannot be missed.
+        Tested on logits up to 100, where a soft cap (30 in Gemma 2) or a scale cannot be missed.
         """
         head = self.net.get_output_embeddings()
         plain = isinstance(head, nn.Linear) and head.bias is None
@@ -120,11 +120,11 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # some models give it by this name
+    attention_mask: torch.Tensor | None,  # some models pass it by this keyword
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention by SDPA, with our kernel where that is faster: all earlier positions, bf16, a CPU
-    without AMX. query, key, value [batch, heads, length, head width]; the result [batch, length, heads, head width]."""
+    """SDPA attention for transformers, with our kernel where that is faster: causal, bf16, a CPU without AMX.
+    query, key, value [batch, heads, length, head width]; the result [batch, length, heads, head width]."""
     device, causal = query.device.type, options.get("is_causal")
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     fits = device == "cpu" and dtype == torch.bfloat16 and not attention.TILES and attention_mask is None

@@ -1,7 +1,7 @@
-"""Weights in the type of the matrix products, beside the parameters that the optimizer keeps in fp32.
+"""Copies of the weights in the type of the matrix products, beside the fp32 parameters of the optimizer.
 
-Autocast makes such copies at each micro-batch, and inductor even makes them twice, again on the way back. Here they are
-made once per optimizer step. The matrix that makes the logits is padded in its copy, and nowhere else.
+Autocast makes such copies at each micro-batch, and inductor makes them again in the backward pass. Here they are made
+once per optimizer step. The head's matrix is padded in its copy, and nowhere else.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 PADDING = 128
-"""The vocabulary's multiple in the products: 50,257 columns do not fit tensor cores, whose tiles have 64 or 128."""
+"""The vocabulary is padded to a multiple of this: 50,257 columns do not fit tensor cores, with tiles of 64 or 128."""
 
 
 class Copies:
-    """Of the parameters of one model.
+    """The copies of one model's parameters.
 
-    A copy is made anew when its parameter has changed, and in any case while no gradient is there: at the first
-    micro-batch of a step. The second rule finds changes that went past torch's version counter (`.data`), too.
+    A copy is refreshed when its parameter has changed, and always while there is no gradient: at the first micro-batch
+    of a step. The second rule catches changes that bypass torch's version counter (`.data`).
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Copies:
         self._fresh = first.requires_grad and first.grad is None
 
     def of(self, parameters: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """Their copies, through which the gradient reaches them; themselves where they have the type already."""
+        """Copies that pass gradients on to the parameters; the parameters themselves if they have the type already."""
         if all(parameter.dtype == dtype for parameter in parameters):
             return tuple(parameters)
         return _Cast.apply(*[self._copy(parameter, dtype) for parameter in parameters], *parameters)
 
     def padded(self, matrix: torch.Tensor, dtype: torch.dtype, detached: bool) -> torch.Tensor:
-        """The matrix with rows of zeros up to a multiple of PADDING. detached: no gradient passes."""
+        """The matrix, padded with rows of zeros to a multiple of PADDING. detached: pass no gradient on."""
         rows = -(-len(matrix) // PADDING) * PADDING
         if rows == len(matrix) and dtype == matrix.dtype:
             return matrix.detach() if detached else matrix
@@ -54,7 +54,7 @@ class Copies:
 
 
 class _Cast(torch.autograd.Function):
-    """copies, parameters -> copies, as if each were its parameter, cast."""
+    """copies, parameters -> copies; for autograd, each copy is its parameter, cast."""
 
     @staticmethod
     def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:  # pyright: ignore

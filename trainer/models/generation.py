@@ -19,9 +19,9 @@ def continuations(
     top_p: float = 1.0,
     count: int = 1,
 ) -> list[str]:
-    """`count` texts that begin with `prompt`, drawn with a key-value cache, within the model's positions.
+    """Generate `count` texts that begin with `prompt`, with a key-value cache, within the model's positions.
 
-    A prompt that leaves no room for a token loses its beginning.
+    A prompt that leaves no room for a new token is cut at its start.
     """
     ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id or ends(model)[0] or 0]
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -29,7 +29,7 @@ def continuations(
 
 
 def ends(model: Any) -> list[Any]:
-    """The tokens after which the model is to stop; [None] where it knows none."""
+    """The model's end-of-text token ids; [None] if it has none."""
     end = model.generation_config.eos_token_id
     return end if isinstance(end, list) else [end]
 
@@ -37,7 +37,7 @@ def ends(model: Any) -> list[Any]:
 def continued(
     model: Any, ids: list[int], tokens: int, *, seed: int, temperature: float, top_k: int, top_p: float, count: int
 ) -> list[list[int]]:
-    """The same in ids."""
+    """Generate as `continuations` does, on token ids; each row begins with the prompt, cut to fit."""
     positions = networks.positions(model.config)
     if positions is not None:
         ids = ids[-(positions - 1) :]
@@ -48,9 +48,9 @@ def continued(
         chosen = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     training = model.training
     model.eval()
-    # An adapter is fp32 in a model that may be of half precision.
+    # An adapter is fp32 inside a model that may be half precision.
     half = torch.autocast(model.device.type, model.dtype, enabled=model.dtype != torch.float32)
-    # Layers that training compiled would be compiled anew for each length of the cache: minutes for a short text.
+    # Run eagerly: layers that training compiled would recompile for each cache length, minutes for a short text.
     plain = torch.compiler.set_stance("force_eager")
     with torch.no_grad(), half, plain, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,10 +1,10 @@
-"""GPT-2 as the training loop sees it: a module from token ids to the summed loss, made to be fast.
+"""GPT-2 as the training loop sees it: a fast module from token ids to the summed loss.
 
-The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The way through them is
-written here, for reasons that docs/performance.md puts into numbers: the products read copies of the weights that are
-made once per optimizer step (copies.py); head and loss are one (head.py); attention on the CPU is ours (attention.py);
-and all blocks share one compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients
-begin while the backward pass still runs.
+The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The forward pass is written
+here; docs/performance.md has the gains. The products read copies of the weights that are made once per optimizer step
+(copies.py). Head and loss are fused (head.py). Attention on the CPU is ours (attention.py). All blocks share one
+compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients begin while the backward
+pass still runs.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from trainer.models.copies import Copies
 from trainer.models.head import Kernels, TiedGradient, token_loss
 
 CHUNK = 4096
-"""Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator wants more work at once: four times as
+"""Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator needs more work at once: four times as
 many."""
 
 NORMS = ("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias")
@@ -43,7 +43,7 @@ class LanguageModel(nn.Module):
     """net: transformers' GPT2LMHeadModel. Wrap it in data parallelism as it is; compile it with its own compile()."""
 
     def __init__(self, net: Any, checkpointing: bool = False) -> None:
-        """checkpointing: compute each layer again on the way back, instead of keeping what it needs."""
+        """checkpointing: recompute each layer in the backward pass instead of keeping its activations."""
         super().__init__()
         self.net = net
         self._checkpointing = checkpointing
@@ -55,11 +55,11 @@ class LanguageModel(nn.Module):
         self._masks: dict[int, torch.Tensor] = {}
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the parts, in place: one graph for all blocks, on an accelerator one for the loss, none with a break.
+        """Compile in place, without graph breaks: one graph for all blocks and, on an accelerator, one for the loss.
 
-        Instead of torch.compile(module), which would follow the Python around the parts as well. Call it on the device.
+        torch.compile(module) would trace the Python around them as well. Call it once the module is on its device.
         """
-        torch._dynamo.config.recompile_limit = 64  # shapes and modes of all models of a process count together
+        torch._dynamo.config.recompile_limit = 64  # it counts the shapes and modes of all models in the process
         self._block = torch.compile(block, dynamic=False, fullgraph=True)
         self._kernels = Kernels(compile=self.net.lm_head.weight.is_cuda)
         self._compiled = True
@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The sum of the token losses in nats, fp32. inputs and targets: int64 [batch, length].
 
-        Products in autocast's type where that is on, else in the parameters' own.
+        Products use autocast's type if it is on, else the parameters' own.
         """
         dtype = self._product_type(inputs.device)
         with torch.autocast(inputs.device.type, enabled=False):
@@ -87,7 +87,7 @@ class LanguageModel(nn.Module):
     def hidden_and_head(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The factors of the logits, for a loss that never makes all of them: [batch, length, width], [rows, width].
 
-        Rows from the vocabulary on are zeros.
+        The head's rows beyond the vocabulary are zeros.
         """
         dtype = self._product_type(inputs.device)
         with torch.autocast(inputs.device.type, enabled=False):
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module):
         """layerN_attention_weight_max and _min of the first window of a micro-batch, as scalars on the host.
 
         The greatest and the least of query key^T x scale over all heads and all pairs of positions, before the causal
-        mask and the softmax, in fp32. The fused attention never has these scores: they are computed here once more.
+        mask and the softmax, in fp32. Fused attention never stores these scores, so they are computed again here.
         """
         inputs = batch[0][:1]
         dtype = self._product_type(inputs.device)
@@ -118,7 +118,7 @@ class LanguageModel(nn.Module):
         return dict(zip(names, torch.stack(values).cpu(), strict=True))
 
     def _hidden(self, inputs: torch.Tensor, dtype: torch.dtype, tied: TiedGradient | None) -> torch.Tensor:
-        """What the head multiplies: [batch, length, width]."""
+        """The hidden states that the head multiplies: [batch, length, width]."""
         hidden = self._embedded(inputs, tied)
         mask = self._mask(hidden, dtype)
         again = self._checkpointing and torch.is_grad_enabled()
@@ -143,7 +143,7 @@ class LanguageModel(nn.Module):
         return layer.attn.num_heads, layer.attn.scaling, layer.ln_1.eps, gelu if tanh else layer.mlp.act
 
     def _mask(self, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-        """For our attention; None where torch's is the better one."""
+        """The mask for our attention; None where torch's attention is better."""
         length = hidden.shape[1]
         if hidden.is_cuda or attention.TILES or (dtype == torch.float32 and not self._compiled):
             return None
@@ -152,7 +152,7 @@ class LanguageModel(nn.Module):
         return self._masks[length]
 
     def _product_type(self, device: torch.device) -> torch.dtype:
-        """Autocast's type where it is on, else the parameters' own."""
+        """Autocast's type if it is on, else the parameters' own."""
         if torch.is_autocast_enabled(device.type):
             return torch.get_autocast_dtype(device.type)
         return self.net.transformer.wte.weight.dtype
@@ -168,9 +168,9 @@ def block(
     activation: Any,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """One layer. hidden [batch, length, width] keeps its type (fp32); products are in that of the weights.
+    """One layer. hidden [batch, length, width] keeps its type (fp32); products use the type of the weights.
 
-    mask: attention.mask of the length, for our attention; None: torch's.
+    mask: attention.mask(length) selects our attention, None selects torch's.
     """
     batch, length, width = hidden.shape
     out, out_bias, widen, widen_bias, narrow, narrow_bias = products[2:]
@@ -202,12 +202,12 @@ def projections(
 
 
 def biased(values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The sum of a product and its bias, apart from the product, where inductor joins it to what follows."""
+    """Add a bias after its product instead of inside it: inductor then fuses the sum with what follows."""
     return _Bias.apply(values, bias)  # pyright: ignore[reportReturnType]
 
 
 def gelu(values: torch.Tensor) -> torch.Tensor:
-    """GPT-2's activation, x/2 (1 + tanh u), as x sigmoid(2u): the same, and inductor's exp takes half of its tanh."""
+    """GPT-2's activation x/2 (1 + tanh u) as the equal x sigmoid(2u): inductor's exp takes half as long as its tanh."""
     if not torch.compiler.is_compiling():
         return F.gelu(values, approximate="tanh")
     x = values.float()
@@ -215,11 +215,11 @@ def gelu(values: torch.Tensor) -> torch.Tensor:
 
 
 def preferred_attention(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Within it, torch tries its attention kernels in the best order for the device.
+    """A context in which torch tries its attention kernels in the best order for the device.
 
     cuDNN's is the fastest on Hopper (compute capability 9.0). torch 2.15 tries it first there by itself, torch 2.11
-    last (sdp_utils.cpp). The others follow it, for shapes and types that it does not have. It holds for what is
-    compiled within it, too: the kernel is chosen then.
+    last (sdp_utils.cpp). The others follow for shapes and types that it does not support. Code compiled in the context
+    keeps the kernel chosen then.
     """
     if device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) != (9, 0):
         return contextlib.nullcontext()
@@ -235,8 +235,8 @@ def preferred_attention(device: torch.device) -> contextlib.AbstractContextManag
 
 
 class _Bias(torch.autograd.Function):
-    """The bias's gradient as a product with ones on a CPU. As a sum, inductor joins it there to the loop before, which
-    then runs down the columns of memory: a third slower for GELU."""
+    """Adds a bias, whose gradient on a CPU is a product with ones. Inductor would fuse a sum into the loop before it,
+    which then walks memory by columns: a third slower for GELU."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # pyright: ignore
@@ -249,7 +249,7 @@ class _Bias(torch.autograd.Function):
 
 
 class _Embedding(torch.autograd.Function):
-    """Rows of both embeddings, added. Its backward is the last of all and completes the head's gradient."""
+    """Sum of token and position embeddings. Its backward runs last and completes the gradient of a tied head."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -264,7 +264,7 @@ class _Embedding(torch.autograd.Function):
         (inputs,), gradient = ctx.saved_tensors, outer[0]
         words = ctx.tied.take() if ctx.tied is not None else None
         words = torch.zeros(ctx.words, device=gradient.device) if words is None else words[: ctx.words[0]]
-        if gradient.is_cuda:  # index_add_ would add in another order each time there
+        if gradient.is_cuda:  # index_add_ adds in a different order each time there
             words += torch.ops.aten.embedding_dense_backward(gradient, inputs, len(words), -1, False)
         else:
             words.index_add_(0, inputs.flatten(), gradient.flatten(0, 1).to(words.dtype))

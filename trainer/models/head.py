@@ -1,9 +1,9 @@
 """The last layer and the loss in one: no logits in fp32, and never all of them at once.
 
-The logits of GPT-2 are 65 times as wide as its hidden state. Written out in fp32 with their gradient they are the
-largest tensors of the training by far: 1.6 GB for four windows of 1024 tokens. Here they exist for one chunk of tokens,
-in the precision of the matrix products, and the gradient overwrites them; so it is computed on the way forward, where
-its scale is not known yet. The loss is a sum, its gradient is linear in that scale, and the way back multiplies.
+GPT-2's logits are 65 times as wide as its hidden state. In fp32, with their gradient, they would be by far the largest
+tensors of the training: 1.6 GB for four windows of 1024 tokens. Here they exist for one chunk of tokens at a time, in
+the precision of the matrix products, and their gradient overwrites them. So the forward pass computes the gradient,
+before its scale is known. The gradient is linear in that scale, and the backward pass multiplies it in.
 """
 
 import functools
@@ -14,14 +14,15 @@ from typing import Any
 import torch
 
 FP16_SCALE = 8.0
-"""fp16 has no number below 6e-8: a word's probability of 1e-7 would lose its gradient. Divided out again."""
+"""Scale of gradients in fp16, divided out again: fp16 has no number below 6e-8, so a token of probability 1e-7 would
+lose its gradient."""
 
 
 @dataclass
 class TiedGradient:
-    """Hands the head's part of the embedding's gradient to the embedding's backward, which comes last.
+    """Passes the head's part of a tied gradient to the embedding's backward, which runs last.
 
-    Through autograd the two would be two dense fp32 matrices of 154 MB (GPT-2) and a third for their sum.
+    Autograd would make two dense fp32 matrices of 154 MB (GPT-2) and a third for their sum.
     """
 
     matrix: torch.Tensor | None = None
@@ -34,10 +35,10 @@ class TiedGradient:
 def replace_by_gradient(
     logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of the losses of one chunk; logits [tokens, padded vocabulary] become their gradient times `scale`.
+    """Sum the losses of one chunk; overwrite logits [tokens, padded vocabulary] with their gradient times `scale`.
 
-    Second result: the target's gradient, to be written by the caller: rounded as a difference of two numbers near 1,
-    it would be lost where the model is sure. Written for inductor, which makes two passes of it.
+    The second result is the targets' gradient, which the caller writes: as a rounded difference of two numbers near 1
+    it would vanish where the model is sure. Written for inductor, which makes two passes of it.
     """
     values = logits[:, :vocabulary].float()
     highest = values.amax(1, keepdim=True)
@@ -50,7 +51,7 @@ def replace_by_gradient(
 
 
 def losses(logits: torch.Tensor, targets: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The same sum where no gradient is wanted."""
+    """The same sum without a gradient."""
     values = logits[:, :vocabulary].float()
     return (values.logsumexp(1) - values.gather(1, targets[:, None])[:, 0]).sum()
 
@@ -58,8 +59,8 @@ def losses(logits: torch.Tensor, targets: torch.Tensor, vocabulary: int) -> torc
 def replace_in_groups(
     logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """replace_by_gradient without the compiler: a few rows at a time, so that each pass finds in the cache what the one
-    before left there. On a CPU faster than inductor's two passes over everything."""
+    """replace_by_gradient without the compiler: a few rows at a time, so each pass finds the previous one's results in
+    the cache. On a CPU this is faster than inductor's two passes over everything."""
     total: list[torch.Tensor] = []
     at_target: list[torch.Tensor] = []
     for part, labels in _groups(logits, targets):
@@ -72,7 +73,7 @@ def replace_in_groups(
 
 
 def losses_in_groups(logits: torch.Tensor, targets: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """losses, likewise."""
+    """losses without the compiler, a few rows at a time."""
     groups = _groups(logits, targets)
     return torch.stack(
         [-_probabilities(part[:, :vocabulary].float(), labels)[1].sum() for part, labels in groups]
@@ -80,9 +81,9 @@ def losses_in_groups(logits: torch.Tensor, targets: torch.Tensor, vocabulary: in
 
 
 def _probabilities(values: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of all words, and the target's logarithm [rows, 1], which stays exact where its probability is no number of fp32.
+    """Probabilities, and the target's log-probability [rows, 1], exact even where the probability underflows fp32.
 
-    torch's softmax is the fastest that there is, but keeps its normaliser to itself. The likeliest word tells it: its
+    torch's softmax is the fastest available, but does not return its normaliser. The likeliest token reveals it: its
     probability is 1 / (sum of exp(value - highest)).
     """
     probabilities = values.softmax(1)
@@ -91,7 +92,7 @@ def _probabilities(values: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
 
 
 def _groups(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """On a CPU 8 rows a thread: 1.6 MB of GPT-2's fp32 values. An accelerator is asked for large pieces of work."""
+    """Rows in groups: on a CPU 8 a thread, 1.6 MB of GPT-2's fp32 values; more on an accelerator, to fill it."""
     rows = 2048 if logits.is_cuda else 8 * torch.get_num_threads()
     return zip(logits.split(rows), targets.split(rows), strict=True)
 
@@ -99,8 +100,8 @@ def _groups(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch
 def summed_product(logits: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """logits^T hidden: a sum over all tokens, in fp32 where the product's own type could not hold it.
 
-    It is made on the way forward, before any loss scale could come down: 6 % equal targets among 16,384 tokens and a
-    hidden state of 8 exceed fp16's 65,504.
+    The forward pass makes it, so a lower loss scale could not help: 6 % equal targets among 16,384 tokens and a hidden
+    state of 8 exceed fp16's 65,504.
     """
     if widens(hidden.device.type):
         return torch.mm(logits.t(), hidden, out_dtype=torch.float32)
@@ -111,7 +112,7 @@ def summed_product(logits: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def widens(device: str) -> bool:
-    """Whether products of half precision can be written in fp32 there: on CUDA since torch 2.8, on no CPU in 2.15."""
+    """Whether `device` can write half-precision products in fp32: CUDA since torch 2.8, no CPU in 2.15."""
     if device == "cpu":
         return False
     half = torch.ones(8, 8, dtype=torch.float16, device=device)
@@ -123,10 +124,10 @@ def widens(device: str) -> bool:
 
 
 class Kernels:
-    """Loss with gradient, and loss alone: through inductor or not."""
+    """Loss with gradient, and loss alone, compiled by inductor or not."""
 
     def __init__(self, compile: bool, dynamic: bool | None = False) -> None:
-        """dynamic=None: for numbers of tokens that differ, of which the second one is compiled for all."""
+        """dynamic=None: for varying numbers of tokens; the second one seen is compiled for all sizes."""
         self.replace_by_gradient: Any = replace_in_groups
         self.losses: Any = losses_in_groups
         if compile:
@@ -145,7 +146,7 @@ def token_loss(
 ) -> torch.Tensor:
     """Sum of the token losses in nats, fp32 scalar.
 
-    hidden [tokens, width] and weight [padded vocabulary, width] of one dtype; targets int64 [tokens]; rows of the
+    hidden [tokens, width] and weight [padded vocabulary, width] have one dtype; targets int64 [tokens]. Rows of the
     weight from `vocabulary` on get no probability and no gradient. With `tied`, the weight's gradient goes there.
     """
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):

@@ -1,4 +1,4 @@
-"""The micro-batch that follows from model and memory, where none is given; trainer/config/memory.py has the formula."""
+"""Choose the micro-batch by model and memory if none is given; trainer/config/memory.py has the formula."""
 
 import os
 from typing import Any
@@ -9,16 +9,16 @@ from trainer.config import memory
 from trainer.config.schema import Config
 
 UNIT = 8
-"""Windows in a pass where nothing better is known: for other tasks, and on CPUs where they fit. evaluation.batches is
-counted in them."""
+"""Windows in a pass if nothing better is known: for other tasks, and on CPUs where they fit. The unit of
+evaluation.batches."""
 MOST_TOKENS = 32_768
-"""A pass of more tokens is no faster: 32 windows of 1024 fill any accelerator, and 64 only its memory."""
+"""Tokens in a pass at most; more is no faster: 32 windows of 1024 fill any accelerator, and 64 fill only its memory."""
 USABLE, RESERVED = 0.9, 1e9
-"""Of the device's memory: the rest is fragments; and bytes of CUDA's and NCCL's own."""
+"""The usable part of the device's memory (fragmentation takes the rest), and the bytes that CUDA and NCCL take."""
 
 
 def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool = True) -> float:
-    """Bytes that a pass of so many tokens needs at most, forward, back and with the optimizer's update."""
+    """Bytes at most for a pass of `tokens`: forward, backward and the optimizer's update."""
     best = "bf16" if accelerator else "fp32"  # where a processor computes in bf16, it needs less
     precision = best if config.precision == "auto" else config.precision
     passed = memory.passed(shape, config, precision, tokens, accelerator)
@@ -28,8 +28,8 @@ def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool
 def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = None) -> int:
     """Windows in one pass of one worker: micro_batch, or a power of two that divides the step.
 
-    model: the configuration of a transformers' decoder, where one is trained and nothing beside it; memory_bytes: of
-    the device, default: this one's, and of a CPU what its container may take.
+    model: the transformers configuration of a decoder that is trained alone, without a teacher. memory_bytes: the
+    accelerator's memory; default: that of this device, or on a CPU the container's limit.
     """
     if config.micro_batch:
         return config.micro_batch
@@ -42,7 +42,7 @@ def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = 
     if memory_bytes is not None and shape is not None:
         fits = fitting(shape, config, memory_bytes, accelerator)
         most = fits if accelerator else min(UNIT, fits)
-    # With more than its share in one pass, a worker would leave others without work.
+    # A pass larger than a worker's share would leave others without work.
     most = min(most, max(1, samples // int(os.environ.get("WORLD_SIZE", "1"))))
     return max(2**power for power in range(most.bit_length()) if samples % 2**power == 0)
 
@@ -53,7 +53,7 @@ def device_memory() -> float:
 
 
 def fitting(shape: memory.Shape, config: Config, memory_bytes: float, accelerator: bool = True) -> int:
-    """The most windows, in powers of two, whose pass fits; 1 where none does: the device then says so itself."""
+    """The most windows, in powers of two, whose pass fits; 1 if none does: the pass then reports out of memory."""
     size, usable, length = 1, USABLE * memory_bytes - RESERVED, config.sequence_length
     while 2 * size * length <= MOST_TOKENS and estimate(shape, config, 2 * size * length, accelerator) <= usable:
         size *= 2

@@ -1,7 +1,7 @@
-"""The networks of transformers: GPT-2 with fresh weights in the sizes of presets.py, and any causal language model.
+"""Models of transformers: GPT-2 with fresh weights in the sizes of presets.py, and any causal language model.
 
-What is built here is the plain model with the names and shapes that every other program knows: the vocabulary is padded
-in the copies that the matrix products read (copies.py) and nowhere else, so no checkpoint has padded rows.
+They are the plain models, with the names and shapes that every other program knows. The vocabulary is padded only in
+the copies that the matrix products read (copies.py), so no checkpoint has padded rows.
 """
 
 import json
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
 
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
-# accelerate 1.15 asks when a model is saved, and imports DeepSpeed to see that the model is none of its engines: 3 s of
-# processor time in the middle of the training.
+# When a model is saved, accelerate 1.15 imports DeepSpeed only to see that the model is none of its engines: 3 s of
+# processor time in the middle of training.
 accelerates.is_deepspeed_available = lambda: "deepspeed" in sys.modules
 
 
 def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHeadModel:
     """A GPT-2 with fresh weights that depend on `seed` alone.
 
-    They are drawn as the paper says: normal with deviation 0.02, the two projections into the residual stream of each
-    layer with 0.02 / sqrt(2 x layers), since their sum would otherwise grow with the depth.
+    They are drawn as in the paper: normal with standard deviation 0.02, and 0.02 / sqrt(2 x layers) for the two
+    projections of each layer into the residual stream, whose sum would otherwise grow with the depth.
     """
     size = PRESETS[preset]
     config = GPT2Config(
@@ -67,7 +67,7 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHe
 def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed: int) -> "PreTrainedModel":
     """A model of the shape that a config.json describes, with fresh weights that depend on `seed` alone.
 
-    Raises UserError when it does not fit the data.
+    Raises UserError if it does not fit the data.
     """
     config = _config("model.config", file, file)
     _check("model.config", file, config, vocabulary, length)
@@ -79,10 +79,10 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
 def load(
     name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype | str = torch.float32
 ) -> "PreTrainedModel":
-    """The causal language model that `name` names: a Hugging Face folder or hub name, one of our runs or checkpoints.
+    """Load the causal language model `name`: a Hugging Face folder or hub name, or one of our runs or checkpoints.
 
-    dtype: "auto" for the type that it is stored in. Raises UserError when there is none, or when it does not fit: an
-    adapter, another kind of model, fewer words than the data's, fewer positions than `length`, another tokenizer.
+    dtype: "auto" keeps the stored type. Raises UserError if there is no model or it does not fit: an adapter, another
+    kind of model, a smaller vocabulary than the data's, fewer positions than `length`, another tokenizer.
     """
     source = sources.from_name(name, "model.name").model
     if adapters.is_folder(source):
@@ -115,14 +115,14 @@ def load(
         )
     try:
         net.generation_config.validate(strict=True)
-    except ValueError:  # a temperature without sampling (Llama 2), which is read but never saved again
+    except ValueError:  # a temperature without sampling (Llama 2): transformers reads it, but refuses to save it
         net.generation_config.do_sample = True
     freeze_beside_text(net)
     return net
 
 
 def shaped_as(folder: Path) -> "PreTrainedModel":
-    """The model that a checkpoint's config.json describes, its weights to be read by the resume."""
+    """The model that a checkpoint's config.json describes; the resume loads its weights."""
     net = _fresh(_config("run.directory", str(folder), str(folder)))
     if (folder / GENERATION_CONFIG_NAME).is_file():
         net.generation_config = GenerationConfig.from_pretrained(folder)
@@ -131,7 +131,7 @@ def shaped_as(folder: Path) -> "PreTrainedModel":
 
 
 def freeze_beside_text(net: Any) -> None:
-    """Leave what looks at images (Gemma 3 and 4) as it is: text gives it no gradient, for which workers would wait."""
+    """Freeze the vision parts (Gemma 3 and 4): text gives them no gradient, and workers would wait for one."""
     if not adapters.is_text_alone(net):
         net.requires_grad_(False)
         net.get_decoder().requires_grad_(True)
@@ -139,13 +139,13 @@ def freeze_beside_text(net: Any) -> None:
 
 
 def save(net: Any, weights: Mapping[str, torch.Tensor], folder: Path, **options: Any) -> None:
-    """Write transformers' folder with other weights than the network's own, and the type of these in config.json.
+    """Save `weights` in place of the network's own in a transformers folder, with their type in config.json.
 
-    transformers 5 loads a model in the type that its config.json names, and would name that of the network, which
-    DeepSpeed has made bf16.
+    transformers 5 loads a model in the type that its config.json names. By itself it would write the network's type,
+    which DeepSpeed has made bf16.
     """
     [*_, kind] = (value.dtype for value in weights.values() if value.is_floating_point())
-    net.save_pretrained(folder, state_dict=weights, **options)  # which empties `weights`
+    net.save_pretrained(folder, state_dict=weights, **options)  # this empties `weights`
     described = json.loads((folder / CONFIG_NAME).read_text("utf-8"))
     described["dtype"] = str(kind).removeprefix("torch.")
     (folder / CONFIG_NAME).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
@@ -154,10 +154,11 @@ def save(net: Any, weights: Mapping[str, torch.Tensor], folder: Path, **options:
 def module(
     net: Any, checkpointing: bool = False, packed: bool = False, divided: bool = False
 ) -> LanguageModel | CausalModel:
-    """The fastest module for `net`. packed: several texts share a row, and positions tell them apart. divided: a
-    layer has its weights only while it is called, and LanguageModel reads them without.
+    """The fastest training module for `net`.
 
-    Raises UserError where the model cannot compute its layers again, or cannot tell texts apart.
+    packed: several texts share a row, told apart by their positions. divided: a layer has its weights only while it is
+    called (FSDP), and LanguageModel reads them without a call. Raises UserError if the model cannot recompute its
+    layers, or cannot keep packed texts apart.
     """
     if packed and _mixes_texts(net):
         raise UserError(
@@ -176,7 +177,7 @@ def module(
 
 @torch.no_grad()
 def _mixes_texts(net: Any) -> bool:
-    """Whether what a text in a row is depends on the text before it: 0.01 and more where it does, else rounding."""
+    """Whether a packed text depends on the text before it: relative difference 0.01 or more if so, else rounding."""
     training = net.training
     row, position = torch.tensor([[1, 2, 3, 4], [5, 6, 3, 4]]), torch.tensor([[0, 1, 0, 1]] * 2)
     hidden = net.eval().base_model(input_ids=row, position_ids=position, use_cache=False).last_hidden_state.float()
@@ -185,16 +186,15 @@ def _mixes_texts(net: Any) -> bool:
 
 
 def positions(config: "PreTrainedConfig") -> int | None:
-    """The most tokens that a model of this shape takes; None without a limit."""
+    """The longest sequence that a model of this shape takes, in tokens; None without a limit."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def flops_per_token(net: Any, length: int) -> float:
     """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
 
-    Of frozen parameters 4 x: they get no gradient. Embeddings take no part in products and do not count, but for one
-    that is the head as well. The width is that of all heads; of a mixture of experts all count, although a token meets
-    few.
+    Frozen parameters count 4 x: they get no gradient. Embeddings are looked up, not multiplied, and do not count unless
+    tied to the head. The width is that of all heads. All experts of a mixture count, although a token meets few.
     """
     head = getattr(net.get_output_embeddings(), "weight", None)  # an encoder has none
     looked_up = {
@@ -215,7 +215,7 @@ def _fresh(config: Any) -> Any:
 
 
 def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
-    """What config.json says; raises UserError when it is none of a causal language model."""
+    """Read config.json. Raises UserError if it is not that of a causal language model."""
     try:
         config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:
@@ -229,19 +229,19 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     if getattr(config, "add_cross_attention", False):
         raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
     _drop_nothing(config)
-    # transformers' choice: a file that asks for eager costs memory, and one may name a kernel of the hub, a program.
+    # Let transformers choose: eager attention costs memory, and the file may name a kernel of the hub, which is code.
     config._attn_implementation = None
     return config
 
 
 def _drop_nothing(config: "PreTrainedConfig") -> None:
-    """In one or few passes over the data there is nothing to regularise, and dropout slows attention down."""
+    """Switch dropout off: one or few passes over the data need no regularisation, and it slows attention down."""
     rates = {key: 0.0 for key, value in config.to_dict().items() if "drop" in key and isinstance(value, float)}
     config.update(rates)
 
 
 def _check(key: str, name: str, config: "PreTrainedConfig", vocabulary: int, length: int) -> None:
-    """The model's vocabulary may be the larger one: some are padded (Qwen's by 271 rows)."""
+    """Raise UserError if vocabulary or positions are too few. A larger vocabulary is padded (Qwen's by 271 rows)."""
     words, most = config.get_text_config().vocab_size, positions(config)
     if words < vocabulary:
         raise UserError(

@@ -28,10 +28,10 @@ class Source:
     figures: dict[str, Any] = field(default_factory=dict)
     """The run's figures at that step."""
     checkpoint: Path | None = None
-    """None when the model is none of ours."""
+    """None if the model is not one of our checkpoints."""
     run: Path | None = None
     base: str = ""
-    """Of an adapter: the model to put it in, if not the one that it names."""
+    """For an adapter: its base model, if not the one that it names."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def from_options(options: argparse.Namespace) -> Source:
-    """Raises UserError when there is nothing to use where the options point."""
+    """The model that the options name. Raises UserError if there is none to use."""
     if options.run is None and options.step is not None:
         raise UserError("--step belongs to --run; with --model give the checkpoint's folder")
     found = from_run(options.run, options.step) if options.run is not None else from_name(options.model, "--model")
@@ -74,7 +74,7 @@ def from_run(run: Path, step: int | None = None) -> Source:
 def from_name(name: str, key: str) -> Source:
     """A run (its newest checkpoint), a checkpoint, a Hugging Face folder, or a hub name (resolved by transformers).
 
-    key: where the name was given, for what is said when there is nothing to use.
+    key: the option or setting that gave the name, for error messages. Raises UserError if there is nothing to use.
     """
     path = Path(name).expanduser()
     if (path / "checkpoints").is_dir():
@@ -99,9 +99,9 @@ def from_name(name: str, key: str) -> Source:
 
 
 def load(source: Source) -> Any:
-    """The model, of the class that its config.json names, on the CPU in fp32 and in eval mode; an adapter in its model.
+    """Load the model in the class that its config.json names, on the CPU, in fp32 and eval mode; merge an adapter.
 
-    Raises UserError when it cannot be had.
+    Raises UserError if it cannot be loaded.
     """
     if not adapters.is_folder(source.model):
         return _read(source.model)
@@ -109,9 +109,9 @@ def load(source: Source) -> Any:
 
 
 def base_of(source: Source) -> str:
-    """The model that an adapter was trained in: the folder where it is, or its name on the hub.
+    """The base model of an adapter: its folder, or its name on the hub.
 
-    Raises UserError when it is in no place that the adapter names.
+    Raises UserError if it is in none of the places that the adapter names.
     """
     places = [source.base] if source.base else adapters.bases(Path(source.model))
     for place in places:
@@ -127,9 +127,9 @@ def base_of(source: Source) -> str:
 
 
 def refuse_too_large(model: str) -> None:
-    """A container that takes more memory than it may is killed without a word: TensorBoard's has 1 GiB.
+    """Raise UserError if the weights alone, in fp32, exceed this container's memory: TensorBoard's has 1 GiB.
 
-    Raises UserError when the weights alone would not fit, in fp32. What is no folder is not known yet.
+    The kernel kills a container over its limit without a message. The size of a model on the hub is not known yet.
     """
     if (allowed := memory.limit()) is None or (needed := weights(Path(model)) * 4) <= allowed:
         return
@@ -140,13 +140,13 @@ def refuse_too_large(model: str) -> None:
 
 
 def weights(folder: Path) -> int:
-    """Numbers in a folder's safetensors; 0 where there are none."""
+    """How many numbers a folder's safetensors hold; 0 without any."""
     from safetensors import safe_open
 
     total = 0
     for path in filter(Path.is_file, weight_files(folder)):
         with safe_open(path, "pt") as file:
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118, no dictionary
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118, no dict
     return total
 
 
@@ -162,7 +162,7 @@ def _read(model: str) -> Any:
         cls: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             cls = getattr(transformers, config.architectures[0])
-            # The file names it: a model, not whatever else transformers has under a name.
+            # The file chooses the name: accept a model class, not anything else in transformers.
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
         config._attn_implementation = None  # as in networks.py
@@ -186,7 +186,7 @@ def _read(model: str) -> Any:
 
 
 def load_language_model(source: Source) -> Any:
-    """As `load`; raises UserError when it is not one that continues text."""
+    """As `load`. Raises UserError if the model does not continue text."""
     net = load(source)
     if not net.can_generate():
         raise UserError(f"{source.model}: a {type(net).__name__} does not continue text; give a language model")

@@ -10,7 +10,7 @@ from trainer.config.schema import Config
 TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """communication.compression. bf16 keeps fp32's range; fp16 keeps 3 more bits, but loses what is below 6e-8."""
 NOTABLE = 0.1
-"""The part of a step from which on the log says what would lower it."""
+"""Share of a step spent on the exchange from which on the log says what would lower it."""
 
 
 def wire(config: Config, device: torch.device, dtype: torch.dtype) -> str:
@@ -19,12 +19,12 @@ def wire(config: Config, device: torch.device, dtype: torch.dtype) -> str:
     if settings.compression != "auto":
         return settings.compression
     if config.engine.name == "deepspeed" and dtype == torch.bfloat16:
-        return "bf16"  # its own mode has no wider gradients
+        return "bf16"  # DeepSpeed's bf16 mode has no wider gradients
     return "bf16" if device.type == "cuda" and settings.sync == "step" and dtype != torch.float32 else "none"
 
 
 def advice(config: Config, sent: str) -> str:
-    """Which setting would lower the exchange's part of a step; `sent`: what `wire` gave."""
+    """Which setting would lower the exchange's share of a step. sent: the result of `wire`."""
     if config.communication.sync == "diloco":
         return f"a larger communication.inner_steps than {config.communication.inner_steps} exchanges less often"
     if sent == "none":
@@ -38,12 +38,12 @@ def advice(config: Config, sent: str) -> str:
 
 
 def ring_bytes(size: int, world: int) -> int:
-    """What each worker sends when `size` bytes are all-reduced around a ring, as gloo and NCCL do."""
+    """Bytes that each worker sends in a ring all-reduce of `size` bytes, as gloo and NCCL do it."""
     return round(2 * size * (world - 1) / world)
 
 
 class Clock:
-    """Adds up the time between two points of the queue of work: of the host, or of the accelerator without a wait."""
+    """Adds up spans of time: on the host's clock, or between events in the accelerator's stream, without a wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -59,7 +59,7 @@ class Clock:
             self._open = None
 
     def take(self) -> float:
-        """Seconds since the last call. Waits for the device, so at log steps only."""
+        """Sum of the spans since the last call, in seconds. It waits for the device: call it at log steps only."""
         if self._cuda and self._spans:
             self._spans[-1][1].synchronize()
         seconds = sum(a.elapsed_time(b) / 1000 if self._cuda else b - a for a, b in self._spans)

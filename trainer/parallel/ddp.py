@@ -21,8 +21,8 @@ from trainer.tasks.work import Work
 class Exchange:
     """DDP's communication hook: sums gradients over the workers, in the type of communication.compression.
 
-    Bucket after bucket is sent while the backward pass goes on; the last one is sent when that has ended, so what lies
-    between its start and the end of backward() is the time that computing does not hide.
+    Buckets are sent while the backward pass runs. The last one is sent when the pass has ended, so the time from its
+    start to the end of backward() is what computing does not hide.
     """
 
     def __init__(self, world: World, compression: str) -> None:
@@ -44,7 +44,7 @@ class Exchange:
         assert work is not None
 
         def received(future: torch.futures.Future[Any]) -> torch.Tensor:
-            # Written into the bucket and not handed on in the small type: gradients stay fp32.
+            # Copy back into the bucket instead of returning the small type: gradients stay fp32.
             return gradients if sent is gradients else gradients.copy_(future.value()[0])
 
         return work.get_future().then(received)
@@ -57,7 +57,7 @@ class DdpEngine:
     def __init__(
         self, work: Work, config: Config, world: World, dtype: torch.dtype, divisor: float = 0.0, exchange: bool = True
     ) -> None:
-        """`divisor`: what summed losses are divided by, if not by the items of the step."""
+        """divisor: divides the summed losses, in place of the items of the step."""
         self._net, self._world, self._dtype = work.net, world, dtype
         self._divisor, self._clip = divisor or work.items_per_step, config.optimizer.clip or float("inf")
         self._optimizers = optimizer.build(work.net, config.optimizer)
@@ -65,7 +65,7 @@ class DdpEngine:
         self._exchange = Exchange(world, wire(config, world.device, dtype))
         self._module: nn.Module = work.module
         if world.size > 1 and exchange:
-            # Read from the same files by every worker: nothing to send when they begin, and no gradient after.
+            # Every worker has read frozen parameters from the same files: nothing to broadcast, no gradient to sum.
             frozen = [name for name, value in work.module.named_parameters() if not value.requires_grad]
             work.module._ddp_params_and_buffers_to_ignore = frozen  # pyright: ignore[reportArgumentType]
             self._module = DistributedDataParallel(
@@ -74,7 +74,7 @@ class DdpEngine:
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=config.communication.bucket_megabytes,
             )
-            self._module.broadcast_buffers = False  # as an argument it has this name up to torch 2.11, another in 2.15
+            self._module.broadcast_buffers = False  # the argument has this name up to torch 2.11, another in 2.15
             self._module.register_comm_hook(None, self._exchange.hook)
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
@@ -91,7 +91,7 @@ class DdpEngine:
         for each in self._optimizers:
             self._scaler.unscale_(each)
         norm = self._clip_gradients()
-        # The norm is finite when every gradient is. It is that of the summed gradient, so all workers skip together.
+        # The norm is finite if every gradient is. It is the norm of the summed gradient, so all workers skip together.
         skipped = (~norm.isfinite()).float()
         optimizer.set_learning_rate(self._optimizers, rate)
         optimizer.update(self._optimizers, skipped)
@@ -101,7 +101,7 @@ class DdpEngine:
         return Outcome(norm, skipped)
 
     def synchronise(self) -> None:
-        """Nothing: the workers never differ."""
+        """Do nothing: the workers never differ."""
 
     def state(self) -> State:
         return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())
@@ -120,7 +120,7 @@ class DdpEngine:
         return self._scaler.get_scale() if self._scaler.is_enabled() else None
 
     def _clip_gradients(self) -> torch.Tensor:
-        """The norm of the whole gradient before."""
+        """Clip the gradient; return its whole norm before clipping."""
         return nn.utils.clip_grad_norm_(self._parameters(), self._clip)
 
     def _small(self) -> dict[str, Any]:

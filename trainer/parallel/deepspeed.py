@@ -1,11 +1,11 @@
 """DeepSpeed's ZeRO-1 and ZeRO-2: the optimizer's state (and the gradients) divided among the workers.
 
-DeepSpeed divides and exchanges; the rest is ours, so that both engines make the same update: the loss is scaled here
-for fp16, learning rates come from optimizer.py. With bf16 it is DeepSpeed's own mode: each worker has the weights in
-bf16 and its part of them in fp32, so that no exchange moves more than 2 bytes a value; gradients of several
-micro-batches add up in fp32. With fp32 and fp16 the weights are fp32 under autocast. It is started in the process group
-that is there: no hostfile, no launcher of its own. Checkpoints hold whole fp32 tensors by parameter name, gathered and
-scattered through DeepSpeed's own safe_get_full_* and safe_set_full_*.
+DeepSpeed partitions and exchanges; the rest is ours, so that both engines make the same update: the loss is scaled here
+for fp16, learning rates come from optimizer.py. bf16 uses DeepSpeed's own mode: each worker has the weights in bf16 and
+its part of them in fp32. No exchange then moves more than 2 bytes a value, and gradients of several micro-batches add
+up in fp32. With fp32 and fp16 the weights are fp32 under autocast. DeepSpeed joins the existing process group, without
+a hostfile or launcher of its own. Checkpoints hold whole fp32 tensors by parameter name, gathered and scattered through
+DeepSpeed's own safe_get_full_* and safe_set_full_*.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ from trainer.tasks.work import Work
 KEYS = ("exp_avg", "exp_avg_sq")
 TYPES = {"none": "fp32", "bf16": "bf16", "fp16": "fp16"}
 EXCHANGES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
-"""What DeepSpeed's ZeRO-1 and ZeRO-2 call of deepspeed.comm in a step."""
+"""Functions of deepspeed.comm that ZeRO-1 and ZeRO-2 call in a step."""
 SCALE, GROWTH_INTERVAL = 65536.0, 2000
-"""The first loss scale, and the steps without an overflow after which it doubles: GradScaler's."""
+"""The first loss scale, and the steps without an overflow after which it doubles; both are GradScaler's."""
 
 
 class _Autocast(nn.Module):
-    """The module under autocast: DeepSpeed switches off one that it did not switch on itself."""
+    """The module with autocast inside: DeepSpeed switches off an autocast that it did not switch on itself."""
 
     def __init__(self, module: nn.Module, world: World, dtype: torch.dtype) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class DeepSpeedEngine:
 
     def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype) -> None:
         self._net, self._world, self._divisor = work.net, world, work.items_per_step
-        self.equal_turns = config.engine.zero_stage == 2  # exchanges in each backward pass, not in the last alone
+        self.equal_turns = config.engine.zero_stage == 2  # stage 2 exchanges in each backward pass, not only the last
         self._scaling = dtype == torch.float16
         self._scale, self._good = SCALE if self._scaling else 1.0, 0
         self._updates = 0
@@ -65,7 +65,7 @@ class DeepSpeedEngine:
         [self._adam] = optimizer.build(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
-        if dtype == torch.bfloat16:  # its fp32 part is made of the bf16 weights: a resumed run would begin rounded
+        if dtype == torch.bfloat16:  # its fp32 part is made from the bf16 weights: a resumed run would begin rounded
             from deepspeed.utils import safe_set_full_fp32_param
 
             for name, value in self._trained().items():
@@ -75,7 +75,7 @@ class DeepSpeedEngine:
         self._listen_to_overlap()
         parameters = sum(value.numel() for value in self._trained().values())
         width = 4 if settings["communication_data_type"] == "fp32" else 2
-        # Each gradient is reduced to its owner, each weight gathered from it: half of a ring's all-reduce, both.
+        # Each gradient is reduced to its owner, each weight gathered from it: each is half of a ring all-reduce.
         self._pass_bytes = ring_bytes(parameters * width, world.size) // 2
         self._update_bytes = ring_bytes(parameters * (2 if dtype == torch.bfloat16 else 4), world.size) // 2
 
@@ -96,7 +96,7 @@ class DeepSpeedEngine:
             self._bytes += self._update_bytes
         with self._listening():
             self._engine.step()
-        # DeepSpeed leaves an update out when the norm of the whole gradient is not finite: equal on all workers.
+        # DeepSpeed skips an update if the norm of the whole gradient is not finite; it is equal on all workers.
         applied = self._engine.was_step_applied()
         self._updates += applied
         if self._scaling:
@@ -110,7 +110,7 @@ class DeepSpeedEngine:
         return Outcome(norm, torch.tensor(0.0 if applied else 1.0))
 
     def synchronise(self) -> None:
-        """Nothing: the workers never differ."""
+        """Do nothing: the workers never differ."""
 
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
@@ -124,7 +124,7 @@ class DeepSpeedEngine:
             weights[name] = full
             for key in KEYS if self._updates else ():
                 gathered = _whole(safe_get_full_optimizer_state(value, key))
-                if self._world.first:  # one after the other to the host: a worker's device holds but its part of them
+                if self._world.first:  # move each to the host at once: a device has room for the worker's part only
                     tensors.setdefault(name, {})[key] = gathered.cpu()
             if name in tensors:
                 tensors[name]["step"] = torch.tensor(float(self._updates))
@@ -163,8 +163,8 @@ class DeepSpeedEngine:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Within, the exchanges that computing waits for are timed: on a CPU each, on an accelerator those that stand
-        in its own queue of work, and not in the one beside it (see _listen_to_overlap)."""
+        """Time the exchanges that computing waits for: on a CPU all of them, on an accelerator those in its default
+        stream, not in the one beside it (see _listen_to_overlap)."""
         import deepspeed.comm as comm
 
         real = {name: getattr(comm, name) for name in EXCHANGES}
@@ -192,7 +192,7 @@ class DeepSpeedEngine:
                 setattr(comm, name, exchange)
 
     def _listen_to_overlap(self) -> None:
-        """Time what is left of the exchange beside the backward pass when that has ended."""
+        """Time what is left of the overlapped exchange when the backward pass has ended."""
         if not self._zero.overlap_comm:
             return
         rest = self._zero.overlapping_partition_gradients_reduce_epilogue
@@ -214,9 +214,9 @@ def _whole(value: torch.Tensor | None) -> torch.Tensor:
 
 
 def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
-    """Make AdamW's state now, not at its first update: a checkpoint has to find it to fill it.
+    """Create AdamW's state now, not at its first update: a checkpoint fills it in place.
 
-    DeepSpeed 0.19.8, too, looks for it once, after the update of the first group, and so never finds the second's.
+    DeepSpeed 0.19.8 looks for the state once, after the update of the first group, and so never finds the second's.
     """
     from deepspeed.utils import lazy_init_hp_params_optimizer_state
 
@@ -229,7 +229,7 @@ def _make_state(zero: Any, adam: torch.optim.Optimizer) -> None:
 
 
 def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """What deepspeed.initialize gets. Raises UserError when the JSON file contradicts the run."""
+    """The settings for deepspeed.initialize. Raises UserError if the JSON file contradicts the run."""
     problems: list[str] = []
     meaning = deepspeed_json.Meaning()
     if given := config.engine.deepspeed_config:
@@ -258,7 +258,7 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
         "overlap_comm": world.device.type == "cuda",
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
-        # A reduction to each owner, not an all-reduce of what the others throw away: half of the bytes.
+        # Reduce each gradient to its owner, without an all-reduce that the others discard: half the bytes.
         "use_multi_rank_bucket_allreduce": False,
         **meaning.sections.get("zero_optimization", {}),
         "stage": config.engine.zero_stage,
@@ -268,13 +268,13 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
     return {
         **meaning.sections,
         "zero_optimization": zero,
-        "train_micro_batch_size_per_gpu": 1,  # only counted by DeepSpeed; the loop says where a step ends
+        "train_micro_batch_size_per_gpu": 1,  # DeepSpeed only counts with it; the loop says where a step ends
         "gradient_accumulation_steps": 1,
         "gradient_allreduce_op": "sum",
         "gradient_clipping": config.optimizer.clip,
         "communication_data_type": TYPES[wire(config, world.device, dtype)],
         **({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}} if dtype == torch.bfloat16 else {}),
-        "zero_force_ds_cpu_optimizer": False,  # ours is used with offload_optimizer, too
+        "zero_force_ds_cpu_optimizer": False,  # use our optimizer with offload_optimizer, too
         "steps_per_print": None,
     }
 
@@ -283,26 +283,26 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     if world.device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # it insists, where one process has no launcher
-    with contextlib.redirect_stdout(None):  # it prints; stdout is for our lines
+    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # DeepSpeed needs it; one process has no launcher
+    with contextlib.redirect_stdout(None):  # the import prints; stdout is for our lines
         import deepspeed
         import deepspeed.ops
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # Its shared-memory reduction for inference: not used in training, and it would need a compiler at each first start.
+    # Switch off its shared-memory all-reduce: it is for inference, and needs a compiler at each first start.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     ensure_group(world)
     from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 
-    # For bf16 with fp32 sums it would take another optimizer in stage 1, which exchanges in fp32.
+    # For bf16 with fp32 sums, stage 1 would take another optimizer of DeepSpeed, which exchanges in fp32.
     deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = (  # pyright: ignore[reportAttributeAccessIssue]
         lambda *_: ZERO_OPTIMIZATION
     )
-    # It insists on fp32 where neither of its modes is on; the frozen part of an adapter's model is fp16 then.
+    # It requires fp32 weights if neither of its modes is on, but the frozen model of an adapter is fp16 then.
     deepspeed.DeepSpeedEngine._DeepSpeedEngine__check_params = lambda *_: None  # pyright: ignore
     for value in module.parameters():
         if not value.requires_grad:
-            value.ds_optim_param = True  # not sent at the start: every worker has read it  # pyright: ignore
+            value.ds_optim_param = True  # do not broadcast it at the start: every worker has read it  # pyright: ignore
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(

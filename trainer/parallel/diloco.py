@@ -1,13 +1,13 @@
 """DiLoCo (arXiv 2311.08105): workers train alone and exchange weights every H steps, for nodes on a slow link.
 
-Each worker makes inner steps with AdamW on its own micro-batches. Every communication.inner_steps steps the mean of
-what the workers have learnt since the last exchange is the gradient of one outer step of Nesterov SGD on the weights
-that all of them start again from. That sends 1/H of the bytes, and is other mathematics than communication.sync=step:
-the more workers, the smaller the part of the step's tokens that each of them sees.
+Each worker makes inner steps with AdamW on its own micro-batches. Every H = communication.inner_steps steps, the mean
+change of the workers' weights since the last exchange is the gradient of one outer step of Nesterov SGD. All workers
+continue from its result. That sends 1/H of the bytes, and is other mathematics than communication.sync=step: the more
+workers, the smaller the part of the step's tokens that each of them sees.
 
-Checkpoints stay free of the number of workers: before each one the workers make an outer step ahead of time and average
-their optimizer states, and go on from exactly what is saved. So a run that is killed and resumed equals one that was
-not, as long as both save at the same steps; and any number of workers can take it up, each from the same state.
+Checkpoints do not depend on the number of workers: before each one the workers make an early outer step, average their
+optimizer states, and continue from exactly what is saved. So a run that is killed and resumed equals an uninterrupted
+one that saves at the same steps, and any number of workers can resume it, each from the same state.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Work
 
 MOMENTUM = "outer_momentum"
-"""Beside exp_avg and the others in the saved optimizer state."""
+"""Key in the saved optimizer state, beside exp_avg and the others."""
 
 
 class DilocoEngine(DdpEngine):
@@ -70,7 +70,7 @@ class DilocoEngine(DdpEngine):
                 for key, value in tensors.items()
                 if key != "step"  # equal everywhere, as all workers skip together
             ]
-            self._average(moments, None)  # squares of gradients are below what fp16 can hold
+            self._average(moments, None)  # uncompressed: squares of gradients are below what fp16 can hold
 
     def state(self) -> State:
         state = super().state()
@@ -98,7 +98,7 @@ class DilocoEngine(DdpEngine):
         return [(name, value) for name, value in self._net.named_parameters() if value.requires_grad]
 
     def _start(self) -> None:
-        """Keep what all workers start from: only now, as a checkpoint may have been read since this engine was made."""
+        """Copy the weights that all workers start from; not in __init__, because a checkpoint may be read after it."""
         if self._sgd is None:
             self._outer = [value.detach().clone() for value in self._parameters()]
             self._sgd = torch.optim.SGD(
@@ -109,13 +109,13 @@ class DilocoEngine(DdpEngine):
             )
 
     def _agree_on_overflow(self) -> None:
-        """A gradient that is not finite on one worker becomes so on all: they skip together, and scale alike."""
+        """Make a gradient that is not finite on one worker so on all: they skip together and keep one loss scale."""
         if self._world.size == 1:
             return
         gradients = [value.grad for value in self._parameters() if value.grad is not None]
         norms = torch.stack([value.norm() for value in gradients])
         good = torch.isfinite(norms).all().float()
-        self._exchange.exposed.begin()  # here, too, the slowest is waited for
+        self._exchange.exposed.begin()  # this waits for the slowest worker, too
         dist.all_reduce(good, op=dist.ReduceOp.MIN)
         self._exchange.exposed.end()
         self._bytes += ring_bytes(4, self._world.size)
@@ -138,7 +138,7 @@ class DilocoEngine(DdpEngine):
 
     @torch.no_grad()
     def _average(self, tensors: list[torch.Tensor], kind: torch.dtype | None) -> None:
-        """Replace each by its mean over the workers, exchanged as `kind`; many in one message: each has its latency."""
+        """Replace each tensor by its mean over the workers, sent as `kind`; one message holds many, to save latency."""
         bucket: list[torch.Tensor] = []
         for number, tensor in enumerate(tensors):
             bucket.append(tensor)

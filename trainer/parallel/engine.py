@@ -1,8 +1,7 @@
-"""The contract between the loop and who computes a step: DDP, DeepSpeed, FSDP, or DDP with rare
-exchanges (DiLoCo).
+"""The contract between the loop and the engines: DDP, DeepSpeed, FSDP, and DDP with rare exchanges (DiLoCo).
 
-Every engine updates the same fp32 weights with the same rule, so a checkpoint of one is taken up by each other, at any
-number of workers. Products are in autocast's type; with DeepSpeed in bf16 the other workers' weights are, too.
+Every engine updates the same fp32 weights with the same rule, so each can resume another's checkpoint, at any number of
+workers. Products use autocast's type; with DeepSpeed in bf16, so do the weights outside a worker's own part.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from trainer.tasks.work import Weights
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one optimizer step did, on the device: reading it waits for the step."""
+    """The outcome of one optimizer step, on the device: reading it waits for the step."""
 
     gradient_norm: torch.Tensor
     """Before clipping."""
@@ -26,22 +25,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class State:
-    """What a checkpoint holds, free of the engine and of the number of workers."""
+    """The state that a checkpoint holds, independent of the engine and the number of workers."""
 
     weights: Weights
     optimizer: Tensors
     small: dict[str, Any]
     """JSON: the loss scaler's state."""
     owned: bool = False
-    """Whether these tensors are in host memory already, and change no more."""
+    """Whether these tensors are already in host memory and no longer change."""
 
 
 class Engine(Protocol):
     equal_turns: bool
-    """Whether every worker has to make the same number of passes in a step, if need be some of weight 0."""
+    """Whether every worker must make the same number of passes in a step, some of weight 0 if need be."""
 
     divided: bool
-    """Whether each worker has a part of the weights only: none can compute with work.net alone."""
+    """Whether each worker has only a part of the weights, so that none can compute with work.net alone."""
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
         """Forward and backward of one micro-batch; its summed loss, detached, times `weight`.
@@ -59,15 +58,15 @@ class Engine(Protocol):
         ...
 
     def state(self) -> State:
-        """Collective; only the first worker's is used. Those of others may be empty."""
+        """Collective. Only the first worker's result is used; the others' may be empty."""
         ...
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
-        """Take up a checkpoint; its weights are in work.net already."""
+        """Restore a checkpoint whose weights are already in work.net."""
         ...
 
     def take_communication(self) -> tuple[float, int]:
-        """Since the last call: seconds that computing waited for the exchange (0 where unknown), and bytes sent."""
+        """Seconds that computing waited for the exchange (0 if unknown) and bytes sent, since the last call."""
         ...
 
     @property

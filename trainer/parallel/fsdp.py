@@ -1,13 +1,13 @@
 """torch's fully_shard (FSDP2): weights, gradients and optimizer state divided among the workers, layer by layer.
 
-Each worker has a part of every tensor in fp32. A layer's weights are gathered in the type of the products before it
-computes and forgotten after, on the way forward and again on the way back; what is outside the layers (embeddings,
-last norm, head) stays together from the first product to the last gradient. Gathered in fp32 under autocast, as DDP has
-them, they would take twice the bytes and the memory, and the products would read them in the small type all the same.
-Vectors (norms, biases) stay fp32, and so does the residual stream, as under autocast: embeddings give it so.
+Each worker has a shard of every tensor in fp32. A layer's weights are gathered in the type of the products before it
+computes and freed after, in the forward pass and again in the backward pass. Tensors outside the layers (embeddings,
+last norm, head) stay gathered from the first product to the last gradient. Gathered in fp32 under autocast, as DDP has
+them, weights would take twice the bytes and the memory, and the products would read them in the small type anyway.
+Vectors (norms, biases) stay fp32, and so does the residual stream, as under autocast: embeddings return fp32.
 
-Gradients are reduced to their owners after each pass, not once a step: kept whole until the last one they would take 4
-bytes a parameter on each worker, more than all that the engine leaves there. Updates are those of DDP: the same sums,
+Gradients are reduced to their owners after each pass, not once a step: kept whole until the last pass, they would take
+4 bytes a parameter on each worker, more than all that the engine leaves there. Updates are those of DDP: the same sums,
 norm, clip and skipped steps. Checkpoints hold whole fp32 tensors by name.
 """
 
@@ -48,7 +48,7 @@ class FsdpEngine(DdpEngine):
         everything = sum(value.numel() for value in work.net.parameters())
         inner = {id(value) for layer in layers for value in layer.parameters()}
         within = sum(value.numel() for value in work.net.parameters() if id(value) in inner)
-        # Each goes to the device when it is divided: no worker's device ever holds the whole model.
+        # fully_shard moves each module to the device as it divides it: no device ever holds the whole model.
         for module in (*layers, work.module):
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
             module.set_gradient_divide_factor(1.0)  # pyright: ignore[reportCallIssue]
@@ -57,7 +57,7 @@ class FsdpEngine(DdpEngine):
         if dtype != torch.float32 and embeddings is not None:
             embeddings.register_forward_hook(lambda module, given, output: output.float())
         super().__init__(work, config, world, dtype, exchange=False)
-        # Gathered forward, layers again on the way back; reduced to the owners: each half of a ring's all-reduce.
+        # All weights are gathered forward, layers again backward, gradients reduced: each is half a ring all-reduce.
         sent = (everything + within) * dtype.itemsize + everything * reduced.itemsize
         self._pass_bytes, self._bytes = ring_bytes(sent, world.size) // 2, 0
 
@@ -66,11 +66,11 @@ class FsdpEngine(DdpEngine):
         return super().accumulate(batch, weight, last)
 
     def state(self) -> State:
-        cast("FSDPModule", self._module).reshard()  # an evaluation leaves what is outside the layers whole
+        cast("FSDPModule", self._module).reshard()  # an evaluation leaves tensors outside the layers gathered
         weights: dict[str, torch.Tensor] = {}
         found: dict[int, torch.Tensor] = {}
         for name, value in self._net.state_dict(keep_vars=True).items():
-            if id(value) not in found:  # else tied: saved as one tensor of two names
+            if id(value) not in found:  # else tied: one tensor is saved under two names
                 found[id(value)] = self._whole(value)
             weights[name] = found[id(value)]
         tensors = {
@@ -87,7 +87,7 @@ class FsdpEngine(DdpEngine):
         super().load(parts, small)
 
     def take_communication(self) -> tuple[float, int]:
-        """Seconds are not known: the gathers wait in a queue of their own, beside the products."""
+        """Seconds are unknown (0): the gathers run in a stream of their own, beside the products."""
         sent, self._bytes = self._bytes, 0
         return 0.0, sent
 
@@ -99,7 +99,7 @@ class FsdpEngine(DdpEngine):
         return norm
 
     def _whole(self, value: torch.Tensor) -> torch.Tensor:
-        """Gathered, in host memory; empty on all but the first worker. A device holds one whole tensor at a time."""
+        """Gather a tensor to the first worker's host memory; empty on others. A device holds one whole at a time."""
         value = value.detach()
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if not self._world.first:
@@ -107,11 +107,11 @@ class FsdpEngine(DdpEngine):
         return whole.cpu() if whole.is_cuda else whole.clone()
 
     def _part(self, whole: torch.Tensor) -> torch.Tensor:
-        """This worker's, of a tensor that all have read."""
+        """This worker's shard of a tensor that all workers have read."""
         return distribute_tensor(whole, self._mesh, [Shard(0)], src_data_rank=None)
 
 
 def _layers(net: nn.Module) -> list[nn.Module]:
-    """What transformers says is not to be split, the innermost first."""
+    """The modules that transformers says not to split, the innermost first."""
     names = set(getattr(net, "_no_split_modules", None) or ())
     return [module for module in net.modules() if type(module).__name__ in names][::-1]

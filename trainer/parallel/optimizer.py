@@ -9,7 +9,7 @@ from torch import nn
 from trainer.config.schema import Optimizer
 
 Tensors = dict[str, dict[str, torch.Tensor]]
-"""By parameter name, then by state: exp_avg, exp_avg_sq, step; momentum_buffer."""
+"""Optimizer state by parameter name, then by kind: exp_avg, exp_avg_sq, step; momentum_buffer."""
 
 
 def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
@@ -39,7 +39,7 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
 
 
 def is_hidden_matrix(net: nn.Module, name: str, value: torch.Tensor) -> bool:
-    """Whether Muon is meant for it: a 2-D weight between two hidden layers, so no embedding and no head."""
+    """Whether Muon is meant for this weight: 2-D, between two hidden layers, so no embedding and no head."""
     methods = (getattr(net, name, None) for name in ("get_input_embeddings", "get_output_embeddings"))
     outer = [part.weight for method in methods if method and isinstance(part := method(), nn.Module)]
     outer += [part.weight for part in net.modules() if isinstance(part, nn.Embedding)]  # positions, token types
@@ -49,7 +49,7 @@ def is_hidden_matrix(net: nn.Module, name: str, value: torch.Tensor) -> bool:
 def learning_rate(update: int, steps: int, settings: Optimizer) -> float:
     """The rate of update number `update` (from 0) in a run of `steps`: a rise to the peak, then the chosen decay.
 
-    Updates, not steps: a step whose gradients overflowed changes nothing, and does not count (DeepSpeed's rule, too).
+    Updates, not steps: a step whose gradients overflowed changes nothing and does not count, as in DeepSpeed.
     """
     length = settings.schedule_steps or steps
     peak, warmup = settings.learning_rate, settings.warmup_steps
@@ -75,8 +75,8 @@ def _part(done: int, whole: int) -> float:
 def _warmup_decay(iteration: int, length: int, warmup: int, logarithmic: bool) -> float:
     """DeepSpeed's WarmupDecayLR (runtime/lr_schedules.py) with warmup_min_lr 0, as a part of its warmup_max_lr.
 
-    `iteration` is its last_batch_iteration: one less than the updates made, as it steps after the optimizer; and it
-    begins with a rate of 0. Written here because the real one would have to be carried, saved and resumed along.
+    `iteration` is its last_batch_iteration: one less than the updates made, because it steps after the optimizer. It
+    begins with a rate of 0. Written here as a function: the original has state to save and resume.
     """
     warmup = max(2, warmup)
     if iteration < 0:
@@ -93,13 +93,13 @@ def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], rate: float) 
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], skipped: torch.Tensor) -> None:
-    """Make the update, or none at all where `skipped` (fp32 scalar) is 1. No wait for the device with AdamW."""
+    """Make the update, or none if `skipped` (fp32 scalar) is 1. AdamW does so without a wait for the device."""
     for optimizer in optimizers:
-        if isinstance(optimizer, torch.optim.Muon):  # has no fused form, which alone can leave a step out by itself
+        if isinstance(optimizer, torch.optim.Muon):  # it has no fused form, and only those skip a step on the device
             if not bool(skipped):
                 optimizer.step()
         else:
-            # What GradScaler hands to fused optimizers: they read it on the device.
+            # As GradScaler does: fused optimizers read it on the device.
             optimizer.found_inf = skipped  # pyright: ignore[reportAttributeAccessIssue]
             optimizer.step()
             del optimizer.found_inf  # pyright: ignore[reportAttributeAccessIssue]
@@ -116,7 +116,7 @@ def state(optimizers: Sequence[torch.optim.Optimizer], net: nn.Module) -> Tensor
 
 
 def load_state(optimizers: Sequence[torch.optim.Optimizer], net: nn.Module, state: Tensors) -> None:
-    """Put back what `state` gave. What is there for another kind of optimizer is left aside: it begins afresh then."""
+    """Restore what `state` returned. State of another kind of optimizer is ignored: this one then begins afresh."""
     named = {id(value): name for name, value in net.named_parameters()}
     for optimizer in optimizers:
         keys = {"momentum_buffer"} if isinstance(optimizer, torch.optim.Muon) else {"exp_avg", "exp_avg_sq", "step"}

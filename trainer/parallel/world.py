@@ -16,18 +16,18 @@ from trainer.elastic.network import interface_towards
 from trainer.errors import BrokenNode, UserError
 
 LARGEST_BYTES = 1 << 28
-"""Of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
+"""Limit of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
 TOUCH_SECONDS = 0.2
-"""Between two votes of workers that wait for each other's long tasks."""
+"""Pause between two votes of workers that wait for each other in `together`."""
 T = TypeVar("T")
 
 
 class Vote:
-    """Flags, each true everywhere when it is true on any worker. On the CPU, so that no accelerator is waited for.
+    """Flags, each true everywhere if it is true on any worker. On the CPU, so that no accelerator is waited for.
 
-    Counted while the worker goes on: casting it and reading its result are apart. That takes 0.5 ms of the host's time,
-    where an answer at once takes 0.9 ms (two processes on loopback, 2 busy cores); and it waits for nobody who is less
-    than one micro-batch behind.
+    The worker goes on between casting a vote and reading its result. That takes 0.5 ms of the host's time, where an
+    immediate result takes 0.9 ms (two processes on loopback, 2 busy cores). Only workers that are a micro-batch or more
+    behind are waited for.
     """
 
     def __init__(self, world: "World", *flags: bool) -> None:
@@ -53,15 +53,15 @@ class World:
     """The rendezvous round that put these workers together, from 1."""
     device: torch.device
     control: Any = None
-    """A process group of its own for votes: they may overtake gradients, whose exchanges differ in number while
-    workers have unequal shares. Always gloo, so that no accelerator is waited for."""
+    """A separate process group for votes: they may overtake gradients, whose exchanges differ in number while workers
+    have unequal shares. Always gloo, so that no accelerator is waited for."""
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
     def seed(self, value: int) -> None:
-        """As torch.manual_seed, which formats a stack trace for each kind of accelerator that is not here: 0.5 ms."""
+        """As torch.manual_seed, without its 0.5 ms: it formats a stack trace for each absent kind of accelerator."""
         torch.default_generator.manual_seed(value)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(value)
@@ -84,9 +84,9 @@ class World:
         self.any(False)
 
     def from_first(self, value: Any) -> Any:
-        """Rank 0's `value`, of what JSON can hold, on every worker.
+        """Broadcast rank 0's JSON `value`; returns it on every worker.
 
-        Not torch's collectives of objects: they unpickle what another pod sent. Raises ValueError for what is no JSON.
+        torch's object collectives would unpickle what another pod sent. Raises ValueError for what is no JSON.
         """
         if self.size == 1:
             return value
@@ -99,7 +99,7 @@ class World:
         return _unpacked(content)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every worker's `value`, of what JSON can hold, in order of rank, on each worker. Raises as `from_first`."""
+        """Gather every worker's JSON `value`, in order of rank, on each worker. Raises as `from_first`."""
         if self.size == 1:
             return [value]
         content = _packed(value)
@@ -111,10 +111,10 @@ class World:
         return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
 
     def together(self, task: Callable[[], T]) -> T:
-        """task() on every worker; returns when it has returned on all of them, however unequal their times are.
+        """Run task() on every worker; return when it has returned on all of them, however unequal their times are.
 
-        For what takes minutes on one worker and seconds on another: reading a checkpoint from a slow storage,
-        compiling. Meanwhile a thread votes, so no exchange meets its time-out. The task must not vote itself.
+        For tasks that take minutes on one worker and seconds on another: reading a checkpoint from a slow storage,
+        compiling. Meanwhile a thread votes, so no exchange times out. The task must not vote itself.
         """
         if self.size == 1:
             return task()
@@ -142,8 +142,8 @@ class World:
 def require_device(begun: bool) -> None:
     """Refuse to train on the processor of a node that has accelerators.
 
-    `begun`: the run has a checkpoint, so the stack is right and this node broken: BrokenNode. Else UserError: the
-    driver, or the image, fits no node of the stack.
+    Raises BrokenNode if the run has `begun`: it has a checkpoint, so the stack is right and this node is broken. Else
+    raises UserError: the driver or the image does not fit the stack's nodes.
     """
     if os.environ.get(DEVICE) != "cuda" or torch.cuda.is_available():
         return
@@ -157,7 +157,7 @@ def require_device(begun: bool) -> None:
 
 
 def join(timeout_seconds: int) -> World:
-    """Join the process group that the launcher's environment describes; alone without one."""
+    """Join the process group that the launcher's environment describes; without one, this worker is alone."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
@@ -185,7 +185,7 @@ def join(timeout_seconds: int) -> World:
 
 
 def ensure_group(world: World) -> None:
-    """Make a process group of this worker alone where there is none: DeepSpeed and FSDP insist on one."""
+    """Make a process group of this worker alone if there is none: DeepSpeed and FSDP require one."""
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
         store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]

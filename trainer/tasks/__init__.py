@@ -1,4 +1,4 @@
-"""What a training learns: one module a task, whose build(config) makes the Work."""
+"""The tasks: one module each, whose build(config) makes the Work."""
 
 import importlib
 from types import ModuleType

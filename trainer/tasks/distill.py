@@ -1,8 +1,8 @@
-"""The task distillation: a small GPT-2 learns from the text and from what a large one makes of it.
+"""The task distillation: a small GPT-2 learns from the text and from a large GPT-2's predictions.
 
-The loss of a token is alpha T^2 KL(teacher || student) + (1 - alpha) CE, with both distributions of the divergence
-softened by the temperature T; T^2 keeps its gradient as large as the other's (Hinton, Vinyals and Dean 2015, arXiv
-1503.02531, section 2). Validation is the student's plain loss on text, to be compared with any other model's.
+The loss of a token is alpha T^2 KL(teacher || student) + (1 - alpha) CE. The temperature T softens both distributions
+of the divergence; T^2 keeps its gradient as large as the other's (Hinton, Vinyals and Dean 2015, arXiv 1503.02531,
+section 2). Validation is the student's plain loss on text, comparable with any other model's.
 """
 
 import dataclasses
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 CHUNK = 1024
-"""Tokens whose logits exist at a time, student's and teacher's: about 1 GB in fp32 for GPT-2, with what is made of
-them."""
+"""Tokens whose logits exist at a time, student's and teacher's: about 1 GB in fp32 for GPT-2, with intermediates."""
 COMPARED = 8
 """Validation windows on which student and teacher are compared at the end."""
 
 
 def build(config: Config) -> Work:
-    """Pre-training's work with another module. Raises UserError when the teacher is missing or does not fit."""
+    """Pre-training's Work with the module Distillation. Raises UserError if the teacher is missing or does not fit."""
     settings = config.distillation
     dataset = open_dataset(config.data.directory, config.data.verify)
     teacher = load_teacher(config, dataset)
@@ -55,7 +54,7 @@ def build(config: Config) -> Work:
         work,
         module=module,
         flops_per_token=work.flops_per_token
-        # The teacher has no way back, which is two thirds of the work.
+        # The teacher has no backward pass, which is two thirds of the work.
         + networks.flops_per_token(teacher, config.sequence_length) / 3,
         expected_loss=None if settings.student_from_teacher else work.expected_loss,
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
@@ -75,7 +74,7 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
 
 
 def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
-    """`net`; raises UserError where it is another model, or knows more words than the data."""
+    """Return `net`. Raises UserError if it is no GPT-2, or its vocabulary is not that of the data."""
     if net.config.model_type != "gpt2":
         raise UserError(f"{key}: {name} is a {net.config.model_type} model; distillation knows GPT-2, such as gpt2")
     if net.config.vocab_size != vocabulary:
@@ -88,10 +87,10 @@ def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadMod
 
 @torch.no_grad()
 def copy_layers(teacher: "GPT2LMHeadModel", student: "GPT2LMHeadModel") -> None:
-    """Begin with the teacher's embeddings, last norm and evenly spread layers: of 12 the 0, 2, 4, 7, 9 and 11.
+    """Start from the teacher's embeddings, last norm and evenly spread layers: of 12 layers 0, 2, 4, 7, 9 and 11.
 
-    So DistilGPT-2 was begun (Sanh et al. 2019, arXiv 1910.01108, section 3; the numbers are those of the script
-    extract.py beside it). Raises UserError when the widths differ.
+    DistilGPT-2 was initialised so (Sanh et al. 2019, arXiv 1910.01108, section 3; the numbers are those of the script
+    extract.py beside it). Raises UserError if the shapes do not allow it.
     """
     small, large = student.config, teacher.config
     if (small.n_embd, small.n_head) != (large.n_embd, large.n_head) or small.n_layer > large.n_layer:
@@ -128,7 +127,7 @@ class Distillation(nn.Module):
         self.teacher.compile(*args, **options)
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The sum over the tokens, fp32. inputs and targets: int64 [batch, length]."""
+        """The sum of the token losses, fp32. inputs and targets: int64 [batch, length]."""
         if not self.training:
             return self.student(inputs, targets)
         with torch.no_grad():
@@ -175,8 +174,8 @@ def mixed(
 
 
 class _MixedLoss(torch.autograd.Function):
-    """mixed() over chunks of tokens: the logits exist for one chunk. As in head.py the gradient is made on the way
-    forward, and scaled on the way back."""
+    """mixed() over chunks of tokens: logits exist for one chunk at a time. As in head.py, the forward pass computes the
+    gradient and the backward pass scales it."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]

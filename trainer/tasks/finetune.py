@@ -1,4 +1,4 @@
-"""The task finetune: a causal language model learns to answer as in given conversations; the answers alone count."""
+"""The task finetune: a causal language model learns to answer as in given conversations; only answers have a loss."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from trainer.tasks import pretrain
 from trainer.tasks.work import Work
 
 SHOWN = 2000
-"""Characters of a long conversation that the sample shows: the last ones."""
+"""Characters that the sample shows of a long conversation (its end) and of a long expected answer (its start)."""
 
 
 def build(config: Config) -> Work:
@@ -55,7 +55,7 @@ def build(config: Config) -> Work:
 
 
 class Validation(pretrain.Validation):
-    """Held-out windows, spread evenly; the mean is that of their answer tokens."""
+    """Held-out windows, spread evenly; the loss is the mean over their answer tokens."""
 
     def __init__(self, packed: Packed, micro_batch: int, most: int, tokenizer: Path) -> None:
         self._gather = packed.gather
@@ -65,10 +65,10 @@ class Validation(pretrain.Validation):
 
 
 def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
-    """Have generation_config.json name what closes an answer: the model may have ended texts otherwise before."""
+    """Name the token that closes an answer in generation_config.json: the base model may end texts with another."""
     from tokenizers import Tokenizer
 
-    whole = np.flatnonzero(packed.sizes <= packed.length)  # one that was cut may end with any word
+    whole = np.flatnonzero(packed.sizes <= packed.length)  # a conversation that was cut may end with any token
     if not len(whole):
         return
     closing = int(packed.answer(int(whole[0]))[1][-1])
@@ -78,7 +78,7 @@ def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
 
 
 def sample(net: Any, packed: Packed, tokenizer: Path, tokens: int, seed: int) -> str:
-    """The first held-out question, how the model answers it, and what was answered there."""
+    """The first held-out question, the model's answer and the answer in the data."""
     from tokenizers import Tokenizer
 
     question, expected = packed.answer(0)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
 
 COUNTED = 1024
-"""Windows whose bytes are counted at once: their tokens are in memory meanwhile, a few megabytes."""
+"""Windows whose bytes are counted at once; their tokens take a few megabytes of memory."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What Work needs to know of a model, whatever it learns from."""
+    """The fields of Work that follow from the model, whatever the data."""
 
     net: "PreTrainedModel"
     module: Any
@@ -56,7 +56,7 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
         if adapter:
             adapter.save(weights, folder)
         else:
-            # By the names that the module has, which the resume reads: others (Mixtral's) are made for the export.
+            # Keep the module's names, which the resume reads; the export makes others (Mixtral's).
             networks.save(net, weights, folder, save_original_format=False)
         save_tokenizer(tokenizer, folder, networks.positions(net.config), dataset.end_of_text)
 
@@ -117,10 +117,10 @@ def build(config: Config) -> Work:
 
 
 def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedModel":
-    """The model to train: fresh, or with the weights that are asked for.
+    """The model to train, with fresh or given weights.
 
-    A run that has a checkpoint reads its weights from there. It takes no more than the shape then, from the checkpoint
-    as well: the folder or the hub that it began with may be gone by now. An adapter's model is in no checkpoint.
+    A run that has a checkpoint resumes its weights from there. Here it needs only the shape, also from the checkpoint:
+    the folder or hub name that it began with may be gone by now. An adapter's base model is in no checkpoint.
     """
     model, words, length = config.model, dataset.vocabulary, config.sequence_length
     if model.size:
@@ -128,7 +128,7 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     if config.adapter.kind != "none":
         return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):
-        if read_json(path / "model" / "config.json"):  # else damaged: the resume takes the one before as well
+        if read_json(path / "model" / "config.json"):  # else damaged: the resume skips it, too
             return networks.shaped_as(path / "model")
     if model.config:
         return networks.from_config(model.config, words, dataset.end_of_text, length, config.run.seed)
@@ -141,7 +141,7 @@ class Validation:
     def __init__(
         self, tokens: Tokens, length: int, micro_batch: int, batches: int, unit: int = 0, *, tokenizer: Path
     ) -> None:
-        """unit: windows that `batches` counts in, where the micro-batch follows from the machine; 0: micro-batches."""
+        """unit: windows in each of `batches`, fixed where the micro-batch follows from the machine; 0: micro_batch."""
         available = windows(len(tokens), length)
         if available == 0:
             raise UserError(
@@ -169,7 +169,7 @@ class Validation:
                 raise Interrupted
             first = (turn * world.size + world.rank) * self._micro_batch
             chosen = self._windows[first : first + self._micro_batch]
-            # With nothing left, a pass that does not count: where weights are divided, all have to gather them.
+            # Without windows left, run a pass of weight 0: divided weights are gathered from all workers.
             weight, chosen = (1, chosen) if len(chosen) else (0, self._windows[: self._micro_batch])
             parts = [torch.from_numpy(part).to(world.device) for part in self._gather(chosen)]
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
@@ -186,7 +186,7 @@ class Validation:
 
     @functools.cached_property
     def _bytes(self) -> int:
-        """Of the text of all targets: counted at the first validation, not at each start."""
+        """Bytes in the text of all targets, counted at the first validation and not at each start."""
         size = TextSize(self._tokenizer)
         batches = np.array_split(self._windows, math.ceil(len(self._windows) / COUNTED))
         found = 0
@@ -197,5 +197,5 @@ class Validation:
 
 
 def spread(available: int, most: int) -> np.ndarray:
-    """Windows spread evenly, or all of them."""
+    """The numbers of at most `most` windows, spread evenly over those available."""
     return np.linspace(0, available - 1, min(available, most)).round().astype(np.int64)

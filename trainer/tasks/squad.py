@@ -1,6 +1,6 @@
 """The task question_answering: an encoder learns to find the answer to a question in a text.
 
-Two scores for each token, to be the answer's first and its last; the loss of a window is the mean of both cross
+Each token gets two scores: to be the answer's first token and its last. The loss of a window is the mean of both cross
 entropies, as in BERT (Devlin et al. 2018, arXiv 1810.04805, section 4.2). The loop is that of all tasks.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PREDICTIONS = "predictions.json"
 """In the run directory: the answer given to each question of the validation set, by id."""
 FEATURES = "questions"
-"""In the run directory: the questions in tokens."""
+"""In the run directory: the tokenised questions."""
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -52,7 +52,7 @@ def build(config: Config) -> Work:
     folder = Path(config.run.directory) / FEATURES
     made = kept_features(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
-    # One length: one compiled graph. And rounded up, another could be longer than the encoder has positions.
+    # A fixed length needs one compiled graph only, and lengths rounded up could exceed the encoder's positions.
     fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
     length = config.sequence_length if fixed else None
     size = memory.micro_batch(config)
@@ -99,20 +99,20 @@ def build(config: Config) -> Work:
 
 
 def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
-    """Tokenizer and model: of model.name, or of the newest checkpoint, whose weights the resume will read."""
+    """Tokenizer and model of model.name, or of the newest checkpoint, whose weights the resume loads."""
     from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
     from transformers.models.auto.tokenization_auto import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    set_verbosity_error()  # that the layer for the scores is fresh is no news
+    set_verbosity_error()  # no warning that the layer for the scores is fresh
     disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
     name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
     source = str(begun[-1]) if begun else sources.from_name(name, "model.name").model
-    torch.manual_seed(config.run.seed)  # the layer for the scores is fresh
+    torch.manual_seed(config.run.seed)  # for the fresh layer of the scores
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         described: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
@@ -135,7 +135,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
         raise UserError(
             f"model.name: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
         )
-    # RoBERTa's positions begin behind the padding's.
+    # RoBERTa's positions begin behind that of padding, at 2.
     positions = getattr(described, "max_position_embeddings", config.sequence_length)
     positions -= 2 if described.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     if config.sequence_length > positions:
@@ -151,7 +151,7 @@ class SpanModel(nn.Module):
         self.net, self._kinds = net, kinds
 
     def scores(self, ids: torch.Tensor, mask: torch.Tensor, kinds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """fp32 [windows, length] each, -inf for padding."""
+        """Scores as start and as end, fp32 [windows, length] each; -inf for padding."""
         extra = {"token_type_ids": kinds} if self._kinds else {}
         out = self.net(input_ids=ids, attention_mask=mask, **extra)
         start, end = (part.float().masked_fill(mask == 0, -torch.inf) for part in (out.start_logits, out.end_logits))
@@ -160,12 +160,12 @@ class SpanModel(nn.Module):
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, kinds: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
     ) -> torch.Tensor:
-        """The sum over the windows, in nats, fp32. int64 [windows, length] three times, [windows] twice."""
+        """Summed window losses in nats, fp32. ids, mask, kinds: int64 [windows, length]; starts, ends: [windows]."""
         return span_loss(*self.scores(ids, mask, kinds), starts, ends)
 
 
 def span_loss(first: torch.Tensor, last: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Sum over the windows of the mean of both cross entropies."""
+    """The sum over the windows of the mean of both cross entropies."""
     return (F.cross_entropy(first, starts, reduction="sum") + F.cross_entropy(last, ends, reduction="sum")) / 2
 
 
@@ -186,7 +186,7 @@ class Validation:
         self._padding, self._length = padding, length
         self._may_be_null = any(not question.answers for question in questions)
         self.answers: dict[str, str] = {}
-        """By question id, of the latest evaluation."""
+        """Answers of the latest evaluation by question id."""
         self.figures: dict[str, float] = {}
         """exact_match and f1 of the latest evaluation, in percent."""
 
@@ -220,7 +220,7 @@ class Validation:
         return float(world.sum(total)[0]) / len(self._features)
 
     def _candidate(self, feature: Feature, begin: np.ndarray, end: np.ndarray) -> tuple[int, float, int, int, float]:
-        """Question, score and characters of a window's best answer, and the score of none."""
+        """Question, score and character range of a window's best answer, and the score of no answer."""
         allowed = np.zeros(len(begin), dtype=bool)
         allowed[: len(feature.ids)] = feature.spans[:, 0] >= 0
         best, first, last = best_span(begin, end, allowed, self._settings.answer_tokens)
@@ -230,9 +230,9 @@ class Validation:
     def _judge(self, candidates: list[tuple[int, float, int, int, float]]) -> None:
         best: dict[int, tuple[float, int, int]] = {}
         null: dict[int, float] = {}
-        for question, value, first, last, nothing in sorted(candidates):  # the same on any number of workers
+        for question, value, first, last, nothing in sorted(candidates):  # the same at any number of workers
             best[question] = max(best.get(question, (-math.inf, 0, 0)), (value, first, last))
-            # None of the windows may hold the answer: the one that is least sure of that decides.
+            # A question has no answer if no window holds one: the window that is least sure of that decides.
             null[question] = min(null.get(question, math.inf), nothing)
         self.answers = {}
         for number, question in enumerate(self._questions):
@@ -252,7 +252,7 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1(answer: str, truth: str) -> float:
-    """Harmonic mean of precision and recall of the words; 1 or 0 where one of both is empty (version 2)."""
+    """Harmonic mean of the words' precision and recall; 1 or 0 if either text is empty (version 2)."""
     ours, theirs = normalised(answer).split(), normalised(truth).split()
     if not ours or not theirs:
         return float(ours == theirs)
@@ -270,8 +270,8 @@ def score(questions: list[Question], answers: Mapping[str, str]) -> dict[str, fl
 def best_span(starts: np.ndarray, ends: np.ndarray, allowed: np.ndarray, longest: int) -> tuple[float, int, int]:
     """The best start + end score and its first and last token, over spans of at most `longest` allowed tokens.
 
-    All of them, not the best twenty of each. Arrays of one window: scores float [length], allowed bool [length], a run
-    of tokens without a gap.
+    It searches all spans, not only the best twenty starts and ends. Arrays of one window: scores float [length];
+    allowed bool [length], a run of tokens without a gap.
     """
     places = np.flatnonzero(allowed)
     if len(places) == 0:

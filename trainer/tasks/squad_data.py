@@ -2,10 +2,10 @@
 
 The format has versions 1.1 and 2 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): data -> paragraphs -> context and
 qas -> question, answers with text and answer_start, and in version 2 is_impossible. A text that does not fit one window
-stands in several that overlap.
+is cut into several that overlap.
 
-SQuAD takes a processor a minute to tokenise and a second to read back: a restart and the other workers read what one
-has made. The file is named by what it was made of: changed questions, another tokenizer or other lengths make another.
+SQuAD takes a processor a minute to tokenise and a second to read back, so one worker writes the windows to a file; the
+others and a restart read it. Its name is a hash of questions, tokenizer and lengths: a change of one makes a new file.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ ALIGNMENT = 32
 ENCODED = 256
 """Questions encoded in one call."""
 FORMAT = 2
-"""Raise it when features() makes something else of the same questions."""
+"""Raise it when features() gives other windows for the same questions."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Question:
     question: str
     context: str
     answers: tuple[str, ...]
-    """Accepted answers; none: the text does not say."""
+    """Accepted answers; empty if the text holds none."""
     starts: tuple[int, ...]
-    """Where each begins in the context, in characters."""
+    """Where each answer begins in the context, in characters."""
 
 
 def read_questions(key: str, spec: str) -> list[Question]:
@@ -72,7 +72,7 @@ def read_questions(key: str, spec: str) -> list[Question]:
 
 
 def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each question in the flat form that the hub has, and its place for messages."""
+    """Each question in the hub's flat form, with its place for messages."""
     if spec.startswith(hub.PREFIX):
         split = "validation" if key.endswith("validation") else "train"
         for number, row in enumerate(hub.records(spec, key, split)):
@@ -111,7 +111,7 @@ class Feature:
     """One window."""
 
     question: int
-    """Its number among the questions."""
+    """The index of its question."""
     ids: np.ndarray
     """int32 [length], without padding."""
     kinds: np.ndarray | None
@@ -175,7 +175,7 @@ def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
 def kept_features(
     questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int, folder: Path
 ) -> list[Feature]:
-    """features(), read from `folder` where some worker has made them before. A storage that refuses costs time only."""
+    """features(), read from `folder` if a worker has written them before. A storage failure costs only time."""
     shape = (length, stride, question_tokens)
     path = folder / f"{_digest(questions, tokenizer, shape)}.npz"
     try:
@@ -194,7 +194,7 @@ def kept_features(
 def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, int]) -> str:
     asked = [(each.question, each.context, each.answers[:1], each.starts[:1]) for each in questions]
     words = json.loads(tokenizer.backend_tokenizer.to_str())
-    del words["truncation"], words["padding"]  # what the latest call asked for
+    del words["truncation"], words["padding"]  # left by the latest call
     names = (tokenizer.model_input_names, tokenizer.padding_side, tokenizer.truncation_side)
     content = json.dumps([FORMAT, shape, names, words, asked])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
@@ -202,9 +202,9 @@ def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, in
 
 @contextlib.contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """One worker at a time, so that the others wait for the first instead of doing the same. A killed one lets go.
+    """Admit one worker at a time: the others wait instead of repeating its work. A killed worker's lock is released.
 
-    Storage without locks lets all of them in: each then writes the same file under a name of its own.
+    Storage without locks admits all of them: each then writes the same content to a temporary file of its own.
     """
     with open(path.with_suffix(".lock"), "w", encoding="utf-8") as file:
         with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _write_kept(path: Path, made: list[Feature]) -> None:
-    """All windows end to end. Raises OSError."""
+    """Write all windows end to end. Raises OSError."""
     arrays = {
         "lengths": np.array([len(each.ids) for each in made], np.int32),
         "places": np.array([(each.question, each.start, each.end) for each in made], np.int32),
@@ -234,7 +234,7 @@ def _write_kept(path: Path, made: list[Feature]) -> None:
 
 
 def _read_kept(path: Path) -> list[Feature] | None:
-    """None when there is no such file, or a damaged one: the archive has checksums."""
+    """Read the windows; None if the file is missing or damaged: the archive has checksums."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -251,7 +251,7 @@ def _read_kept(path: Path) -> list[Feature] | None:
 
 
 def collate(chosen: list[Feature], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:
-    """int64 ids, mask and kinds [windows, length], starts and ends [windows]. `length`: None for as few as fit."""
+    """int64 ids, mask and kinds [windows, length], starts and ends [windows]. length None: the least that fits."""
     longest = max(len(feature.ids) for feature in chosen)
     width = length or -(-longest // ALIGNMENT) * ALIGNMENT
     ids = np.full((len(chosen), width), padding, dtype=np.int64)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainer.parallel.world import World
 
 Weights = dict[str, torch.Tensor]
-"""Full fp32 weights by the names of net.state_dict(); tied ones may be there under each name or under one."""
+"""Full fp32 weights by the names of net.state_dict(); tied weights may appear under each name or under one."""
 
 
 class Batches(Protocol):
@@ -53,7 +53,7 @@ class Validation(Protocol):
         """Mean item loss in nats, the same on every worker. `model` is Work.module or what wraps it.
 
         dtype is autocast's; fp32 means none. Raises Interrupted on every worker once `stopping()` is true on
-        any: asked of all of them before each micro-batch.
+        any: the workers vote before each micro-batch.
         """
         ...
 
@@ -83,19 +83,19 @@ class Work:
     load_model: Callable[[Path], None]
     """Reads the weights of such a folder into `net`. Raises UserError when they are those of another model."""
     weight: Callable[[int], float] = lambda step: 1.0
-    """items_per_step over the items of this very step, where steps differ (answers have different lengths)."""
+    """items_per_step divided by the items of the given step, where steps differ (answers have different lengths)."""
     expected_loss: float | None = None
-    """The loss of an untrained model (ln of the vocabulary), to be checked at the first step; None when it is unknown,
-    as with weights that come from elsewhere."""
+    """The loss of an untrained model (ln of the vocabulary), checked before the first step; None if unknown, as with
+    given weights."""
     sample: Callable[[], str] | None = None
-    """A text for DONE, from `net` as it is. First worker, at the end."""
+    """A text for DONE, from `net` as it is. Called on the first worker at the end."""
     validation_figures: Callable[[], dict[str, float]] = field(default=dict)
     """Further figures of the latest validation (exact match, F1), beside its loss; the same on every worker."""
     results: Callable[[], dict[str, Any]] = field(default=dict)
-    """Further entries for DONE, from `net` as it is. First worker, at the end."""
+    """Further entries for DONE, from `net` as it is. Called on the first worker at the end."""
     activations: Callable[[tuple[torch.Tensor, ...]], dict[str, torch.Tensor]] | None = None
-    """Statistics such as layer0_attention_weight_max of one micro-batch, as scalars on the device. Called under
-    no_grad on the first worker at log steps only."""
+    """Statistics such as layer0_attention_weight_max of one micro-batch, as scalar tensors. Called under no_grad on
+    the first worker at log steps only."""
 
     @property
     def windows(self) -> int:

@@ -1,6 +1,6 @@
 """One worker of a training run: `python -m trainer.train [--config FILE.yaml] [section.key=value ...]`.
 
-From the configuration to the work (work.py), into the loop (loop.py), and out with an exit code (contract.py).
+Read the configuration, build the Work (work.py), run the loop (loop.py) and leave with an exit code (contract.py).
 """
 
 import os
@@ -16,7 +16,7 @@ from trainer.files import write_json
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of this worker; see contract.py."""
+    """Train, and return the exit code of this worker; see contract.py."""
     try:
         config = load(arguments)
         train(config, run_directory(config))
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def train(config: Config, run: Path) -> None:
-    """Train to config.steps. Raises BrokenNode, and Stopped, UserError and TrainingError as loop.train does."""
+    """Train to config.steps. Raises BrokenNode, and what loop.train raises."""
     from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import ahead, processor
     from trainer.parallel.world import join, leave_group, require_device
@@ -43,20 +43,20 @@ def train(config: Config, run: Path) -> None:
 
     processor.free_main_thread()
     task = tasks.load(config.task)
-    ahead.wait_for_place()  # with which comes the file that takes the reason of a failure
+    ahead.wait_for_place()  # after this TORCHELASTIC_ERROR_FILE is set, for report_failure
     require_device(begun=bool(list_checkpoints(run)))
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
-    # A new node reads the model's gigabytes from a cold storage, while others have them in memory.
+    # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
     work = world.together(lambda: task.build(config))
     loop.train(work, config, run, world)
     leave_group()
 
 
 def report_failure(message: str, code: int) -> None:
-    """Tell people on stderr, and the launcher through the error file that torch's agent names.
+    """Print the message on stderr, and tell the launcher through the error file that torch's agent names.
 
-    With the exit code: the other workers of this node may be gone before this one is.
+    The file has the exit code, too: another worker of this node may exit first.
     """
     log.say(message, sys.stderr)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -67,10 +67,10 @@ def report_failure(message: str, code: int) -> None:
 
 
 def leave(code: int) -> None:
-    """End this process; at once where others wait for that.
+    """End this process, without an interpreter shutdown where others wait for the exit.
 
-    Taking down an interpreter with torch in it costs 1.2 s of processor time, of the few that a notice leaves. All is
-    written and closed when the workers leave together.
+    Shutting down an interpreter with torch in it costs 1.2 s of processor time, of the few that a termination notice
+    leaves. When the workers leave together, all files are written and closed.
     """
     if code in (EXIT_TERMINATED, EXIT_RESTART):
         sys.stdout.flush()

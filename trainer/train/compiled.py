@@ -1,9 +1,9 @@
-"""torch.compile: whether to use it, the compiler's work of earlier workers, and all of it before the first exchange.
+"""torch.compile: whether to use it, a cache of compiled code, and compilation before the first exchange.
 
 Compiled code is kept in one file of the run directory, so that a worker that joins later finds it. Inductor's and
 Triton's own caches stay on the node's disk: shared over NFS, workers that compile at the same time get stale handles
-and half-written files (pytorch#173679, triton#11512). The file holds code, so it is signed with a key that only the
-workers of the run have, and read with that alone: the storage may be open to others.
+and half-written files (pytorch#173679, triton#11512). The file holds code, and others may write to the storage: it is
+signed with a key that only the workers of the run have, and read only if the signature matches.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from trainer.tasks.work import Work
 FOLDER = "compiled"
 """In the run directory."""
 SIGNATURE_BYTES = 32
-"""Of HMAC-SHA256, before the content."""
+"""Size of the HMAC-SHA256 signature, which stands before the content."""
 
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
-    """Whether compile means yes here, and the reason."""
+    """Whether to compile on this device, and the reason."""
     if config.engine.name == "fsdp":
         return False, "fsdp gathers each layer's weights between the layers, where no graph may reach"
     if config.compile != "auto":
@@ -44,9 +44,9 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
 
 
 class Cache:
-    """The compiler's work in the run directory, for this version of torch on this kind of device.
+    """Compiled code in the run directory, for this version of torch on this kind of device.
 
-    What fits neither is not used: torch looks each graph up by its code, shapes, settings and device.
+    An entry that does not fit is not used: torch looks each graph up by its code, shapes, settings and device.
     """
 
     def __init__(self, run: Path, device: torch.device) -> None:
@@ -55,7 +55,7 @@ class Cache:
         self._key = os.environ.get(CACHE_KEY, "").encode()  # without a key each node compiles for itself
 
     def load(self) -> str:
-        """found, none, or what keeps it from being used."""
+        """Load the file. Returns found, none, off (no key) or refused (wrong signature)."""
         if not self._key:
             return "off"
         try:
@@ -67,14 +67,14 @@ class Cache:
             return "none"
 
     def save(self) -> None:
-        """Replace the file where this process has compiled something itself."""
+        """Replace the file if this process has compiled something itself."""
         from torch._dynamo.utils import counters
 
         made = torch.compiler.save_cache_artifacts() if self._key else None
         if made is None or not counters["inductor"]["fxgraph_cache_miss"]:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # it saves time, no more
+        with contextlib.suppress(OSError):  # the cache only saves time
             self.path.parent.mkdir(exist_ok=True)
             temporary.write_bytes(self._signature(made[0]) + made[0])
             temporary.replace(self.path)
@@ -96,7 +96,7 @@ def prepare(work: Work, run: Path, world: World, dtype: torch.dtype, step: int) 
 
 
 def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> None:
-    """A pass forward and back, and one as an evaluation has it. No gradient is kept, and no hook of an engine runs."""
+    """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs."""
     with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
         total = work.module(*batch)
     torch.autograd.grad(total, [value for value in work.net.parameters() if value.requires_grad], allow_unused=True)

@@ -1,4 +1,4 @@
-"""Where figures go beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None of them can end a training."""
+"""Exporters of figures beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None may end a training."""
 
 import secrets
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from trainer.config.schema import Config
 
 WANDB_ID = "wandb-id.txt"
-"""In the run directory: a resumed run goes on in the same W&B run."""
+"""In the run directory: a resumed run continues the same W&B run."""
 PREFIX = "trainyard_"
 
 
@@ -21,7 +21,7 @@ class Exporter(Protocol):
 
 
 def start(config: Config, run: Path, step: int, failed: Callable[[str, str], None]) -> list[Exporter]:
-    """The exporters that are asked for and work; `failed(name, reason)` is told of each other one."""
+    """Start the configured exporters; call `failed(name, reason)` for each that does not start."""
     settings = config.metrics
     wanted: list[tuple[str, Callable[[], Exporter]]] = []
     if settings.tensorboard:
@@ -71,7 +71,7 @@ class WeightsAndBiases:
             dir=str(run),
             config=config.model_dump(),
             resume="allow",
-            # Its lines would stand between the log's, and the training must not wait long for a server.
+            # Keep its lines out of the log, and do not wait long for a server.
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),
         )
 

@@ -1,7 +1,7 @@
-"""What an error of torch's says about the run: peers were lost, the memory does not suffice, or something is broken.
+"""What an error of torch means for the run: lost peers, too little memory, or something broken.
 
-Lost peers come back, so the launcher makes a new round. Whatever else stops a run before its first step would stop it
-again; later it gets one more try, as accelerators do have passing faults.
+Lost peers come back, so the launcher makes a new round. Any other error before the first step would occur again, and
+ends the run. Later errors get one more try, because accelerators have passing faults.
 """
 
 import os
@@ -24,17 +24,17 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Work
 
 FAULT = "fault.json"
-"""In the run directory: the step that the latest fault kept the run from, and the round that saw it."""
+"""In the run directory: how many steps were made before the latest fault, and the round that saw it."""
 PEERS = re.compile(
     r"\bgloo\b|\bNCCL\b|ProcessGroup|TCPStore|Connection (closed|reset|refused)|Broken pipe", re.IGNORECASE
 )
-"""The words of those who exchange. Their errors are plain RuntimeErrors where they come from a thread of theirs."""
+"""Words in the errors of gloo, NCCL and the store, which are plain RuntimeErrors if raised in one of their threads."""
 MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
-"""CUDA's, those of torch's allocator on a CPU, and what cuBLAS and cuDNN say."""
+"""Words in the errors of CUDA, of torch's allocator on a CPU, and of cuBLAS and cuDNN."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Looked at first: NCCL, too, fails for want of memory."""
+    """Whether memory ran out. Check this first: NCCL's errors, too, can come from a lack of memory."""
     return isinstance(error, torch.OutOfMemoryError) or MEMORY.search(str(error)) is not None
 
 
@@ -45,9 +45,9 @@ def lost_peers(error: BaseException) -> bool:
 
 
 def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
-    """End at once when the exchange with the others broke: the launcher then makes a new round.
+    """Exit at once after a broken exchange; the launcher then makes a new round.
 
-    No clean-up: destroying a process group whose peers are gone can hang.
+    Do not clean up: destroying a process group whose peers are gone can hang.
     """
     log.say(log.line(event="peers_lost", rank=rank, reason=repr(one_line(error, 300))), sys.stderr)
     sys.stdout.flush()
@@ -55,7 +55,7 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
 
 
 def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
-    """What to raise instead of an error that is not of lost peers, when `step` steps were made."""
+    """The exception to raise for an error that does not come from lost peers, after `step` steps."""
     if isinstance(error, Retry):
         return error
     if out_of_memory(error):
@@ -65,14 +65,14 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
         message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {one_line(error, 300)}"
     path, attempt = run / FAULT, f"{world.round} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     before = read_json(path) or {}
-    told = world.size > 1 and before.get("attempt") == attempt  # by another worker of this very round
+    told = world.size > 1 and before.get("attempt") == attempt  # written by another worker of this round
     try:
         if step == 0 or (before.get("step", -1) >= step and not told):
             path.unlink(missing_ok=True)
             return TrainingError(message)
         write_json(path, {"step": step, "attempt": attempt}, durable=False)
     except OSError:
-        pass  # the error itself is told; at worst it is tried once more
+        pass  # the error is reported anyway; at worst it gets another try
     return Retry(f"{message}; trying once more")
 
 

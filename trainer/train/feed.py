@@ -1,4 +1,4 @@
-"""Micro-batches on the device before they are asked for: a thread reads ahead while the device computes."""
+"""This worker's micro-batches: a thread reads ahead while the device computes."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -43,8 +43,8 @@ class Feed:
         self._queue.append(self._reader.submit(self._read, *next(self._places)))
 
     def _read(self, step: int, number: int) -> Batch:
-        # A part whose rows are apart in memory (inputs and targets share theirs) would be copied to the device through
-        # memory that is not pinned; from pinned memory the copy needs no wait.
+        # Inputs and targets share memory, so their rows are not contiguous: they would reach the device through memory
+        # that is not pinned. From pinned memory the copy needs no wait.
         parts = tuple(torch.from_numpy(part).contiguous() for part in self._batches.get(step, number))
         return tuple(part.pin_memory() for part in parts) if self._world.device.type == "cuda" else parts
 
@@ -58,8 +58,8 @@ class Feed:
 def turns(per_step: int, world: World, equal: bool) -> list[tuple[int, float]]:
     """The micro-batches of one step that this worker computes, each with its weight.
 
-    Dealt in turn, so shares differ by one at most. A worker without one (more workers than micro-batches) takes part in
-    the exchange with weight 0; so do, where `equal`, those with one less than others.
+    Micro-batches are dealt in turn, so shares differ by one at most. A worker without one (more workers than
+    micro-batches) joins the exchange with weight 0. If `equal`, so does a worker with one fewer than others.
     """
     mine = [(number, 1.0) for number in share(per_step, world.rank, world.size)]
     wanted = rounds(per_step, world) if equal else 1
@@ -72,12 +72,12 @@ def rounds(per_step: int, world: World) -> int:
 
 
 def draw_seed(seed: int, step: int, number: int) -> int:
-    """A seed of its own for each micro-batch of each step (63 bits)."""
+    """The random seed of one micro-batch of one step (63 bits)."""
     return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
 
 
 def agree_on_micro_batch(work: Work, world: World) -> None:
-    """Raise UserError on all workers where their memories differ so much that each would cut the step otherwise."""
+    """Raise UserError on all workers if their memories differ so much that they chose different micro-batches."""
     sizes = world.gather(work.windows)
     if len(set(sizes)) > 1:
         raise UserError(

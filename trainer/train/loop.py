@@ -1,8 +1,8 @@
-"""The training loop: all of it, for every task, every engine and at any number of workers.
+"""The training loop for every task, every engine and any number of workers.
 
-A step is a fixed number of tokens; its micro-batches are numbered, dealt to the workers in turn, and the gradient is
-the sum of the losses divided by the items of the step. So one worker or seven compute the same step, and a run goes on
-from a checkpoint with whoever is there.
+A step is a fixed number of tokens. Its micro-batches are numbered and dealt to the workers in turn; the gradient is
+that of the summed losses, divided by the items of the step. So one worker or seven compute the same step, and a run
+resumes from a checkpoint at any world size.
 
 The host waits for the device at log steps and checkpoints only.
 """
@@ -38,13 +38,13 @@ from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, check_first_loss, check_weights
 
 LAST_ATTEMPTS = 5
-"""To write the last checkpoint and DONE, over 450 s: a storage that moves to another node is back by then."""
+"""Attempts to write the last checkpoint and DONE, over 450 s: a storage that moves to another node is back by then."""
 ACTIVATIONS_EVERY = 10
-"""Log steps between two statistics of the activations: the other workers wait for the first one meanwhile."""
+"""Log steps between two statistics of the activations: the other workers wait while the first computes them."""
 
 
 class Notice:
-    """Whether this worker was asked to end (SIGTERM: a spot machine's notice, a scale-in, a new member)."""
+    """Whether SIGTERM asked this worker to end: a spot machine's notice, a scale-in, a new member."""
 
     def __init__(self) -> None:
         self.given = False
@@ -60,7 +60,8 @@ class Notice:
 def train(work: Work, config: Config, run: Path, world: World) -> None:
     """Train from the newest checkpoint, or from scratch, to config.steps.
 
-    Raises Stopped after an agreed early end, UserError and TrainingError when trying again cannot help.
+    Raises Stopped after an agreed early end, Retry for a failure that may pass, UserError and TrainingError if a retry
+    cannot help.
     """
     name, reason = precision.choose(config.precision, precision.hardware(world.device))
     compiling, why = compiled.choose(config, world.device)
@@ -80,7 +81,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         if found is not None:
             world.together(lambda: resume.load_weights(found, work, config))
         hold_frozen(work.net, precision.TYPES[name])
-        if config.engine.name != "fsdp":  # which takes it to the device part by part
+        if config.engine.name != "fsdp":  # FSDP moves the module to the device part by part
             work.module.to(world.device)
         if compiling:
             work.module.compile()
@@ -117,7 +118,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
 
 
 class Loop:
-    """The state of a run between two steps, and what is done with it."""
+    """The state of a run between two steps, and the operations on it."""
 
     def __init__(
         self, work: Work, config: Config, run: Path, world: World, dtype: torch.dtype, reporter: Reporter
@@ -150,32 +151,32 @@ class Loop:
             self.profiler.after(self.step)
             if self.step == first + 1:
                 gc.collect()
-                gc.freeze()  # what is there after one step stays: the collector need not look at it again and again,
-                gc.disable()  # and runs below, where all workers pause, instead of in one worker's step
+                gc.freeze()  # objects that are alive after one step stay: do not scan them again
+                gc.disable()  # collect in `paused`, where all workers pause, and not inside one worker's step
             last = self.step == settings.steps
             if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
                 self.evaluate()
             due = due or overdue or scheduled(self.step, settings.checkpoint)
             if due and not last:
                 self.progress.settle()
-                if self.progress.in_a_row == 0:  # else after the next step that updates something
+                if self.progress.in_a_row == 0:  # else after the next step that is not skipped
                     self.save()
                     due = False
         self.finish()
 
     def one_step(self, batches: Feed) -> tuple[bool, bool]:
-        """Make one step, or stop in the middle of it; whether all workers are to stop, and to save.
+        """Make one step, or stop in the middle of it. Returns whether all workers are to stop, and to save.
 
-        A worker with a notice of its end is heard after each micro-batch: a step can take longer than the notice is
-        long. What was computed of the step is thrown away then; the next round computes it again.
+        The workers vote after each micro-batch: a step can take longer than a termination notice. A step that stops in
+        the middle is discarded; the next round computes it again.
         """
         work, world, plan = self.work, self.world, batches.plan
         loss = torch.zeros((), device=world.device)
         batch: Batch = ()
         stopping = overdue = False
         turns = max(len(plan), rounds(work.batches.per_step, world))
-        # A worker with fewer micro-batches than others sits out the first turn, not the last: so all exchange gradients
-        # in the last one, and a step that is given up before it leaves nobody waiting in an exchange.
+        # A worker with fewer micro-batches than others sits out the first turn, not the last. So all exchange gradients
+        # in the last turn, and a step that stops before it leaves no worker waiting in an all-reduce.
         idle = turns - len(plan)
         for turn in range(turns):
             vote = world.vote(self.notice.given, world.first and self.saver.overdue())
@@ -225,7 +226,7 @@ class Loop:
             **self.watch.read(self.engine, self.step, self.config.steps - self.step),
         )
         if self.progress.in_a_row > 0:
-            return  # a skipped step has no figures; the event says so
+            return  # a skipped step has no figures; event=step_skipped reports it
         self.reporter.training(figures)
         share = figures.communication_seconds / figures.step_seconds
         if share >= communication.NOTABLE and self.advice:
@@ -244,7 +245,7 @@ class Loop:
             self.reporter.validation(self.step, value, further)
 
     def save(self) -> Path:
-        """Have the state written, and go on. Raises TrainingError when the weights are not finite."""
+        """Have a thread write the state, and go on. Raises TrainingError if the weights are not finite."""
         with self.paused() as began:
             self.idle()
             self.progress.settle()
@@ -262,7 +263,7 @@ class Loop:
     def stop(self) -> None:
         """Save and leave together. Raises Stopped."""
         self.save()
-        with contextlib.suppress(OSError):  # told already; nothing more can be done for this attempt
+        with contextlib.suppress(OSError):  # the saver has reported it; this attempt can do no more
             self.written()
         raise Stopped(self.notice.given)
 
@@ -283,13 +284,13 @@ class Loop:
         )
 
     def conclude(self, path: Path) -> str:
-        """Write DONE after the last checkpoint, by the first worker. What the storage said where it refused either."""
+        """Write DONE after the last checkpoint, on the first worker. Returns the storage's error, or nothing."""
         if not self.world.first:
             return ""
         try:
             self.saver.wait()
             done = {"step": self.step, **self.figures, "checkpoint": str(path)}
-            # With divided weights it would need all workers at each token: trainer.sample has it from the checkpoint.
+            # With divided weights each token would need all workers: sample the checkpoint with trainer.sample.
             done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
             write_json(self.folder / DONE, done | self.work.results())
         except OSError as error:
@@ -298,7 +299,7 @@ class Loop:
         return ""
 
     def pause(self, seconds: float, problem: str) -> None:
-        """Wait for a storage that has a problem. Raises Stopped where a worker is asked to end meanwhile."""
+        """Wait for a storage that has a problem. Raises Stopped if a worker is asked to end meanwhile."""
         if self.world.first:
             log.event("end_delayed", reason=repr(problem), retry_seconds=seconds)
         end = time.monotonic() + seconds
@@ -308,7 +309,7 @@ class Loop:
             time.sleep(0.05)
 
     def written(self) -> None:
-        """Return on every worker when the newest checkpoint is on the storage. Raises OSError on the first when not."""
+        """Wait on every worker until the newest checkpoint is written. Raises OSError on the first if it cannot be."""
         self.idle()
         try:
             if self.world.first:
@@ -317,13 +318,13 @@ class Loop:
             self.world.barrier()
 
     def idle(self) -> None:
-        """Return on every worker when no checkpoint is being written."""
+        """Wait on every worker until no checkpoint is being written."""
         while self.world.any(self.world.first and self.saver.busy):
-            time.sleep(0.05)  # not one long exchange: a slow storage must not look like a lost worker
+            time.sleep(0.05)  # short votes, not one long exchange: slow storage must not look like a lost worker
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[float]:
-        """Tokens per second are those of training alone."""
+        """Collect garbage, and leave the time within out of tokens per second."""
         began = time.perf_counter()
         gc.collect()
         yield began

@@ -1,7 +1,7 @@
-"""What a run tells the world: metrics.jsonl, status.json and log lines, and the exporters. Rank 0 only.
+"""The figures of a run: metrics.jsonl, status.json, log lines and the exporters. Rank 0 only.
 
-docs/model.md defines each figure. A storage that is full or gone costs figures at most until it is back: lines that
-could not be written wait in memory, and training goes on.
+docs/model.md defines each figure. A storage that is full or gone delays figures until it is back: lines that could not
+be written wait in memory, and training goes on.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ class StepFigures:
     loss: float
     """Mean training loss of this one step, in nats per token (per example for question answering)."""
     learning_rate: float
-    """That of this step."""
+    """The learning rate of this step."""
     gradient_norm: float
     """Norm of the whole gradient before clipping."""
     tokens_per_second: float
-    """Of training alone, by all workers together: evaluations and checkpoints do not count."""
+    """By all workers together, in training alone: time for evaluations and checkpoints does not count."""
     tokens_per_second_per_device: float
-    """The same by one worker."""
+    """The same for each worker."""
     samples_per_second: float
     """Windows (examples for question answering) a second, by all workers together."""
     eta_seconds: float
@@ -66,9 +66,9 @@ class StepFigures:
     communication_seconds: float
     """Of a step: exchange with the other workers that computing does not hide."""
     checkpoint_seconds: float
-    """By which checkpoints held training up, a step; beside step_seconds."""
+    """Time a step for which checkpoints held training up; not part of step_seconds."""
     memory_bytes: int
-    """Most memory so far: the accelerator's, or on a processor the worker's resident memory."""
+    """Peak memory so far: the accelerator's, or on a CPU the worker's resident memory."""
     bytes_sent_per_step: int
     """Sent to other workers by this one, in a step."""
     skipped_steps: int = 0
@@ -76,8 +76,8 @@ class StepFigures:
     loss_scale: float | None = None
     """The fp16 scaler's factor; null without one."""
     mfu: float | None = None
-    """Model FLOPs utilisation, 0 to 1: FLOPs of the model's products (PaLM, appendix B) in relation to the device's own
-    peak; null when that is unknown."""
+    """Model FLOPs utilisation, 0 to 1: FLOP/s of the model's products (PaLM, appendix B) divided by the device's peak;
+    null when that is unknown."""
     activations: dict[str, float] = field(default_factory=dict)
     """Per-layer statistics, each under a name of its own: activations/layer0_attention_weight_max, the greatest
     attention logit (scaled, before mask and softmax) of layer 0, and _min, the least. Only where they are measured."""
@@ -92,23 +92,23 @@ class StepFigures:
 
 @functools.cache
 def device_peaks() -> dict[str, float]:
-    """The most that each device computes, FLOP/s, by words of its name; sources are in peaks.yaml."""
+    """Peak FLOP/s of each device, by words of its name; sources are in peaks.yaml."""
     rows = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text("utf-8"))
     return {row["name"]: float(row["flops"]) for row in rows}
 
 
 def peak_of(name: str) -> float | None:
-    """The peak of the device that torch calls so; the first whole word that matches counts."""
+    """Peak FLOP/s of the device with this name in torch: the first entry that matches whole words."""
     return next((value for key, value in device_peaks().items() if re.search(rf"\b{key}\b", name.lower())), None)
 
 
 def device_peak(device: torch.device) -> float | None:
-    """None for CPUs (theirs depends on clock, cores and what else runs) and for unknown accelerators."""
+    """Peak FLOP/s; None for CPUs (theirs depends on clock, cores and what else runs) and unknown accelerators."""
     return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes so far: of the device, or of this process (ru_maxrss counts in KiB)."""
+    """Peak bytes so far: of the device, or of this process (ru_maxrss counts in KiB)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -117,8 +117,8 @@ def peak_memory(device: torch.device) -> int:
 class Stopwatch:
     """Where the time between two log lines went.
 
-    Measured on the host, with two readings of its clock a micro-batch; what only the device knows is read at log steps,
-    when the host waits for it anyway.
+    Measured on the host, with two readings of its clock a micro-batch. What only the device knows is read at log steps,
+    when the host waits for the device anyway.
     """
 
     def __init__(self, work: Work, world: World) -> None:
@@ -132,12 +132,12 @@ class Stopwatch:
         self.checkpoint = 0.0
         """Seconds that checkpoints have held the loop up."""
         self.paused = 0.0
-        """Seconds that are no training: evaluations, checkpoints."""
+        """Seconds not spent on training: evaluations, checkpoints."""
         self.steps = 0
         self._since = time.perf_counter()
 
     def read(self, engine: Engine, step: int, left: int) -> dict[str, Any]:
-        """The figures of time, bytes and memory since the last call, and begin anew; `left`: steps to the last one.
+        """Return time, bytes and memory since the last call, and start again. left: steps that remain.
 
         The device must have finished the step.
         """
@@ -167,7 +167,7 @@ class Stopwatch:
 
 
 class Reporter:
-    """Writes the figures of a run as it goes; on a worker that is not the first it writes nothing."""
+    """Writes the figures of a run; on workers other than the first it writes nothing."""
 
     def __init__(self, run: Path, config: Config, world: World) -> None:
         self._run, self._config, self._first = run, config, world.first
@@ -179,11 +179,11 @@ class Reporter:
             self._status[key] = None
 
     def start(self, step: int, figures: dict[str, Any]) -> None:
-        """Take up the run at `step`: later lines of an interrupted attempt are cut off, so no step is there twice."""
+        """Resume at `step`: cut off later lines of an interrupted attempt, so no step appears twice."""
         self._status |= {"step": step, **figures}
         if not self._first:
             return
-        # Who writes now is told before the lines are cut: see _flush.
+        # Name the new writer in status.json before cutting lines: see _flush.
         self.status(state="starting")
         path = self._run / METRICS
         if path.exists():
@@ -195,7 +195,7 @@ class Reporter:
         self._exporters = exporters.start(self._config, self._run, step, _failed)
 
     def status(self, **changes: Any) -> None:
-        """Replace status.json with these changes; none of the values is ever removed."""
+        """Rewrite status.json with these changes; values are never removed."""
         self._status |= changes
         if self._first:
             try:
@@ -259,9 +259,9 @@ class Reporter:
                 self._exporters.remove(exporter)
 
     def _hold(self) -> None:
-        """Raise Retry where another training writes to the run: one that lost sight of this one, as across a broken
-        network. The newer one goes on."""
-        with contextlib.suppress(OSError):  # a storage that is away is no other training
+        """Raise Retry if another training writes to the run, as when a network partition hides one from the other. The
+        newer one goes on."""
+        with contextlib.suppress(OSError):  # an unreachable storage does not mean another training
             writer = (read_json(self._run / STATUS) or {}).get("writer", self._status["writer"])
             if writer != self._status["writer"]:
                 self._first, self._pending = False, []
@@ -270,8 +270,8 @@ class Reporter:
     def _flush(self) -> None:
         """Append the pending lines; they stay pending while the storage refuses them. Raises Retry as _hold does.
 
-        Another training replaces the file after it has said that it writes: who opens first and asks then writes to
-        the new file never, and at worst to one that is gone.
+        Another training names itself in status.json before it replaces the file. So open first, then check the name:
+        the lines never reach the new file, at worst the one that was replaced.
         """
         path = self._run / METRICS
         try:
@@ -281,7 +281,7 @@ class Reporter:
                     self._hold()
                     file.write("".join(self._pending))
             except OSError:
-                with open(path, "r+b") as file:  # what got through of them would be there twice
+                with open(path, "r+b") as file:  # undo a partial write, which the next attempt would repeat
                     file.truncate(size)
                 raise
             self._pending = []

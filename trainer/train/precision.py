@@ -1,4 +1,4 @@
-"""Which type the matrix products have on which hardware, and why. Weights and optimizer state stay fp32 everywhere.
+"""The type of the matrix products on each hardware, and why. Optimizer state and trained weights stay fp32.
 
 | hardware                                   | auto | reason                                                |
 |--------------------------------------------|------|-------------------------------------------------------|
@@ -9,7 +9,7 @@
 | CPU with AVX512-BF16 (EPYC 4th gen)        | bf16 | 4 to 5 times the fp32 rate (bench/results)            |
 | other CPUs                                 | fp32 | bf16 is emulated there, and slower than fp32          |
 
-What torch has no code for is refused: its wheels for CUDA 13 begin with 7.5, so there is no V100 among them.
+Hardware that torch has no code for is refused: its wheels for CUDA 13 begin with 7.5, which excludes the V100.
 Products that stay fp32 use TF32 where it exists (compute capability 8.0 on): 10 bits of mantissa, fp32's range.
 """
 
@@ -24,7 +24,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the choice depends on; made by `hardware`, or by hand to ask about a machine that is not there."""
+    """What the choice depends on: made by `hardware`, or by hand to ask about another machine."""
 
     name: str
     capability: tuple[int, int] | None = None
@@ -32,7 +32,7 @@ class Hardware:
     bf16_instructions: bool = False
     """Whether the CPU has AMX-BF16 or AVX512-BF16."""
     architectures: tuple[str, ...] = ()
-    """What torch was built for, such as sm_80; empty: not known."""
+    """The architectures that torch was built for, such as sm_80; empty if unknown."""
 
 
 def hardware(device: torch.device) -> Hardware:
@@ -46,7 +46,7 @@ def hardware(device: torch.device) -> Hardware:
 def choose(asked: str, machine: Hardware) -> tuple[str, str]:
     """The precision for precision=`asked` on `machine`, and the reason.
 
-    Raises UserError for one that the machine cannot compute in.
+    Raises UserError for a precision that the machine cannot compute in.
     """
     capability = machine.capability
     if capability is None:

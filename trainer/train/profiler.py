@@ -1,4 +1,4 @@
-"""A trace of a few steps, for who wants to see where the time goes: metrics.profile=FIRST:LAST."""
+"""A trace of a few steps, to see where the time goes: metrics.profile=FIRST:LAST."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from torch.profiler import ProfilerActivity, profile
 from trainer import log
 
 FOLDER = "profile"
-"""In the run directory; `trainyard fetch` brings it."""
+"""In the run directory; `trainyard fetch` downloads it."""
 ROWS = 40
-"""Of the table of operators beside the trace."""
+"""Rows of the table of operators beside the trace."""
 
 
 class Profiler:
-    """On the first worker; on the others nothing."""
+    """Traces the first worker; on the others it does nothing."""
 
     def __init__(self, steps: str, run: Path, device: torch.device, first: bool) -> None:
         begin, _, end = steps.partition(":")
@@ -36,7 +36,7 @@ class Profiler:
             self.close(step)
 
     def close(self, step: int) -> None:
-        """Write what was traced up to `step`, if anything is. A storage that is full costs the trace alone."""
+        """Write the trace up to `step`, if there is one. A full storage costs the trace alone."""
         if self._running is None:
             return
         if self._cuda:

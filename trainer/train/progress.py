@@ -1,8 +1,8 @@
-"""How many updates were made and how many steps were skipped: known exactly, without a wait for the device.
+"""Exact counts of updates and of skipped steps, without a wait for the device.
 
-A step whose gradient is not finite is skipped: it updates nothing and does not advance the learning rate. Whether it
-was is on the device. It is copied to the host behind the step and read when the next step needs it for its learning
-rate; by then the device is at work on that next step, so nobody waits.
+A step whose gradient is not finite is skipped: it updates nothing and does not advance the learning rate. The flag is
+on the device. It is copied to the host behind the step and read when the next step needs it for its learning rate; by
+then the device works on that next step, so nobody waits.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ class Progress:
         self.skipped = 0
         """Steps since the run's start that updated nothing."""
         self.in_a_row = 0
-        """Of these, the latest ones."""
+        """Skipped steps in a row, up to the latest step."""
 
     def load(self, state: dict[str, Any], step: int) -> None:
         self.skipped = int(state.get("skipped_steps", 0))
@@ -35,14 +35,14 @@ class Progress:
         return {"updates": self.updates, "skipped_steps": self.skipped}
 
     def note(self, step: int, outcome: Outcome) -> None:
-        """Take notice of the outcome of `step` (from 1), to be read later."""
+        """Record the outcome of `step` (from 1), to be read later."""
         self.settle()
         self._pending = (step, Later(outcome.skipped))
 
     def settle(self) -> None:
         """Read the outcome of the latest step.
 
-        Raises TrainingError when too many were skipped in a row: on every worker, as the outcome is the same on all.
+        Raises TrainingError if too many were skipped in a row: on every worker, because all have the same outcome.
         """
         if self._pending is None:
             return
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Later:
-    """A number of the device, copied to the host behind what is queued now, and read when it is needed."""
+    """A number on the device, copied to the host behind the work queued now, and read when it is needed."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self._event = None
@@ -81,7 +81,7 @@ class Later:
 
 
 def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
-    """Warn when the loss before the first step is not that of a model which has learnt nothing.
+    """Warn if the loss before the first step is not that of an untrained model.
 
     Initial weights add up to half a nat to the logarithm of the vocabulary (GPT-2 XL: 0.3).
     """
@@ -95,7 +95,7 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
 
 
 def check_weights(weights: dict[str, torch.Tensor], step: int, world: World) -> None:
-    """Raise TrainingError on all workers rather than save weights that are no numbers. Waits for the device."""
+    """Raise TrainingError on all workers if weights to be saved are not finite. Waits for the device."""
     floating = [value for value in weights.values() if value.is_floating_point()]
     norms = [value.detach().float().norm() for value in floating]
     if world.any(bool(norms) and not bool(torch.stack(norms).isfinite().all())):

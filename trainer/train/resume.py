@@ -1,4 +1,4 @@
-"""Takes a run up where its newest checkpoint left it, and tells what is no longer as it was."""
+"""Resume a run from its newest checkpoint, and report the settings that have changed since."""
 
 import sys
 import time
@@ -18,16 +18,16 @@ from trainer.train.progress import Progress
 
 _ROWS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text("utf-8"))
 EFFECTS: dict[str, str] = {key: row["effect"] for row in _ROWS for key in row["keys"]}
-"""What the change of a setting does to a run that is under way, where it matters."""
+"""What the change of a setting does to a run in progress, for the settings where it matters."""
 
 
 def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     """The newest checkpoint that verifies, the same on every worker.
 
-    Raises UserError where a worker cannot see it; and where none verifies, but for a run that begins again with the
-    weights that it began with: others took no more than their shape from here.
+    Raises UserError if a worker cannot see it, or if there are checkpoints and none verifies. But a run that has built
+    its first weights (an adapter's, a preset's) then begins again; others have built only a checkpoint's shape.
 
-    Each worker reads a part of its files, and none is waited for in one exchange: GPT-2 XL's 18.7 GB take longer than
+    Each worker reads a part of the files, and all vote meanwhile: GPT-2 XL's 18.7 GB take longer than
     run.collective_timeout_seconds from a storage of 150 MB/s.
     """
     there = world.from_first([path.name for path in reversed(list_checkpoints(run))])
@@ -49,7 +49,7 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
 
 
 def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, first: bool) -> None:
-    """Put back the state of a checkpoint whose weights are in the net already. Raises UserError for another task's."""
+    """Restore optimizer and progress of a checkpoint whose weights are already in the net; log changed settings."""
     engine.load(load_optimizer(found.path), found.state)
     progress.load(found.state, found.step)
     if first:
@@ -59,6 +59,7 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
+    """Read the weights of a checkpoint into the net. Raises UserError for another task's or another adapter.kind's."""
     settings = _settings(found.path / "config.yaml")
     before = settings.get("task", config.task)
     if before != config.task:
@@ -85,7 +86,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:
-    """Wait until a file that another machine wrote can be seen here: NFS keeps directory listings for up to 60 s."""
+    """Wait until a file that another machine wrote is visible here: NFS caches directory listings for up to 60 s."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         if time.monotonic() > deadline:
