@@ -1,17 +1,17 @@
-# What sets up, tests and measures this checkout; `.venv/bin/trainyard --help` lists everything else. `trainyard local run
-# -- CMD` gives CMD the local node's environment (PATH with the toolchain, Pulumi's local backend, KUBECONFIG).
+# Sets up, tests and measures this checkout; `.venv/bin/trainyard --help` lists everything else. `trainyard local run --
+# CMD` gives CMD the local node's environment (PATH with the toolchain, Pulumi's local backend, KUBECONFIG).
 
 PYTHON ?= python3
 PY := .venv/bin/python
-# A machine with a GPU may have torch in its own Python and no network for .venv: make gpu PY=python3.
+# A GPU machine may have torch in its own Python, but no network to install .venv: make gpu PY=python3.
 GPU_PY = $(if $(filter file,$(origin PY)),$(or $(wildcard $(PY)),$(PYTHON)),$(PY))
 TRAINYARD := .venv/bin/trainyard
-# The kubeconfig context of the local stack: only trainyard-local is a node of ours.
+# The kubeconfig context of the local stack. Only trainyard-local is the node that we start.
 CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
 MARKS = cluster or engine
 
-# Compiling the modules of Pulumi and torch anew at each start costs seconds.
+# Without .pyc files, each start compiles the modules of Pulumi and torch again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -25,7 +25,7 @@ up: node  ## set up everything, train on this machine's node, follow the trainin
 	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview --suppress-progress --suppress-outputs
 	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack local
 
-# The toolchain, and the local Kubernetes node unless the stack names another context.
+# Builds the toolchain, and starts the local Kubernetes node unless the stack names another context.
 node: .venv/infra.stamp
 	@$(TRAINYARD) local up --context "$(CONTEXT)"
 	@$(TRAINYARD) local run -- pulumi stack select --create local
@@ -96,7 +96,7 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# Of its own: pulumi-policy wants an older protobuf. Pulumi lists its packages with pip.
+# A separate environment, because pulumi-policy needs an older protobuf. --seed adds pip: Pulumi lists packages with it.
 .venv/policy.stamp: requirements/policy.txt .venv/infra.stamp
 	@.venv/bin/uv venv --quiet --seed --clear --python $(PY) .venv/policy
 	@.venv/bin/uv pip install --quiet --python .venv/policy/bin/python --require-hashes -r requirements/policy.txt

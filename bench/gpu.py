@@ -1,9 +1,9 @@
 """Tests and benchmarks for a machine with a GPU, in stages of at most 8 minutes: `make gpu`, `python -m bench.gpu`.
 
-It needs neither a network nor .venv: `make gpu PY=python3` uses the Python that has torch. Each stage runs alone with
-`--stage NAME`, writes its page in bench/results/ as figures arrive, stops at its limit with what it has, and prints the
-lines that matter; the summary repeats them. `--device cpu --tiny` rehearses every stage on a CPU with a tiny model and
-writes its pages outside the repository.
+They need neither a network nor .venv: `make gpu PY=python3` uses a Python that has torch. `--stage NAME` runs one stage
+alone. A stage writes its page in bench/results/ as figures arrive, stops at its limit and keeps them, and prints its
+main lines, which the summary repeats. `--device cpu --tiny` rehearses every stage on a CPU with a tiny model and writes
+its pages outside the repository.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from bench.trainer import setup
 ROOT = Path(__file__).parents[1]
 MINUTES = 8.0
 GRACE_SECONDS = 15
-"""Between the limit that a stage keeps itself and the end that it is put to."""
+"""Seconds after a stage's own limit until it is killed."""
 REQUIRED = {"torch": "torch", "transformers": "transformers", "numpy": "numpy", "yaml": "PyYAML"}
 REQUIRED |= {"safetensors": "safetensors", "tokenizers": "tokenizers", "pytest": "pytest"}
-"""Module -> package. Of the trainer's requirements, what its training of a language model imports; and pytest."""
+"""Module -> package: those of the trainer's requirements that the training of a language model imports, and pytest."""
 OPTIONAL = {
     "accelerate": "the peer Trainer of stage speed",
     "deepspeed": "DeepSpeed's tests (a wheel built with DS_BUILD_OPS=0 has 2 MB)",
@@ -47,7 +47,7 @@ class Stage:
     verdict: str = ""
     seconds: float = 0.0
     lines: list[str] = field(default_factory=list)
-    """What it said that is worth repeating: lines that begin with "== ", and the last one of pytest."""
+    """Output lines for the summary: those that begin with "== ", and pytest's last one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def lacking(device: str, tiny: bool) -> str:
-    """One line that says what keeps the stages from running here; empty when nothing does."""
+    """Say in one line why the stages cannot run here; empty if they can."""
     missing = [package for module, package in REQUIRED.items() if find_spec(module) is None]
     if missing:
         return (
@@ -117,8 +117,8 @@ def stages(device: str, tiny: bool, minutes: float) -> dict[str, Stage]:
 
 
 def run(stage: Stage, limit: float, watch: Callable[[str], None] | None) -> None:
-    """Run it, show what it says, and end it with all its processes some seconds after its limit."""
-    cache = Path(tempfile.gettempdir()) / "trainyard-compiled"  # what one stage compiled, the next one finds
+    """Run a stage, show its output, and kill it with all its processes GRACE_SECONDS after its limit."""
+    cache = Path(tempfile.gettempdir()) / "trainyard-compiled"  # stages share their compiled kernels
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
     environment = environment | os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     began = time.monotonic()
@@ -150,14 +150,14 @@ def run(stage: Stage, limit: float, watch: Callable[[str], None] | None) -> None
         process.wait()
     finally:
         timer.cancel()
-        with contextlib.suppress(ProcessLookupError):  # what it left running
+        with contextlib.suppress(ProcessLookupError):  # child processes that it left running
             os.killpg(process.pid, signal.SIGKILL)
     stage.seconds = time.monotonic() - began
     stage.verdict = "ended at its limit" if ended.is_set() else "done" if not process.returncode else "failed"
 
 
 def tests_page(options: argparse.Namespace) -> Callable[[str], None]:
-    """Takes the tests' output line by line, and keeps a page of what they said so far."""
+    """Return a function that takes the tests' output line by line and keeps a page of their verdicts so far."""
     verdicts: dict[str, str] = {}
     machine = page.describe("torch", "transformers", "pytest") + setup.accelerator(options.device)
     file = page.results(options.tiny) / f"tests_{options.device}.md"

@@ -1,8 +1,8 @@
-"""The least time of `pulumi up` and `pulumi destroy`: `python -m bench.graph` writes bench/results/graph.md.
+"""The critical path of `pulumi up` and `pulumi destroy`: `python -m bench.graph` writes bench/results/graph.md.
 
-The program's recorded dependencies give the order, a table of published and observed times the minutes. The sum along
-the longest chain is what no parallelism can shorten. Anything off that chain (the image, the storage) has slack: it
-may take that much longer before anybody waits for it.
+The program's recorded dependencies give the order, and a table of published and observed times the minutes. No
+parallelism can shorten the sum along the longest chain. Anything off that chain (the image, the storage) has slack: it
+may take that much longer before it delays the end.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Minutes:
     source: str
 
 
-#: By type. Read with their sources.
+#: By resource type, with their sources.
 TIMES = {type_: Minutes(*row) for type_, row in load(Path(__file__).with_name("minutes.yaml")).items()}
-#: Everything else: Kubernetes objects and components, which are quick to write down.
+#: Everything else: mostly Kubernetes objects, which the API server writes at once.
 QUICK = Minutes(0.02, 0.02, "")
-#: Waits for the text to be tokenised, which is the data's time and not the program's.
+#: The dataset Job waits for tokenisation, whose time depends on the data and not on the program.
 NOT_COUNTED = ("kubernetes:batch/v1:Job",)
-#: What the shared volume is made of, on each cloud.
+#: Kinds of resource that make up the shared volume, on each cloud.
 STORAGE = ("Disk", "Instance", "FileSystem", "MountTarget")
 
 
@@ -43,7 +43,7 @@ class Chain:
     minutes: float
     resources: tuple[Recorded, ...]
     slack: Mapping[str, float]
-    """URN -> minutes that a resource may take longer before the end is later; 0 on the chain."""
+    """URN -> minutes that a resource may take longer without delaying the end; 0 on the chain."""
 
 
 def minutes(item: Recorded) -> Minutes:
@@ -57,7 +57,7 @@ def creation(stack: Recording) -> Chain:
 
 
 def destruction(stack: Recording) -> Chain:
-    """The longest chain of `pulumi destroy`: backwards, and what goes with another resource takes no time."""
+    """The longest chain of `pulumi destroy`: reversed, and a resource that is deleted with another takes no time."""
     items = {item.urn: item for item in stack.resources if item.custom}
     times = {urn: 0 if _goes_along(item) else minutes(item).delete for urn, item in items.items()}
     return _longest(items, _reversed(_before(stack, items)), times)
@@ -77,7 +77,7 @@ def _reversed(before: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 def _longest(items: Mapping[str, Recorded], before: Mapping[str, set[str]], times: Mapping[str, float]) -> Chain:
     def ends(earlier: Mapping[str, set[str]]) -> dict[str, float]:
-        """Minutes until the end of each, where each begins once all that is earlier has ended."""
+        """Map each resource to the minutes until its end, if it begins when all that are earlier have ended."""
         found: dict[str, float] = {}
         for urn in TopologicalSorter(earlier).static_order():
             found[urn] = times[urn] + max((found[other] for other in earlier[urn]), default=0)
@@ -95,7 +95,7 @@ def _longest(items: Mapping[str, Recorded], before: Mapping[str, set[str]], time
 
 
 def parts(names: list[str]) -> list[str | list[str]]:
-    """The page."""
+    """Return the parts of the page."""
     rows = []
     for name in names:
         stack = record_anywhere(name)
@@ -124,7 +124,7 @@ def _shown(chain: Chain, what: str) -> str:
 
 
 def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
-    """The least slack of the resources of some kinds."""
+    """Return the least slack of the resources of these kinds."""
     found = [chain.slack[item.urn] for item in stack.resources if item.custom and item.kind.endswith(kinds)]
     return f"{min(found):.1f}" if found else "-"
 

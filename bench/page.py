@@ -1,4 +1,4 @@
-"""Result pages: what was measured, on which machine, as a table; handwritten notes below it are kept."""
+"""Result pages: measurements as a table, with the machine. Handwritten notes below the line NOTES are kept."""
 
 import datetime
 import importlib.metadata
@@ -14,12 +14,12 @@ CALM_SECONDS = 2.0
 
 
 def results(rehearsal: bool = False) -> Path:
-    """The folder of the pages. A rehearsal's pages say nothing of speed and stay out of the repository."""
+    """Return the folder of the pages. A rehearsal's pages do not show real speed and stay out of the repository."""
     return Path(tempfile.gettempdir()) / "trainyard-rehearsal" if rehearsal else Path(__file__).parent / "results"
 
 
 def write(path: Path, *parts: str | Sequence[str]) -> str:
-    """Replace what the bench wrote before by paragraphs, tables and lists, and return them. What stands below the line
+    """Write paragraphs, tables and lists over the page's generated part, and return them as text. All below the line
     NOTES stays."""
     _, line, kept = path.read_text("utf-8").partition(NOTES) if path.exists() else ("", "", "")
     path.parent.mkdir(exist_ok=True)
@@ -29,18 +29,18 @@ def write(path: Path, *parts: str | Sequence[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table. Cells are cut nowhere; None is an empty one."""
+    """Make a Markdown table. None is an empty cell."""
     shown = (["" if cell is None else str(cell) for cell in row] for row in rows)
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in shown)]
 
 
 def figures(results: Sequence[Mapping[str, float]]) -> list[str]:
-    """A table of measurements that have the same figures, a row each."""
+    """Make a table of measurements with the same figures, one per row."""
     return table(list(results[0]), ([f"{figure:.4g}" for figure in result.values()] for result in results))
 
 
 def describe(*packages: str) -> str:
-    """One line: date, processor with the cores that this process may use, operating system, versions."""
+    """Describe date, processor with the cores that this process may use, operating system and versions in one line."""
     cores = len(os.sched_getaffinity(0))
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     parts = [
@@ -54,7 +54,7 @@ def describe(*packages: str) -> str:
 
 
 def busy() -> float:
-    """The share of the processors that others use now, 0 to 1; to be asked before a measurement begins."""
+    """Measure the share of the processors that others use now, 0 to 1. Call it before a measurement begins."""
     before = _processor_time()
     time.sleep(CALM_SECONDS)
     idle, total = (after - then for after, then in zip(_processor_time(), before, strict=True))
@@ -62,7 +62,7 @@ def busy() -> float:
 
 
 def _processor_time() -> tuple[int, int]:
-    """Idle and all ticks since the start (proc(5): cpu's fourth and fifth figure are idle and iowait)."""
+    """Return idle and all ticks since boot (proc(5): the cpu line's fourth and fifth figures are idle and iowait)."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return fields[3] + fields[4], sum(fields)
 

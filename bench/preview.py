@@ -1,7 +1,7 @@
 """The time and imports of each stack's program: `python -m bench.preview` writes bench/results/preview.md.
 
-Under mocks it measures the program alone: imports, configuration, declarations. Times are of the processor, so neither
-other programs nor waiting count.
+Under mocks it measures the program alone: imports, configuration, declarations. Times are CPU time, so neither other
+programs nor waiting count.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from bench import page
 from infra.stackfiles import ROOT, stacks
 
-#: What a preview may cost in the program, seconds of processor.
+#: CPU seconds that the program may take in a preview.
 AIM = 2.5
-#: Runs of each stack under mocks, after one that writes Python's compiled files.
+#: Runs of each stack under mocks, after a first one that writes Python's compiled files.
 RUNS = 5
-#: The program in a process of its own: what a person waits for, imports included.
+#: Runs the program in its own process, so that its imports count, too.
 PROGRAM = """
 import json, sys, time
 from review.recording import record_anywhere
@@ -32,7 +32,7 @@ print(json.dumps({"seconds": time.process_time(), "resources": len(stack.resourc
 
 
 def under_mocks(stack: str) -> dict[str, Any]:
-    """seconds (of processor, all of the process), resources, and the SDKs that were imported."""
+    """Run a stack's program under mocks. Returns `seconds` of CPU time, `resources` and the imported `sdks`."""
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, stack], cwd=ROOT, env=variables, capture_output=True, text=True, check=True
@@ -41,7 +41,7 @@ def under_mocks(stack: str) -> dict[str, Any]:
 
 
 def measured(stack: str, runs: int = RUNS) -> dict[str, Any]:
-    """The median of several runs."""
+    """Return the median of several runs."""
     under_mocks(stack)
     found = [under_mocks(stack) for _ in range(runs)]
     return {**found[0], "seconds": statistics.median(run["seconds"] for run in found)}

@@ -1,6 +1,6 @@
-"""`python -m chaos [ROW ...]`: break a training in every way, and write what came of it to bench/results/chaos.md.
+"""`python -m chaos [ROW ...]`: break a training in every way, and write the results to bench/results/chaos.md.
 
-Rows that were not played keep their lines there.
+Rows that are not played keep their lines there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
                 result = matrix.play(row)
                 results.append(result)
                 console.print(row.name, *cells(result)[1:], sep="  ", markup=False, highlight=False, soft_wrap=True)
-                if not options.no_write:  # after each row: the whole takes half an hour
+                if not options.no_write:  # write after each row: all rows take half an hour
                     merge_page([page_line(result, others)])
     table = Table(*COLUMNS)
     for result in results:

@@ -1,5 +1,5 @@
-"""The faults: what is broken, when, and what the pods have to do about it. Each is a function of its laboratory that
-breaks something at lab.fault() and returns the exit codes of the pods that were there at the end."""
+"""The faults. Each is a function of a Lab that breaks something at lab.fault(), checks how the pods react, and returns
+the exit codes of the pods that are left at the end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainer.contract import DONE
 from trainer.files import write_json
 
 REPLACE_SECONDS = 10
-"""The Job controller makes a new pod this long after one is gone, the first time."""
+"""The Job controller's back-off before the first replacement of a pod."""
 PERIOD = 40
-"""Steps between two checkpoints: what a fault without notice may cost, and a step or two that were on their way."""
+"""Steps between two checkpoints. A fault without notice may cost this many, and one or two in progress."""
 
 
 def worker_killed(lab: Lab) -> list[int]:
@@ -47,7 +47,7 @@ def pod_deleted(lab: Lab) -> list[int]:
 
 
 def node_lost(lab: Lab) -> list[int]:
-    """All packets of a machine are dropped; what runs on it goes on, as on a machine that only lost its network."""
+    """Drop all packets of a machine. Its processes continue, as on a machine that only lost its network."""
     pods = lab.train()
     lab.network.cut("n1")
     lab.more_steps()
@@ -64,7 +64,7 @@ def frozen_worker(lab: Lab) -> list[int]:
 
 
 def frozen_agent(lab: Lab) -> list[int]:
-    """Its worker trains on, and so do the others: long enough for the agent's silence to be seen."""
+    """Stop an agent while its worker and the others train on, for enough steps to notice the agent's silence."""
     pods = lab.train(steps=400)
     agent = pods[1].agent()
     pods[1].signal(signal.SIGSTOP, [agent])
@@ -74,7 +74,7 @@ def frozen_agent(lab: Lab) -> list[int]:
 
 
 def frozen_pod(lab: Lab) -> list[int]:
-    """Agent and worker, as when a machine hangs; it comes back when the others are in another round."""
+    """Stop agent and worker, as when a machine hangs. They continue when the others are in another round."""
     pods = lab.train()
     pids = pods[1].everything()
     pods[1].signal(signal.SIGSTOP, pids)
@@ -85,7 +85,7 @@ def frozen_pod(lab: Lab) -> list[int]:
 
 
 def notice(lab: Lab) -> list[int]:
-    """SIGTERM, and 15 s later the machine is gone: a spot machine on GKE."""
+    """Send SIGTERM, and remove the machine 15 s later, as GKE does with a Spot machine."""
     pods = lab.train()
     pods[0].terminate()
     time.sleep(15)
@@ -95,7 +95,7 @@ def notice(lab: Lab) -> list[int]:
 
 
 def etcd_killed(lab: Lab) -> list[int]:
-    """For 30 s, twice the time after which a silent member counts as lost."""
+    """Stop etcd for 30 s, twice the time after which a silent member counts as lost."""
     pods = lab.train(40, steps=400)
     lab.kill_server("etcd")
     time.sleep(30)
@@ -106,7 +106,7 @@ def etcd_killed(lab: Lab) -> list[int]:
 
 
 def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
-    """A round is needed while there is no etcd, for as long as its pod takes to another node: it is made after it."""
+    """Kill a worker while etcd is away for 60 s, as when its pod moves to another node. The new round must wait."""
     pods = lab.train()
     lab.kill_server("etcd")
     pods[1].signal(signal.SIGKILL, [pods[1].worker()])
@@ -125,7 +125,7 @@ def etcd_data_lost(lab: Lab) -> list[int]:
 
 
 def dns_outage(lab: Lab) -> list[int]:
-    """No name resolves for 20 s, and a pod that starts meanwhile waits."""
+    """Stop DNS for 20 s. A pod that starts meanwhile waits."""
     pods = lab.train(count=2, steps=600)
     lab.kill_server("dns")
     newcomer = lab.pod(2, steps=600)
@@ -156,7 +156,7 @@ def scale_in(lab: Lab) -> list[int]:
 
 
 def deepspeed_resized(lab: Lab) -> list[int]:
-    """The optimizer's state is divided by two, gathered on one, and divided again."""
+    """Resize the sharded optimizer state: two shards, one, two again."""
     stays, leaves = (lab.pod(machine, engine__name="deepspeed") for machine in (0, 1))
     lab.step(60)
     lab.fault()
@@ -200,7 +200,7 @@ def corrupt_checkpoint(lab: Lab) -> list[int]:
 
 
 def disk_full(lab: Lab) -> list[int]:
-    """The volume of the run has no byte left for 10 s, with a checkpoint due."""
+    """Fill the run's volume for 10 s while a checkpoint is due."""
     folder = lab.run_folder()
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], check=True)
@@ -233,7 +233,7 @@ def not_a_number(lab: Lab) -> list[int]:
 
 
 def two_jobs(lab: Lab) -> list[int]:
-    """Same etcd, same namespace; one of them loses a worker."""
+    """Run two jobs with one etcd in one namespace; one job loses a worker."""
     first = [lab.pod(machine) for machine in (0, 1)]
     second = [lab.pod(machine, job="other") for machine in (2, 3)]
     lab.step(40)
@@ -248,7 +248,7 @@ def two_jobs(lab: Lab) -> list[int]:
 
 
 def first_host_lost_three_times(lab: Lab) -> list[int]:
-    """Each time the machine that hosts rank 0, and with it the workers' store."""
+    """Cut off the machine of rank 0, which also hosts the workers' store, three times."""
     pods = lab.start()
     machine = 3
     for step in (60, 100, 140):  # between checkpoints
@@ -266,12 +266,12 @@ def first_host_lost_three_times(lab: Lab) -> list[int]:
 
 
 def replaced(lab: Lab, pod: Pod) -> Pod:
-    """The Job's next pod for the same index, on another machine."""
+    """Wait for a pod's end and start the Job's next pod for the same index, on another machine."""
     lab.ended([pod], 30)
     time.sleep(REPLACE_SECONDS)
     return lab.pod(3)
 
 
 def checkpoints(lab: Lab) -> list[str]:
-    """Names of the whole checkpoints, oldest first."""
+    """List the names of the complete checkpoints, oldest first."""
     return sorted(path.parent.name for path in lab.run_folder().glob("checkpoints/step-*/manifest.json"))

@@ -1,4 +1,4 @@
-"""What a run's metrics.jsonl says while it is written: which steps were made when, and which were made again."""
+"""A run's steps, read from metrics.jsonl while it is written: when each was made, and how many were lost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 class Journal:
-    """Reads the file over and over: a resumed run cuts off the steps after its checkpoint, and with them the proof."""
+    """Polls the file, because a resumed run truncates it to its checkpoint, and the lost steps are gone from it."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / "metrics.jsonl"
         self._steps: list[tuple[float, int]] = []
         self._current: list[tuple[float, int]] = []
         self.lost = 0
-        """Steps that had been made and were made again."""
+        """Steps that a resume cut off, to be repeated."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -32,11 +32,11 @@ class Journal:
         return self._current[-1][1] if self._current else 0
 
     def made_since(self, begin: float) -> int:
-        """How many steps were made after that time, also of those that were made again."""
+        """Count the steps made after that time, repeated ones included."""
         return sum(moment > begin for moment, _ in self._steps)
 
     def longest_pause(self, fault: float) -> float:
-        """Seconds of the longest pause between two steps after a fault."""
+        """Return the longest pause between two steps after a fault, in seconds."""
         times = sorted(moment for moment, _ in self._steps)
         pauses = [after - max(before, fault) for before, after in itertools.pairwise(times) if after > fault]
         return max(pauses, default=0.0)
@@ -56,7 +56,7 @@ class Journal:
                     if "loss" in entry:
                         found.append((entry["time"], entry["step"]))
         if not found and self._current:
-            return  # caught between the old file and the new one
+            return  # read between the removal of the old file and the new one
         known = set(self._steps)
         self._steps += [entry for entry in found if entry not in known]
         gone = set(self._current) - set(found)

@@ -1,4 +1,4 @@
-"""The laboratory of one row: machines, an etcd, a name server, and the pods of one or more jobs over one data set."""
+"""The laboratory of one row: machines, etcd, a name server, and the pods of one or more jobs on one dataset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
 
 MACHINES = 6
 ETCD, DNS, FIRST = 2, 3, 11
-"""Last part of the machines' addresses."""
+"""Last byte of the machines' addresses."""
 SETTINGS: dict[str, Any] = {
     "model.preset": "tiny",
     "steps": 240,
@@ -38,14 +38,14 @@ SETTINGS: dict[str, Any] = {
     "metrics.every": 1,
     "metrics.tensorboard": "false",
 }
-"""A step takes about 0.1 s on one core, so that there is time to break something; keep-alive and timeouts are the
-product's defaults."""
+"""A step takes about 0.1 s on one core, so that there is time to break something. Keep-alive and timeouts are the
+trainer's defaults."""
 NODES = "1:1000"
-"""As the stack's Job has it: more members than there will ever be (workloads/elastic.py)."""
+"""The same as in the stack's Job: more members than there will ever be (workloads/elastic.py)."""
 
 
 class Lab:
-    """Everything of one row; leaving it ends every process and removes every namespace."""
+    """Everything that one row needs. Leaving it ends every process and removes every namespace."""
 
     def __init__(self, folder: Path, dataset: Path) -> None:
         self.folder, self._dataset = folder, dataset
@@ -134,7 +134,7 @@ class Lab:
         return [self.pod(machine, **settings) for machine in range(count)]
 
     def train(self, step: int = 60, count: int = 3, **settings: Any) -> list[Pod]:
-        """Start pods; when they have made this step, something breaks."""
+        """Start pods, wait until they have made this step, and mark the fault."""
         pods = self.start(count, **settings)
         self.step(step)
         self.fault()
@@ -143,7 +143,7 @@ class Lab:
     # Time.
 
     def fault(self) -> None:
-        """Now something breaks."""
+        """Record that something breaks now."""
         self.faults.append(time.time())
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -161,12 +161,12 @@ class Lab:
         self.until(lambda: self.journal(job).step >= step, seconds, f"step {step}")
 
     def more_steps(self, count: int = 5, seconds: float = 120, job: str = "job") -> None:
-        """Wait for steps after now, by a round that is alive."""
+        """Wait until a live round has made this many steps from now."""
         journal, begin = self.journal(job), time.time()
         self.until(lambda: journal.made_since(begin) >= count, seconds, f"{count} more steps")
 
     def ended(self, pods: list[Pod], seconds: float = 240) -> list[int]:
-        """The pods' exit codes."""
+        """Wait for the pods' end; return their exit codes."""
         self.until(lambda: all(pod.code is not None for pod in pods), seconds, "the end (0 or 42) of the pods")
         return [pod.code for pod in pods if pod.code is not None]
 
@@ -178,7 +178,7 @@ class Lab:
 
 
 def make_dataset(folder: Path) -> Path:
-    """The beginning of the sample text, with a tokenizer of 500 tokens: a step is then a matter of milliseconds."""
+    """Prepare the beginning of the sample text, with a tokenizer of 500 tokens, so that a step takes milliseconds."""
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
     from trainer import prepare
@@ -196,9 +196,9 @@ def make_dataset(folder: Path) -> Path:
 
 
 def etcd_command(folder: Path, url: str, peer: str = "http://127.0.0.1:2380") -> list[str]:
-    """The etcd that this checkout pins, alone, with its data in a folder. `trainyard local toolchain etcd` builds it.
+    """Return the command of a single-member etcd with its data in a folder. `trainyard local toolchain etcd` builds it.
 
-    Neither one on PATH nor another version in the cache: what is measured is what a stack runs."""
+    It is the version that this checkout pins, and that a stack runs: not one on PATH, nor another one in the cache."""
     options = {"data-dir": folder, "log-level": "error", "listen-client-urls": url, "advertise-client-urls": url}
     options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
     return [toolchain.program("etcd"), *(f"--{name}={value}" for name, value in options.items())]

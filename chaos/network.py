@@ -1,7 +1,7 @@
-"""Machines of a laboratory: network namespaces on one bridge, which is in a namespace too. The host's network is not
-touched.
+"""The machines of a laboratory: network namespaces on one bridge, which has its own namespace. The host's network does
+not change.
 
-Their name server: `python -m chaos.network ADDRESS NAME=ADDRESS ...` answers A questions for its names.
+`python -m chaos.network ADDRESS NAME=ADDRESS ...` is their name server: it answers A queries for its names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(*command: str) -> None:
 
 @dataclass
 class Network:
-    """Machines that reach each other and nothing else. Several networks may be there at once."""
+    """Machines that reach each other and nothing else. Several networks may exist at once."""
 
     prefix: str = field(default_factory=lambda: f"chaos{os.getpid()}-{next(_number)}")
     machines: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Network:
             subprocess.run(["ip", "netns", "del", f"{self.prefix}-{machine}"], capture_output=True, check=False)
 
     def add(self, machine: str, number: int) -> str:
-        """A machine with the address 10.77.0.NUMBER."""
+        """Add a machine with the address 10.77.0.NUMBER."""
         space, address = f"{self.prefix}-{machine}", f"{SUBNET}.{number}"
         run("ip", "netns", "add", space)
         run("ip", "-n", self._hub, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -60,12 +60,12 @@ class Network:
         return address
 
     def cut(self, machine: str) -> None:
-        """Drop every packet of a machine, as when it loses its power: no FIN, no RST."""
+        """Drop every packet of a machine, as in a power loss: no FIN, no RST."""
         number = self.machines[machine].rpartition(".")[2]
         run("ip", "-n", self._hub, "link", "set", f"v{number}", "down")
 
     def enter(self, machine: str, resolv: Path | None = None) -> list[str]:
-        """What to put before a command so that it runs on a machine, with a resolv.conf of its own."""
+        """Return the command prefix that runs a command on a machine, with its own resolv.conf if given."""
         command = ["nsenter", f"--net=/run/netns/{self.prefix}-{machine}", "--"]
         if resolv is not None:
             mount = f'mount --bind {resolv} /etc/resolv.conf && exec "$@"'
@@ -74,7 +74,7 @@ class Network:
 
 
 def answer(question: bytes, names: dict[str, str]) -> bytes:
-    """The reply to one question (RFC 1035): an address, or that there is none of that kind or name."""
+    """Reply to one query (RFC 1035) with an address, or that the name or the record type does not exist."""
     labels, position = [], 12
     while length := question[position]:
         labels.append(question[position + 1 : position + 1 + length].decode())
@@ -82,12 +82,12 @@ def answer(question: bytes, names: dict[str, str]) -> bytes:
     (kind,) = struct.unpack("!H", question[position + 1 : position + 3])
     address = names.get(".".join(labels).lower())
     found = address is not None and kind == 1
-    code = 0x8180 if address is not None else 0x8183  # a response; 3: no such name
+    code = 0x8180 if address is not None else 0x8183  # a response; code 3: NXDOMAIN
     head = question[:2] + struct.pack("!HHHHH", code, 1, int(found), 0, 0)
     body = question[12 : position + 5]
     if found:
         assert address is not None
-        body += struct.pack("!HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(address)  # valid for one second
+        body += struct.pack("!HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(address)  # TTL: one second
     return head + body
 
 

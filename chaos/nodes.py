@@ -1,4 +1,4 @@
-"""A pod of the laboratory: the launcher under an init in a process namespace of its own, on a machine of its own."""
+"""A pod of the laboratory: the launcher under an init process, in its own PID namespace on its own machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass
 class Pod:
-    """`python -m trainer.launch` as the container runs it: tini is PID 1, and with it everything in the pod ends."""
+    """`python -m trainer.launch` as the container runs it: tini is PID 1, and its end ends every process of the pod."""
 
     name: str
     address: str
@@ -61,17 +61,17 @@ class Pod:
 
     @property
     def rounds(self) -> list[tuple[int, ...]]:
-        """Number, size and this pod's rank of each round that a worker of it was in, in order of time."""
+        """(number, world size, this pod's rank) of each round that its worker was in, oldest first."""
         found = re.findall(r"^event=round round=(\d+) world_size=(\d+) rank=(\d+)", self.log, re.MULTILINE)
         return [tuple(map(int, figures)) for figures in found]
 
     @property
     def round(self) -> int:
-        """The number of the newest; 0 before the first. An etcd without its data counts from 1 again."""
+        """The highest round number; 0 before the first round. An etcd that lost its data counts from 1 again."""
         return max((number for number, *_ in self.rounds), default=0)
 
     def agent(self) -> int:
-        """The launcher's process id, as this machine's root sees it."""
+        """Return the launcher's process id in this machine's PID namespace."""
         return self._find("trainer.launch")
 
     def worker(self) -> int:
@@ -86,11 +86,11 @@ class Pod:
                 os.kill(pid, number)
 
     def terminate(self) -> None:
-        """What the kubelet does first: SIGTERM to the init."""
+        """Send SIGTERM to the init process, as the kubelet does first."""
         self.signal(signal.SIGTERM, self._init())
 
     def kill(self) -> None:
-        """What the kubelet does last, and what the end of the machine does: everything is gone at once."""
+        """Kill the init process, and so the whole pod, as the kubelet does last or the loss of the machine does."""
         if self.process is not None:
             self.signal(signal.SIGKILL, self._init())
             self.process.wait(20)
@@ -114,7 +114,7 @@ def command_line(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that came from it, parents first."""
+    """List a process and all its descendants, parents first."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Faults of pods on a real cluster, played one after the other on one training that nobody starts anew."""
+"""Faults of pods on a real cluster, played one after the other on one training without a restart of the Job."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ PERIOD = 20
 ABSENCE = 60
 """Seconds without etcd."""
 STACK: dict[str, Any] = {
-    # Three of them fit on a node with two processors; no limit, so each takes what is free.
+    # Three workers fit on a node with two processors. Without a limit, each takes what is free.
     "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
     "tensorboard": {"enabled": False},
     "training": {
         "model": {"preset": "tiny"},
-        # More than there is time for: the training is there until it is destroyed.
+        # More steps than there is time for: the training runs until the stack is destroyed.
         "steps": 100_000,
         "tokensPerStep": 384,
         "sequenceLength": 64,
         "microBatch": 1,
         "precision": "fp32",
         "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
-        # A measurement after each step makes the time pass, as does Pods.rest(), and changes nothing: the undisturbed
-        # run does without, and has soon made as many steps.
+        # An evaluation after each step slows the training down, as Pods.rest() does, and changes no loss. The
+        # undisturbed run leaves it out, and soon has made as many steps.
         "evaluation": {"every": 1, "batches": 24, "sampleTokens": 4},
         "checkpoint": {"everySteps": PERIOD},
         "metrics": {"every": 1, "tensorboard": False},
@@ -78,7 +78,7 @@ def evicted(pods: Pods, _: Stack) -> list[End]:
 
 
 def etcd_absent(pods: Pods, _: Stack) -> list[End]:
-    """Its pod is killed, and comes back after a minute, with nothing of what it knew."""
+    """Kill etcd's pod. It returns after a minute, without its data."""
     there, before = pods.running(), pods.training()["round"]
     pods.scale_etcd(0)
     begin = time.time()
@@ -88,7 +88,7 @@ def etcd_absent(pods: Pods, _: Stack) -> list[End]:
     pods.wake()
     pods.scale_etcd(1)
     pods.until(pods.etcd_ready, 60, "etcd's pod")
-    # They notice that it knows them no more, and make a round of the same.
+    # The agents notice that the new etcd does not know them, and the same pods form a new round.
     pods.until(lambda: pods.training().get("round") != before, 60, "a round at the new etcd")
     pods.world(WORKERS)
     expect(pods.running() == there, f"pods were lost: {there} became {pods.running()}")
@@ -106,7 +106,7 @@ ROWS = (
 
 
 def replaced(pods: Pods, index: int, fault: Callable[[str], None]) -> End:
-    """Break the pod of an index: the others go on, and a new one joins them."""
+    """Break the pod of an index. The others continue, and a new pod joins them."""
     before = pods.running()
     fault(before[index])
     end = pods.end(before[index])
@@ -126,9 +126,9 @@ def asked_to_leave(ends: list[End]) -> list[End]:
 
 
 def play(row: Row, pods: Pods, stack: Stack) -> Result:
-    """Break the training, see it recover, and judge how."""
+    """Break the training, wait for its recovery, and judge it."""
     pods.rest()
-    # Steps since the last checkpoint, for a fault to lose.
+    # Make steps after the last checkpoint, which a fault can lose.
     pods.more_steps(4)
     before, begin = pods.journal.lost, time.time()
     problem, ends = "", list[End]()
@@ -144,23 +144,23 @@ def play(row: Row, pods: Pods, stack: Stack) -> Result:
 
 
 def losses(run: Path) -> dict[int, float]:
-    """Step -> loss of a run."""
+    """Map each step of a run to its loss."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
 
 
 def difference(pods: Pods) -> float:
-    """Greatest distance between the loss of any step and that of the same training that nobody disturbed."""
+    """Return the largest difference, over all steps, between the loss and that of an undisturbed training."""
     made = losses(pods.run)
     expect(sorted(made) == list(range(1, len(made) + 1)), "a step is missing in metrics.jsonl, or is there twice")
     with tempfile.TemporaryDirectory(prefix="trainyard-pods-") as folder:
         undisturbed(pods, Path(folder), len(made))
         wanted = losses(Path(folder) / "run")
-    return float(np.abs([made[step] - wanted[step] for step in made]).max())  # of one that is no number: that
+    return float(np.abs([made[step] - wanted[step] for step in made]).max())  # NaN if a loss is
 
 
 def undisturbed(pods: Pods, folder: Path, steps: int) -> None:
-    """The training of the pods in one process of this machine, for that many steps."""
+    """Run the pods' training in one process of this machine, for this many steps."""
     data = pods.run.parents[1]
     arguments = {text.partition("=")[0]: text.partition("=")[2] for text in pods.arguments}
     arguments |= {

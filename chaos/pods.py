@@ -1,4 +1,4 @@
-"""The pods of a training on a real cluster: how each of them ended, which steps they made, and ways to disturb them."""
+"""The pods of a training on a real cluster: how each ended, which steps they made, and ways to disturb them."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from local import cgroups
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""
 AT_REST = 0.15
-"""Processors of a pod at rest: a step of three then takes half a second."""
+"""Processors that a resting pod may use: a step of three pods then takes half a second."""
 
 
 @dataclass(frozen=True)
 class End:
-    """A pod that is no more."""
+    """How a pod ended."""
 
     index: int
     code: int | None
-    """None: it was removed before the kubelet told."""
+    """None: the pod was removed before the kubelet reported an exit code."""
     reasons: tuple[str, ...]
-    """Of its conditions DisruptionTarget."""
+    """The reasons of its conditions DisruptionTarget."""
     last_words: str
 
 
 class Pods:
-    """One Job's pods and run. Leaving it ends the threads that watch them."""
+    """The pods and the run of one Job. Leaving it ends the threads that watch them."""
 
     def __init__(self, stack: Stack) -> None:
         outputs = stack.outputs()
         self.namespace, self.job = stack.namespace, str(outputs["jobName"])
         self.run = Path(outputs["dataFolder"]) / Path(outputs["runDirectory"]).relative_to("/data")
         api = connect(outputs["context"], stack.environment.get("KUBECONFIG"))
-        # Any: the client takes plain JSON where its hints ask for its own models.
+        # Any: the client accepts plain JSON, but its type hints demand its own models.
         self.core: Any = client.CoreV1Api(api)
         self.batch: Any = client.BatchV1Api(api)
         self.apps: Any = client.AppsV1Api(api)
@@ -54,10 +54,10 @@ class Pods:
         self.uid: str = job["metadata"]["uid"]
         words: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
         self.arguments = words[words.index("--") + 1 :]
-        """Of the trainer, as the Job has them."""
+        """The trainer's arguments in the Job."""
         self.journal = Journal(self.run)
         self._seen: dict[str, dict[str, Any]] = {}
-        """Name -> the pod as it was last seen."""
+        """Name -> the last known state of the pod."""
         self._gone: set[str] = set()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -69,15 +69,15 @@ class Pods:
         self._closed.set()
         self.journal.end()
 
-    # What is.
+    # State.
 
     def running(self) -> dict[int, str]:
-        """Index -> name of the pods that run and were not asked to leave."""
+        """Map index to name of the running pods that are not being deleted."""
         found = workers(pods_of(self.core, self.namespace, self.job))
         return {index(pod): pod["metadata"]["name"] for pod in found}
 
     def end(self, name: str, seconds: float = 90) -> End:
-        """How a pod ended; waits for it."""
+        """Wait for a pod's end; return how it ended."""
         self.until(lambda: name in self._gone or ended(self._seen.get(name)) is not None, seconds, f"the end of {name}")
         pod = self._seen[name]
         found = ended(pod) or {}
@@ -93,7 +93,7 @@ class Pods:
         return bool(status.get("readyReplicas"))
 
     def training(self) -> dict[str, Any]:
-        """The run's status.json."""
+        """Return the run's status.json."""
         try:
             return json.loads((self.run / "status.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -105,13 +105,13 @@ class Pods:
             raise Expected(f"{path} is missing: the training did not end")
         return json.loads(path.read_text("utf-8"))
 
-    # What is waited for.
+    # Waits.
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         until(condition, seconds, what, self.training, pause=0.2)
 
     def world(self, workers: int, seconds: float = 180) -> None:
-        """Wait until a round of that many workers has made a step after now."""
+        """Wait until a round of this many workers has made a step from now."""
         begin = time.time()
 
         def trains() -> bool:
@@ -124,10 +124,10 @@ class Pods:
         begin, step = time.time(), self.journal.step
         self.until(lambda: self.journal.made_since(begin) >= count, seconds, f"{count} steps after step {step}")
 
-    # What is done to them.
+    # Faults and load.
 
     def rest(self) -> None:
-        """Let time pass for little: the pods train slowly until one comes, leaves or is woken."""
+        """Slow the pods down to make few steps while time passes, until a pod comes or leaves, or wake()."""
         for pod in list(self._seen.values()):
             cgroups.limit(pod["metadata"]["uid"], AT_REST)
 
@@ -136,16 +136,16 @@ class Pods:
             cgroups.limit(pod["metadata"]["uid"], None)
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        """As `kubectl delete pod`; without `grace` the pod's own time to leave."""
+        """Delete a pod as `kubectl delete pod` does; without `grace`, with the pod's own grace period."""
         options = {} if grace is None else {"grace_period_seconds": grace}
         self.core.delete_namespaced_pod(name, self.namespace, **options)
 
     def evict(self, name: str) -> None:
-        """A notice: what draining a node does."""
+        """Evict a pod, as draining a node does."""
         self.core.create_namespaced_pod_eviction(name, self.namespace, {"metadata": {"name": name}})
 
     def scale_etcd(self, replicas: int) -> None:
-        """With 0 its pod is killed as well, without time to leave."""
+        """Scale etcd. With 0, also kill its pod without a grace period."""
         self.apps.patch_namespaced_stateful_set_scale(ETCD, self.namespace, {"spec": {"replicas": replicas}})
         if replicas == 0:
             self.delete(f"{ETCD}-0", grace=0)
@@ -162,7 +162,7 @@ class Pods:
                     leaves = event["type"] == "DELETED" or "deletionTimestamp" in pod["metadata"]
                     if leaves or name not in self._seen:
                         self.wake()
-                    # The last event of a pod that was removed at once knows less than those before.
+                    # The last event of a force-deleted pod may lack the exit code that an earlier event had.
                     if ended(pod) is not None or ended(self._seen.get(name)) is None:
                         self._seen[name] = pod
                     if event["type"] == "DELETED":
@@ -174,5 +174,5 @@ class Pods:
 
 
 def ended(pod: dict[str, Any] | None) -> dict[str, Any] | None:
-    """How a pod's container ended."""
+    """Return how a pod's container ended, or None."""
     return next(iter(ends(pod)), None) if pod else None

@@ -1,4 +1,4 @@
-"""Plays rows, judges them, and writes bench/results/chaos.md: rows that were played anew replace their old lines."""
+"""Plays rows, judges them, and writes bench/results/chaos.md, where a replayed row replaces its old line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cells(result: Result) -> tuple[str, ...]:
 
 
 class Matrix:
-    """Rows over one data set, each held to the loss of an undisturbed run of the same settings."""
+    """Rows on one dataset. Each must end with the loss of an undisturbed run with the same settings."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,14 +58,14 @@ class Matrix:
 
 
 def page_line(result: Result, others: float) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     processors = len(os.sched_getaffinity(0))
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {processors} processor{'s' * (processors > 1)}, {others:.0%} busy"
     return f"| {' | '.join((*cells(result), when))} |"
 
 
 def merge_page(lines: list[str], path: Path = PAGE) -> None:
-    """Write the page with `lines`, and with the old page's lines for the faults that are not among them."""
+    """Write the page with `lines`, and keep the old page's lines of all other faults."""
     known: dict[str, str] = {}
     for text in [*(path.read_text("utf-8").splitlines() if path.exists() else ()), *lines]:
         if text.startswith("| "):

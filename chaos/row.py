@@ -1,4 +1,4 @@
-"""One fault and how the training came out of it: what the laboratory's matrix and the rows of real pods share."""
+"""A fault and its result, shared by the laboratory's matrix and the rows on real pods."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 SAME_LOSS = 1e-4
-"""fp32 sums over one, two or three workers drift 5e-6 apart (bench/results/chaos.md). Without the samples of step 100
-of the laboratory's 240 the last validation loss was 6e-4 off (2026-11-23)."""
+"""fp32 sums over one, two or three workers differ by 5e-6 (bench/results/chaos.md). A training that skipped the samples
+of step 100 of the laboratory's 240 ended with a validation loss that was 6e-4 off (2026-11-23)."""
 HEADER = ("fault", "ended as expected", "steps lost", "s without a step", "exit codes")
-"""Of Result.cells."""
+"""The columns of Result.cells."""
 _Found = TypeVar("_Found")
 
 
 class Expected(AssertionError):
-    """What a row expected and did not see."""
+    """A row's expectation was not met."""
 
 
 def expect(met: bool, otherwise: str) -> None:
@@ -32,7 +32,11 @@ def until(
     told: Callable[[], object] = lambda: "",
     pause: float = 0.1,
 ) -> _Found:
-    """What a condition returns once it holds; `told` adds to the error what there is instead, or raises its own."""
+    """Wait until a condition holds; return its value. `told` adds the current state to the error, or raises its own.
+
+    Raises:
+        Expected: the condition does not hold within `seconds`.
+    """
     end = time.monotonic() + seconds
     while not (found := condition()):
         instead = told()
@@ -47,23 +51,23 @@ class Row:
     name: str
     fault: str
     play: Callable[..., Any]
-    """Breaks something."""
+    """Breaks the training."""
     codes: tuple[int, ...] = (0,)
-    """What the exit codes of the pods that were there at the end may be."""
+    """The allowed exit codes of the pods that are left at the end."""
     steps_lost: int = 0
-    """How many steps may be made again."""
+    """How many steps may be repeated."""
     seconds: float = 30
-    """Without an optimizer step after the fault, at most, on a machine that does nothing else; inf where nothing is to
-    recover."""
+    """The longest allowed time without an optimizer step after the fault, on an otherwise idle machine; inf if nothing
+    is to recover."""
     done: bool = True
-    """Whether the training ends, with the loss of an undisturbed one."""
+    """Whether the training must end, with the loss of an undisturbed one."""
 
 
 @dataclass(frozen=True)
 class Result:
     row: Row
     problem: str
-    """Empty when all was as expected."""
+    """Empty if all was as expected."""
     steps_lost: int = 0
     seconds: float = math.nan
     """The longest pause between two steps after the fault."""
@@ -73,7 +77,7 @@ class Result:
 
     @property
     def slow(self) -> bool:
-        """Whether it took longer than it may on a machine that does nothing else: told, but no test fails of it."""
+        """Whether recovery took longer than allowed on an idle machine. It is reported, but fails no test."""
         return self.seconds > self.row.seconds
 
     @property
@@ -92,8 +96,8 @@ def number(value: float, pattern: str) -> str:
 
 
 def judge(row: Row, lost: int, codes: list[int] | None = None, difference: float = 0.0) -> str:
-    """What is wrong with the end of a training; empty: nothing."""
-    if not abs(difference) <= SAME_LOSS:  # a loss that is no number is off, too
+    """Say what is wrong with the end of a training; empty: nothing."""
+    if not abs(difference) <= SAME_LOSS:  # NaN is off, too
         return f"the loss is {difference:+.4f} off"
     if not set(codes or ()) <= set(row.codes):
         return f"exit codes {codes}, expected {row.codes}"

@@ -1,4 +1,4 @@
-"""The rows of the fault matrix: a fault, and how the training has to end."""
+"""The rows of the fault matrix: each fault, and how the training must end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack of its own on the local node, driven through the command line as a person would."""
+"""A separate stack on the local node, driven through the command line as a user does."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infra.stackfiles import stack_file_values
 
 @dataclass
 class Stack:
-    """The local stack under another name, in a namespace of its own: one that `make up` made is not touched."""
+    """The local stack under another name, in its own namespace. It does not touch the one that `make up` made."""
 
     name: str
     folder: Path
     """Where its stack file is written."""
     environment: dict[str, str]
-    """With the toolchain on PATH, Pulumi's local backend and KUBECONFIG: `trainyard local run` gives it."""
+    """The environment of `trainyard local run`, with the toolchain on PATH, Pulumi's local backend and KUBECONFIG."""
     values: dict[str, Any] = field(default_factory=lambda: stack_file_values("local"))
 
     def __post_init__(self) -> None:
@@ -46,11 +46,11 @@ class Stack:
         )
 
     def select(self) -> None:
-        """Make the stack; one that a killed run left behind is freed of its lock and destroyed first."""
+        """Make the stack. First unlock and destroy one that a killed run left."""
         self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
         self.remove()
         self.run(["pulumi", "stack", "select", "--create", self.name])
-        # Pulumi leaves the salt of the passphrase in a file of the repository, and does without it.
+        # Pulumi writes the passphrase's salt into a file of the repository, but does not need it.
         (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -58,7 +58,7 @@ class Stack:
         self.run(["pulumi", "stack", "rm", "--yes", "--force", self.name])
 
     def up(self, *options: str) -> str:
-        """`pulumi up`, which has to succeed. Returns what it printed."""
+        """Run `pulumi up`, which must succeed. Returns its output."""
         done = self.pulumi("up", "--yes", "--skip-preview", *options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -1,5 +1,5 @@
-"""What makes one Linux machine stand in for a cloud.
+"""One Linux machine as a Kubernetes node, in place of a cloud.
 
-`trainyard local up` makes the Pulumi toolchain and a real one-node Kubernetes with an image registry. Nothing outside
-local/ and tests/ imports this package: the Pulumi program sees a kubeconfig context and nothing else.
+`trainyard local up` builds the Pulumi toolchain and a real one-node Kubernetes with an image registry. The Pulumi
+program does not import this package: it sees a kubeconfig context and nothing else.
 """

@@ -1,7 +1,7 @@
-"""The few questions that `up` asks the API server and the daemons' health addresses.
+"""The few requests that `up` sends to the API server and to the daemons' health endpoints.
 
-The official client takes over a second to import, longer than everything else that a second `up` does; these are plain
-GETs and one kind of PATCH, so the standard library's HTTP suffices.
+The official client takes over a second to import, longer than everything else that a second `up` does. Plain GETs and
+one kind of PATCH need only the standard library's HTTP.
 """
 
 import json
@@ -17,7 +17,7 @@ TIMEOUT = 3.0  # seconds; everything is on this machine
 
 
 def open_url(request: urllib.request.Request, context: ssl.SSLContext | None = None) -> bytes:
-    # Without the proxies of the environment: they cannot know addresses of the namespace.
+    # Ignore the environment's proxies: they cannot reach the network namespace.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if context:
         handlers.append(urllib.request.HTTPSHandler(context=context))
@@ -38,7 +38,7 @@ def reason(error: Exception) -> str:
 
 
 def get(path: str) -> Any:
-    """The object at an API path. Raises OSError (urllib's errors are OSErrors)."""
+    """Return the object at an API path. Raises OSError (urllib's errors are OSErrors)."""
     return json.loads(open_url(urllib.request.Request(network.API_SERVER + path), _context()))
 
 
@@ -62,7 +62,7 @@ def apiserver_health() -> str | None:
 
 
 def http_health(url: str) -> Callable[[], str | None]:
-    """A health check of an address of the node. A self-signed certificate is fine: the address is our own veth."""
+    """Make a health check of a URL of the node. It accepts a self-signed certificate: the address is our own veth."""
 
     def check() -> str | None:
         context = ssl._create_unverified_context() if url.startswith("https:") else None

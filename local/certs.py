@@ -1,7 +1,7 @@
-"""The certificate authority of the node and every key pair that its parts identify themselves with.
+"""The node's certificate authority and the key pair of each component.
 
-Kubernetes reads who somebody is from a client certificate: the common name is the user, each organisation a group.
-https://kubernetes.io/docs/setup/best-practices/certificates/ lists the names that it has rights for.
+Kubernetes takes the identity from the client certificate: the common name is the user, each organisation is a group.
+https://kubernetes.io/docs/setup/best-practices/certificates/ lists the names that have rights by default.
 """
 
 import datetime
@@ -30,7 +30,7 @@ class Identity:
     name: str
     user: str
     groups: tuple[str, ...] = ()
-    serves: tuple[str, ...] = ()  # host names and addresses when it is a server's
+    serves: tuple[str, ...] = ()  # a server's host names and addresses
 
 
 IDENTITIES = (
@@ -49,7 +49,7 @@ IDENTITIES = (
         ),
     ),
     Identity("admin", "trainyard-admin", ("system:masters",)),
-    # What the API server shows the kubelet for logs, exec and port-forward.
+    # The API server's client certificate towards the kubelet, for logs, exec and port-forward.
     Identity("apiserver-kubelet-client", "kube-apiserver-kubelet-client", ("system:masters",)),
     Identity("kube-controller-manager", "system:kube-controller-manager"),
     Identity("kube-scheduler", "system:kube-scheduler"),
@@ -72,14 +72,14 @@ def key(name: str) -> Path:
 CA = paths.CERTIFICATES / "ca.crt"
 SERVICE_ACCOUNT_KEY = paths.CERTIFICATES / "service-account.key"
 SERVICE_ACCOUNT_PUBLIC = paths.CERTIFICATES / "service-account.pub"
-# Written last: names what the others were made for. Without it everything is made anew.
+# Written last. Lists the identities that the certificates were made for; without it all of them are made again.
 MANIFEST = paths.CERTIFICATES / "manifest.json"
 
 
 def ensure() -> bool:
-    """Makes all of them when one is missing, was made for other names or ends within a month. Returns whether it did.
+    """Make all certificates if one is missing, has other names or expires within a month. Returns whether it did.
 
-    All or none: every part trusts the one authority, whose key is thrown away after it signed.
+    All or none: every component trusts the one authority, whose key is thrown away after signing.
     """
     wanted = [asdict(identity) for identity in IDENTITIES]
     now = datetime.datetime.now(datetime.UTC)
@@ -101,7 +101,7 @@ def ensure() -> bool:
         pair = ec.generate_private_key(ec.SECP256R1())
         _write_key(key(identity.name), pair)
         certificate(identity.name).write_bytes(_signed(_subject(identity), pair, authority, _uses(identity)))
-    # Kept over a renewal: tokens that pods hold stay valid.
+    # Keep this key over a renewal, so that the tokens of running pods stay valid.
     if not SERVICE_ACCOUNT_KEY.exists():
         pair = ec.generate_private_key(ec.SECP256R1())
         _write_key(SERVICE_ACCOUNT_KEY, pair)
@@ -117,9 +117,9 @@ def _signed(
     authority: ec.EllipticCurvePrivateKey,
     extensions: list[tuple[x509.ExtensionType, bool]],
 ) -> bytes:
-    """A certificate in PEM; of each extension, whether it is critical."""
+    """Return a certificate in PEM. `extensions`: (extension, whether it is critical)."""
     now = datetime.datetime.now(datetime.UTC)
-    begin = now - datetime.timedelta(hours=1)  # a clock that is set back a little is no failure
+    begin = now - datetime.timedelta(hours=1)  # still valid after the clock is set back a little
     serial = x509.random_serial_number()
     builder = x509.CertificateBuilder(AUTHORITY, subject, pair.public_key(), serial, begin, now + VALID)
     for extension, critical in extensions:

@@ -1,22 +1,22 @@
-"""The control group that all pods live below, in whichever version of cgroups the machine has."""
+"""The control group above all pods, with cgroups version 1 or 2."""
 
 import contextlib
 from pathlib import Path
 
 ROOT = "/trainyard"
 MOUNT = Path("/sys/fs/cgroup")
-# What the kubelet needs to count and to limit.
+# The controllers by which the kubelet measures and limits pods, with version 1.
 NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
-# With version 2. Where the machine has hugetlb, the kubelet asks for it in its group as well (Kubernetes 1.34,
-# cgroup_v2_manager_linux.go), and systemd hands it on to nobody.
+# The same with version 2. Where the machine has hugetlb, the kubelet requires it in its group as well (Kubernetes 1.34,
+# cgroup_v2_manager_linux.go), and systemd delegates it to no group.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
 UNIFIED_OPTIONAL = ("hugetlb",)
-# Microseconds in which a quota is used up: the kernel's default in both versions.
+# The period of a CPU quota in microseconds: the kernel's default in both versions.
 PERIOD = 100_000
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
-    """Version 2: one tree with all controllers."""
+    """Whether this is version 2: one tree with all controllers."""
     return (mount / "cgroup.controllers").exists()
 
 
@@ -29,31 +29,31 @@ def missing(mount: Path = MOUNT) -> list[str]:
 
 
 def hierarchies(mount: Path = MOUNT) -> list[Path]:
-    """The root of every tree: one with version 2, one for each controller with version 1."""
+    """Return the root of every tree: one with version 2, one for each controller with version 1."""
     if is_unified(mount):
         return [mount]
-    # Links (cpu -> cpu,cpuacct) would name a tree twice.
+    # Symbolic links (cpu -> cpu,cpuacct) would list a tree twice.
     return sorted(entry for entry in mount.iterdir() if (entry / "cgroup.procs").exists() and not entry.is_symlink())
 
 
 def ensure(mount: Path = MOUNT) -> None:
-    """Makes ROOT in every tree: the kubelet refuses to start without it."""
+    """Make ROOT in every tree: the kubelet refuses to start without it."""
     unified = is_unified(mount)
     for tree in hierarchies(mount):
         if tree.name == "unified":
-            continue  # version 2 beside version 1: the kubelet does not ask for it, runc makes there what it wants
+            continue  # version 2 beside version 1: the kubelet does not need it, and runc makes its own groups there
         group = tree / ROOT.lstrip("/")
         group.mkdir(exist_ok=True)
         if unified:
             _hand_on(tree, group)
             continue
-        for name in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, and then no process may enter
+        for name in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, which then admits no process
             if (group / name).exists() and not (group / name).read_text().strip():
                 (group / name).write_text((tree / name).read_text())
 
 
 def _hand_on(*groups: Path) -> None:
-    """Gives the controllers to the children of each group. systemd takes from the root what no child hands on."""
+    """Enable the controllers in the children of each group. systemd takes from the root what no child passes on."""
     have = (groups[0] / "cgroup.controllers").read_text().split()
     wanted = " ".join(f"+{controller}" for controller in (*UNIFIED, *UNIFIED_OPTIONAL) if controller in have)
     for group in groups:
@@ -73,7 +73,7 @@ def processes() -> list[int]:
 
 
 def limit(pod: str, processors: float | None, mount: Path = MOUNT) -> None:
-    """How much processor time the pod of this uid gets; None: all that is free. A pod that has gone is passed over."""
+    """Limit the pod with this uid to so many processors; None: no limit. Does nothing for a pod that has ended."""
     unified = is_unified(mount)
     tree, name = (mount, "cpu.max") if unified else (mount / "cpu", "cpu.cfs_quota_us")
     everything = "max" if unified else "-1"
@@ -83,7 +83,7 @@ def limit(pod: str, processors: float | None, mount: Path = MOUNT) -> None:
 
 
 def remove() -> list[Path]:
-    """Removes the empty groups, inmost first; returns those that were not empty."""
+    """Remove the empty groups, innermost first; return those that were not empty."""
     left = []
     for tree in hierarchies():
         top = tree / ROOT.lstrip("/")

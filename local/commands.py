@@ -1,4 +1,4 @@
-"""Run a real one-node Kubernetes on this machine, with all that Pulumi needs to use it."""
+"""Run a real one-node Kubernetes on this machine, with the toolchain that Pulumi needs."""
 
 import math
 import os
@@ -21,10 +21,10 @@ from local.shell import LocalError, run_shown
 
 
 class Commands(TyperGroup):
-    """Tells every error that a user can cause in lines that begin with `local:`."""
+    """Print every error that a user can cause as lines that begin with `local:`."""
 
     def invoke(self, ctx: Any) -> int:
-        # Root by plain `su` has a user's PATH, and iptables, sysctl and dpkg's helpers are not on it.
+        # Plain `su` keeps the user's PATH, which lacks iptables, sysctl and dpkg's helpers.
         os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
         try:
             return super().invoke(ctx) or 0
@@ -185,7 +185,7 @@ def down(
         print("local: nothing here to stop", file=sys.stderr)
         return 0
     if sys.platform == "linux" and os.geteuid() != 0:
-        if not paths.PROCESSES.exists():  # a toolchain alone needed no root, so neither does its end
+        if not paths.PROCESSES.exists():  # only a toolchain: it was built without root
             if everything:
                 teardown.remove_state()
             return 0

@@ -1,4 +1,4 @@
-"""The node's daemons, which daemons.yaml lists, and their configuration: the files of etc/ with addresses and paths."""
+"""The node's daemons, which daemons.yaml lists, and their configuration files, which are templates in etc/."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def daemon(name: str, health: Callable[[], str | None] | None = None, pause: str = "") -> Daemon:
-    """The daemon as it would be started now; writes its configuration. `pause`: the sandbox image, for containerd."""
+    """Return the daemon as it would start now, and write its configuration. `pause`: containerd's sandbox image."""
     row = table()[name]
     files = [configure(file, pause=pause) for file in row.get("configuration", ())]
     files += [kubeconfig.component(name)] if row.get("identity") else []
@@ -36,12 +36,12 @@ def daemon(name: str, health: Callable[[], str | None] | None = None, pause: str
 
 
 def configure(name: str, path: Path | None = None, pause: str = "") -> Path:
-    """Writes a file of etc/, at its place among the configuration where no other is given."""
+    """Fill in a template of etc/ and write it to `path`, by default into the configuration folder."""
     return write(path or paths.CONFIGURATION / name, _filled((TEMPLATES / name).read_text(), pause))
 
 
 def write(path: Path, text: str) -> Path:
-    """Writes a configuration file only when it differs."""
+    """Write a configuration file if its content changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""The environment in which Pulumi, kubectl and the tests find this checkout's toolchain, state and cluster."""
+"""The environment by which Pulumi, kubectl and the tests find this checkout's toolchain, state and cluster."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ PYTHONPATH={{root}}${{{{PYTHONPATH:+:$PYTHONPATH}}}} exec {{python}} -m local.pl
 
 
 def _outside_path() -> str:
-    """PATH without our own directories: what the machine itself offers, also when asked from within `local run`."""
+    """Return PATH without our own directories, which `local run` adds: the programs of the machine itself."""
     ours = (str(paths.cache()), str(paths.STATE))
     parts = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(part for part in parts if not part.startswith(ours))
 
 
 def installed_pulumi() -> Path | None:
-    """An installed Pulumi that can run Python programs. Such a one is used as it is, and nothing is built."""
+    """Find an installed Pulumi that can run Python programs. It is used as it is, and no other is built."""
     pulumi = shutil.which("pulumi", path=_outside_path())
     if not pulumi:
         return None
@@ -47,7 +47,7 @@ def plugin_in(home: Path, name: str) -> Path:
 
 
 def real_plugin(name: str) -> Path | None:
-    """Pulumi's own plugin, in the version that the program asks for, wherever the engine would find it."""
+    """Find Pulumi's own plugin, in the version that the program requires, where the engine looks for it."""
     program = f"pulumi-resource-{name}"
     for home in (paths.PULUMI_HOME, USER_PULUMI):
         found = plugin_in(home, name)
@@ -81,7 +81,7 @@ def remove_stand_in(launcher: Path) -> None:
 
 
 def share_plugins() -> None:
-    """Lets our PULUMI_HOME use the plugins that the user has already."""
+    """Let our PULUMI_HOME use the plugins that the user already has."""
     link = paths.PULUMI_HOME / "plugins"
     if (USER_PULUMI / "plugins").is_dir() and not link.is_symlink():
         remove_stand_in(plugin_in(paths.PULUMI_HOME, "kubernetes"))
@@ -94,7 +94,7 @@ def share_plugins() -> None:
 
 
 def fetch_plugin(name: str) -> Path | None:
-    """Pulumi's own plugin, downloaded where it is not there yet; None where it cannot be had."""
+    """Find Pulumi's own plugin, or download it; None if it cannot be downloaded."""
     if found := real_plugin(name):
         return found
     wanted = version(f"pulumi-{name}")
@@ -108,9 +108,9 @@ def fetch_plugin(name: str) -> Path | None:
 
 
 def choose_plugin(download: bool) -> str:
-    """Puts the stand-in in place, or takes it away; returns one line that says which plugin Pulumi will use.
+    """Install or remove the stand-in plugin; return one line that says which plugin Pulumi will use.
 
-    The stand-in is for a machine that has only the toolchain we built. `download`: try to get the real one first.
+    The stand-in is for a machine that has only the toolchain we built. `download`: try to fetch the real one first.
     """
     share_plugins()
     launcher, *elsewhere = stand_ins()
@@ -130,7 +130,7 @@ def choose_plugin(download: bool) -> str:
 
 
 def path() -> str:
-    """PATH with the toolchain's directories before all others; an installed Pulumi stays the one that is found."""
+    """Return PATH with the toolchain's directories first. An installed Pulumi keeps precedence: ours is left out."""
     tools = ["kubernetes", "etcd"]
     if not installed_pulumi():
         tools = [*reversed(toolchain.PULUMI_TOOLS), *tools]
@@ -139,7 +139,7 @@ def path() -> str:
 
 
 def kubeconfig() -> str:
-    """Ours first, then what the user had; each once."""
+    """Return KUBECONFIG: our file first, then the user's, each once."""
     before = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     others = [part for part in before.split(os.pathsep) if part and part != str(paths.KUBECONFIG)]
     return os.pathsep.join([str(paths.KUBECONFIG), *others])
@@ -152,42 +152,43 @@ def no_proxy() -> str:
 
 
 def state_url(folder: Path) -> str:
-    """Pulumi's backend in a folder, without a file of attributes beside each of its files.
+    """Return the URL of a Pulumi backend in a folder, without an attribute file beside each of its files.
 
-    Those are not written at once: a Pulumi that is killed meanwhile leaves an empty one, and the stack can no more be
-    read ("failed to load checkpoint: EOF"; gocloud.dev/blob/fileblob v0.37.0, setAttrs). Nothing reads them.
+    Those files are not written atomically, and nothing reads them. A Pulumi that is killed meanwhile leaves an empty
+    one, which makes the stack unreadable ("failed to load checkpoint: EOF"; gocloud.dev/blob/fileblob v0.37.0,
+    setAttrs).
     """
     return f"{folder.as_uri()}?metadata=skip"
 
 
 def variables() -> dict[str, str]:
-    """The whole environment of a command that works with this checkout's local stack."""
+    """Return the whole environment for a command that works with this checkout's local stack."""
     return {**os.environ, **settings()}
 
 
 def settings() -> dict[str, str]:
-    """What differs from the caller's environment."""
+    """Return the variables that differ from the caller's environment."""
     result = {
         "PATH": path(),
         "PULUMI_HOME": str(paths.PULUMI_HOME),
         "PULUMI_BACKEND_URL": state_url(paths.PULUMI_STATE),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # The language host asks for the plugin of every Pulumi package in the virtual environment at each command, also
-        # for those of AWS and Google Cloud, which the local stack does not use.
+        # At each command, the language host requests the plugin of every Pulumi package in the virtual environment,
+        # including those of AWS and Google Cloud, which the local stack does not use.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "KUBECONFIG": kubeconfig(),
         "NO_PROXY": no_proxy(),
         "no_proxy": no_proxy(),
     }
     if paths.KUBECONFIG.exists():
-        # The image builder keeps its layers in .local/ and knows that our registry speaks plain HTTP.
+        # These make buildah keep its layers in .local/ and use plain HTTP with our registry.
         result |= {k: v for k, v in images.buildah_environment().items() if k.startswith("CONTAINERS_")}
     return result
 
 
 def prepare() -> None:
-    """Makes the directories that the settings name: Pulumi's file backend refuses one that is missing."""
+    """Make the directories that the settings name: Pulumi's file backend refuses a missing one."""
     for folder in (paths.PULUMI_HOME, paths.PULUMI_STATE):
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
@@ -196,7 +197,7 @@ def prepare() -> None:
 
 
 def _join_pulumi() -> None:
-    """Puts Pulumi beside its language host, where it expects it: each plugin elsewhere on PATH is a warning."""
+    """Link Pulumi into its language host's folder: Pulumi warns of each plugin that it finds elsewhere on PATH."""
     pulumi, host = (toolchain.BY_NAME[name] for name in toolchain.PULUMI_TOOLS)
     if not (toolchain.is_built(pulumi) and toolchain.is_built(host)):
         return

@@ -1,9 +1,9 @@
-"""The image registry, and the three images that the node brings along: nothing needs a public registry.
+"""The local image registry and the three images that the node builds itself, so that nothing needs a public registry.
 
-The registry is Debian's docker-registry in the node's namespace, reachable from the host and from containerd.
+The registry is Debian's docker-registry in the node's network namespace. The host and containerd can reach it.
 
-pause: the sandbox of every pod. etcd: what the rendezvous runs. base: a minimal Debian with Python, which
-trainer/Dockerfile builds on. Each is built and pushed with buildah, and again only when what it is made from changed.
+pause: the sandbox of every pod. etcd: the rendezvous store. base: a minimal Debian with Python, the base image of
+trainer/Dockerfile. buildah builds and pushes each image, and again only when its inputs change.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
 BASE_TAR = paths.IMAGES / "base.tar"
 CATATONIT = "/usr/bin/catatonit"
-# The base is made anew after this long, in seconds, so that Debian's security updates arrive: 30 days.
+# Seconds after which the base image is rebuilt, to get Debian's security updates: 30 days.
 BASE_AGE = 30 * 86400
 
 ACCEPT = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 
 def registry_has(reference: str) -> bool:
-    """Whether the registry holds an image, given as HOST:PORT/NAME@DIGEST."""
+    """Whether the registry has an image, given as HOST:PORT/NAME@DIGEST."""
     name, _, digest = reference.removeprefix(f"{network.REGISTRY}/").partition("@")
     url = f"http://{network.REGISTRY}/v2/{name}/manifests/{digest}"
     try:
@@ -55,7 +55,7 @@ def buildah(*arguments: str, what: str) -> str:
 
 
 def reference(name: str) -> str | None:
-    """HOST:PORT/NAME@DIGEST of an image that was pushed, by the note that its build left."""
+    """Return HOST:PORT/NAME@DIGEST of the image that was pushed last, from the note of its build, or None."""
     try:
         return json.loads((paths.IMAGES / f"{name}.json").read_text())["reference"]
     except (OSError, ValueError, KeyError):
@@ -63,10 +63,9 @@ def reference(name: str) -> str | None:
 
 
 def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str] | None = None) -> str:
-    """The image's reference by digest; builds and pushes it unless the registry has it, made from the same inputs.
+    """Build and push the image unless the registry has it from the same inputs. Return its reference by digest.
 
-    `fill` may write into the directory it gets, and returns what enters the image: a directory, for its content, or a
-    tar, which is unpacked.
+    `fill` may write into the directory it gets. It returns the image's content: a directory, or a tar to unpack.
     """
     note = paths.IMAGES / f"{name}.json"
     found = reference(name)
@@ -83,7 +82,7 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str
                 buildah("config", "--entrypoint", json.dumps(entry), container, what=what)
             buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container, what=what)
             image = f"{network.REGISTRY}/{name}"
-            # Without timestamps the same files give the same digest.
+            # Without timestamps, the same files give the same digest.
             buildah("commit", "--quiet", "--timestamp", "0", container, image, what=what)
             digest_file = Path(folder) / "digest"
             buildah("push", "--quiet", "--digestfile", str(digest_file), image, what=f"push the {name} image")
@@ -106,13 +105,13 @@ def pause() -> str:
         shutil.copy2(CATATONIT, folder / "catatonit")
         return folder
 
-    # -P: sleep for ever and reap children, as the pause container must.
+    # -P: sleep forever and reap children, as a pause container must.
     return ensure("pause", file_digest(CATATONIT), fill, ["/catatonit", "-P"])
 
 
 def etcd() -> str:
     def fill(folder: Path) -> Path:
-        # Where upstream's image has it: on the PATH, so that one pod specification serves both.
+        # The upstream image has etcd at the same path, so one pod specification works with both.
         (folder / "usr/local/bin").mkdir(parents=True)
         shutil.copy2(toolchain.program("etcd"), folder / "usr/local/bin/etcd")
         return folder
@@ -125,7 +124,7 @@ def base_inputs() -> str:
 
 
 def base_tar_is_current(any_age: bool = False) -> bool:
-    """Whether the tar of the base is there, whole and young enough."""
+    """Whether the base image's tar is complete, has today's packages and is young enough."""
     note = BASE_TAR.with_suffix(".inputs")
     try:
         made = BASE_TAR.stat().st_mtime
@@ -135,7 +134,7 @@ def base_tar_is_current(any_age: bool = False) -> bool:
 
 
 def make_base_tar() -> None:
-    """Installs the base's packages into a tar: the slow half (20 s), which needs no registry yet."""
+    """Install the base image's packages into a tar. This is the slow half (20 s), and it needs no registry."""
     if base_tar_is_current():
         return
     paths.IMAGES.mkdir(parents=True, exist_ok=True)
@@ -156,7 +155,7 @@ def make_base_tar() -> None:
 
 
 def own_sources(root: Path = Path("/")) -> list[str]:
-    """The package sources of a host that runs the same Debian: known to be reachable. Else mmdebstrap's own."""
+    """Return the host's package sources if it runs the same Debian: they are reachable. Else none: the defaults."""
     try:
         release = (root / "etc/os-release").read_text()
     except OSError:

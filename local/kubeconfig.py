@@ -1,7 +1,7 @@
-"""Writes kubeconfig files: one for each part of the node that speaks to the API server, and the user's.
+"""Writes the user's kubeconfig, and one for each component that uses the API server.
 
-The user's cluster entry carries an extension that says what else this cluster offers (a registry, a host directory for
-storage, two images), so that no path or address of this machine stands in a stack file.
+The user's cluster entry has an extension that lists what else this cluster offers (a registry, a host directory for
+storage, two images), so that a stack file needs no path or address of this machine.
 """
 
 import base64
@@ -23,7 +23,7 @@ def _encoded(path: Path) -> str:
 
 
 def build(identity: str, extension: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A kubeconfig with everything in it: it may be copied, and its content changes when a certificate does."""
+    """Build a self-contained kubeconfig: it can be copied, and its content changes when a certificate does."""
     cluster: dict[str, Any] = {"server": network.API_SERVER, "certificate-authority-data": _encoded(certs.CA)}
     if extension is not None:
         cluster["extensions"] = [{"name": EXTENSION, "extension": extension}]
@@ -42,7 +42,7 @@ def build(identity: str, extension: dict[str, Any] | None = None) -> dict[str, A
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replaces the file in one step; it holds a key, so nobody else may read it."""
+    """Replace the file atomically, readable by its owner alone: it contains a key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
@@ -52,14 +52,14 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def component(identity: str) -> Path:
-    """The kubeconfig of one part of the node."""
+    """Write the kubeconfig of one component."""
     path = paths.CONFIGURATION / f"{identity}.kubeconfig"
     write(path, build(identity))
     return path
 
 
 def write_user(base_image: str, etcd_image: str) -> None:
-    """The user's kubeconfig, .local/kubeconfig. Called when the node serves: before that there is no such context."""
+    """Write the user's kubeconfig, .local/kubeconfig. Only a node that serves may have a context there."""
     extension = {
         "registry": network.REGISTRY,
         "registryInsecure": True,
@@ -73,7 +73,7 @@ def write_user(base_image: str, etcd_image: str) -> None:
 
 
 def remove_user() -> None:
-    """Takes our context out of the user's kubeconfig, and the file away where nothing else is in it."""
+    """Remove our context from the user's kubeconfig, and the file if it has no other entries."""
     others = foreign()
     if any(others.values()):
         write(paths.KUBECONFIG, {"apiVersion": "v1", "kind": "Config", **others})
@@ -82,7 +82,7 @@ def remove_user() -> None:
 
 
 def foreign() -> dict[str, list[Any]]:
-    """What others wrote there: it is first in $KUBECONFIG, where `aws eks update-kubeconfig` and kind put contexts."""
+    """Return other programs' entries: `aws eks update-kubeconfig` and kind write to the first file of $KUBECONFIG."""
     try:
         there = yaml.safe_load(paths.KUBECONFIG.read_text())
     except (OSError, yaml.YAMLError):

@@ -1,8 +1,8 @@
-"""Old trainer images of this checkout, which nothing uses any more, and the room that a new one takes.
+"""Removes this checkout's unused trainer images, and tells how much of the next one is already on disk.
 
-Each image lies here three times: builder, registry, unpacked (18 GB of the trainer's). The kubelet removes what no pod
-has used for an hour; the other two are removed here, but for the newest of each name, whose layers the next build
-takes over, and what a stack of this checkout refers to.
+Each image is stored three times: by the builder, in the registry and unpacked (18 GB for the trainer's). The kubelet
+removes an unpacked image that no pod has used for an hour. This module removes the other two copies. It keeps the
+newest image of each name, whose layers the next build reuses, and those that a stack of this checkout refers to.
 """
 
 import shutil
@@ -15,12 +15,12 @@ from local.phases import Phases
 from local.shell import run
 
 PROJECT = "trainyard"
-#: What the heavy layer of the trainer's image, its packages, is made from, but for the base.
+#: The inputs of the trainer image's largest layer, its packages, apart from the base image.
 PACKAGES = ("requirements/bootstrap.txt", "requirements/trainer.txt", "trainer/Dockerfile")
 
 
 def tags() -> dict[str, list[Path]]:
-    """Folders of the tags in the registry by the image's name, newest first."""
+    """Map each image's name to the folders of its tags in the registry, newest first."""
     names = paths.REGISTRY_DATA / "docker/registry/v2/repositories" / PROJECT
     return {
         f"{PROJECT}/{name.name}": sorted(
@@ -33,17 +33,17 @@ def tags() -> dict[str, list[Path]]:
 
 
 def has_packages() -> bool:
-    """Whether the registry has an image of today's packages, so that a build makes small layers only."""
+    """Whether the registry has an image with the current packages, so that a build adds only small layers."""
     if not images.base_tar_is_current():
         return False
     return any(_has_packages_of_today(tag) for tag in tags().get(f"{PROJECT}/trainer", ()))
 
 
 def begun() -> float:
-    """GB that builder and registry hold of the first image, which is not finished: it needs as much less."""
+    """Return the GB that an unfinished build of the first image has already written to the builder and the registry."""
     if tags().get(f"{PROJECT}/trainer"):
         return 0.0
-    # Neither what is mounted there, nor an end where a build beside us removes a file.
+    # -x leaves out mounts. No check=True: du fails when a concurrent build removes a file, and still prints a total.
     command = ["du", "-scx", "--block-size=1", paths.BUILDAH, paths.REGISTRY_DATA]
     counted = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     return int(counted[-1].split()[0]) / 1e9
@@ -54,13 +54,13 @@ def _has_packages_of_today(tag: Path) -> bool:
     today = [paths.ROOT / name for name in PACKAGES]
     if all(file.exists() for file in built):
         return all(one.read_bytes() == other.read_bytes() for one, other in zip(built, today, strict=True))
-    # What an image was built from goes after a day (infra/image.py). What nobody touched since the push is the same.
+    # Build contexts are deleted after a day (infra/image.py). Inputs unchanged since the push are the same.
     pushed = (tag / "current/link").stat().st_mtime
     return all(file.stat().st_mtime < pushed for file in today)
 
 
 def unused() -> list[tuple[str, Path]]:
-    """(name, folder of the tag) of images that are neither the newest of their name nor in a stack's state."""
+    """List (name, folder of the tag) of images that are neither the newest of their name nor in a stack's state."""
     stacks = (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json")
     state = "".join(path.read_text() for path in stacks)
 
@@ -71,12 +71,12 @@ def unused() -> list[tuple[str, Path]]:
 
 
 def remove_unused(phases: Phases) -> None:
-    """Give back the disk of images that nothing uses. Stops the registry, so its start comes after this."""
+    """Remove unused images. This stops the registry, so call it before the registry starts."""
     found = unused()
     if not found or processes.find(_builds):
         return
     with phases.phase(f"remove {len(found)} old image{'s' * (len(found) > 1)}"):
-        # The builder's first: while the registry has a tag, a removal that was interrupted is taken up again.
+        # The builder's copy first: the registry's tag is what lets the next run resume an interrupted removal.
         built = set(images.buildah("images", "--format", "{{.Name}}:{{.Tag}}", what="list images").split())
         old = {f"{network.REGISTRY}/{name}:{tag.name}" for name, tag in found} & built
         if old:
@@ -90,6 +90,6 @@ def remove_unused(phases: Phases) -> None:
 
 
 def _builds(entry: Path) -> bool:
-    """Whether a process is a buildah of this checkout: it may be pushing layers that the registry has."""
+    """Whether a process is a buildah of this checkout, which may be pushing layers to the registry."""
     ours = f"CONTAINERS_STORAGE_CONF={configure('storage.conf')}\0".encode()
     return (entry / "comm").read_text() == "buildah\n" and ours in (entry / "environ").read_bytes()

@@ -1,7 +1,7 @@
-"""The network namespace that the node lives in, and every address of it.
+"""The node's network namespace and all of its addresses.
 
-The host keeps one end of a veth pair; nothing else of the host's network is touched. 198.18.0.0/15 is set aside for
-testing networks (RFC 2544), so it is no network that somebody works in.
+The host keeps one end of a veth pair. Nothing else in the host's network changes. 198.18.0.0/15 is reserved for
+benchmarks of network devices (RFC 2544), so no network in use should contain it.
 """
 
 import json
@@ -23,7 +23,7 @@ NODE_DEVICE = "node0"
 POD_SUBNET = "10.244.0.0/24"
 SERVICE_SUBNET = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"  # the first of SERVICE_SUBNET, by Kubernetes' rule
-# CoreDNS answers here: a link-local address on the namespace's lo, so that pods reach it whatever kube-proxy does.
+# CoreDNS listens on this link-local address, on the namespace's lo, so that pods reach it without kube-proxy.
 DNS_ADDRESS = "169.254.20.10"
 DNS_DOMAIN = "cluster.local"
 
@@ -31,18 +31,18 @@ API_SERVER = f"https://{NODE_ADDRESS}:6443"
 REGISTRY = f"{NODE_ADDRESS}:5000"
 
 NETNS_FILE = Path("/run/netns") / NAMESPACE
-# Which checkout's node the namespace belongs to: one line, its path.
+# One line: the path of the checkout that the namespace belongs to.
 OWNER_FILE = Path("/run/trainyard.owner")
 IPAM_DATA = paths.RUN / "addresses"
 
 
 def exists() -> bool:
-    """Whether the namespace is there. After a reboot a plain file of its name may be left where /run is a disk."""
+    """Whether the namespace exists. Where /run is on disk, a reboot leaves a plain file of its name, not a mount."""
     return os.path.ismount(NETNS_FILE)
 
 
 def owner() -> str | None:
-    """The checkout whose node the namespace holds, or None when there is no namespace."""
+    """Return the path of the checkout whose node is in the namespace, or None if there is no namespace."""
     if not exists():
         return None
     try:
@@ -52,7 +52,7 @@ def owner() -> str | None:
 
 
 def is_ours() -> bool:
-    """Whether nobody else has a node here: there is no namespace, or it is this checkout's or that of a deleted one."""
+    """Whether the namespace is free for us: it is missing, or belongs to this checkout or to a deleted one."""
     found = owner()
     return found in (None, str(paths.ROOT)) or (found.startswith("/") and not Path(found, "Makefile").exists())
 
@@ -66,27 +66,27 @@ def has_device() -> bool:
 
 
 def ensure() -> bool:
-    """Makes the namespace with its addresses. Returns whether it was missing, and with it every pod of before."""
+    """Make the namespace with its addresses. Returns whether it was missing: then all earlier pods are gone too."""
     fresh = not exists()
     if fresh:
         NETNS_FILE.unlink(missing_ok=True)
-        # First the owner: a namespace without one would be nobody's to remove.
+        # Write the owner first: nobody may remove a namespace without one.
         OWNER_FILE.write_text(f"{paths.ROOT}\n")
         ip("netns", "add", NAMESPACE)
     if fresh or not has_device():
         _remove_device()
         ip("link", "add", HOST_DEVICE, "type", "veth", "peer", "name", NODE_DEVICE, "netns", NAMESPACE)
-    # Every line below may be said again: a run that was killed half way is completed by the next.
+    # Every command below is idempotent: the next run completes one that was killed half way.
     ip("addr", "replace", f"{HOST_ADDRESS}/{PREFIX}", "dev", HOST_DEVICE)
     ip("link", "set", HOST_DEVICE, "up")
     ip("addr", "replace", f"{NODE_ADDRESS}/{PREFIX}", "dev", NODE_DEVICE, inside=True)
     ip("link", "set", NODE_DEVICE, "up", inside=True)
     ip("link", "set", "lo", "up", inside=True)
     ip("addr", "replace", f"{DNS_ADDRESS}/32", "dev", "lo", inside=True)
-    # The apiserver and kube-proxy choose "the node's address" by the default route; nothing forwards what takes it.
+    # kube-apiserver and kube-proxy take the node's address from the default route. Nothing forwards its packets.
     ip("route", "replace", "default", "via", HOST_ADDRESS, inside=True)
     set_kernel("net.ipv4.ip_forward", "let pods reach each other")
-    # What one pod answers another on the bridge has to pass iptables, which puts the Service's address back.
+    # A reply from pod to pod over the bridge must pass iptables, which restores the Service's address in it.
     if not Path("/proc/sys/net/bridge").exists():
         run(["modprobe", "br_netfilter"], "load the kernel's br_netfilter, without which no pod reaches a Service")
     set_kernel("net.bridge.bridge-nf-call-iptables", "let iptables see what pods send each other")
@@ -94,7 +94,7 @@ def ensure() -> bool:
 
 
 def _remove_device() -> None:
-    """The kernel does so itself a moment after it lost the namespace, and may be faster."""
+    """Remove the veth pair. A moment after the namespace is gone, the kernel does this itself, and may be faster."""
     if has_device():
         try:
             ip("link", "del", HOST_DEVICE)
@@ -104,12 +104,12 @@ def _remove_device() -> None:
 
 
 def set_kernel(parameter: str, what: str) -> None:
-    """Set one of the namespace's kernel parameters to 1. `what` says in the error what for."""
+    """Set one of the namespace's kernel parameters to 1. `what` gives the purpose in an error message."""
     run(["nsenter", f"--net={NETNS_FILE}", "--", "sysctl", "-qw", f"{parameter}=1"], what)
 
 
 def remove() -> None:
-    """Deletes the namespace; the veth pair goes with it."""
+    """Delete the veth pair and the namespace."""
     _remove_device()
     if exists():
         subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
@@ -118,7 +118,7 @@ def remove() -> None:
 
 
 def conflicts() -> str | None:
-    """What of the host's network stands in the way, when our own device is not there yet."""
+    """Find a host device that already has one of our two addresses; None if there is none, or our own device exists."""
     if has_device():
         return None
     try:
@@ -133,13 +133,13 @@ def conflicts() -> str | None:
 
 
 def cni_configuration() -> str:
-    """A bridge for the pods. Pods reach each other, the node and the host, and nothing beyond."""
+    """Return the CNI configuration of the pods' bridge. Pods reach each other, the node and the host, nothing else."""
     bridge = {
         "type": "bridge",
         "bridge": "pods0",
         "isGateway": True,
         "ipMasq": True,
-        "hairpinMode": True,  # a pod reaches itself through its own Service
+        "hairpinMode": True,  # lets a pod reach itself through its own Service
         "ipam": {
             "type": "host-local",
             "dataDir": str(IPAM_DATA),

@@ -1,4 +1,4 @@
-"""What the node's own programs are asked and told: containerd, the rights of those that read the cluster, the node."""
+"""Requests to containerd and the API server about the node: health, image pulls, RBAC roles, readiness."""
 
 from local import api, certs, network, paths
 from local.daemons import configure, daemon, write
@@ -8,20 +8,20 @@ PULL_SECONDS = 600.0
 
 
 def containerd(pause: str) -> Daemon:
-    """`pause` is the sandbox image's reference."""
+    """Write containerd's configuration; return the daemon. `pause` is the sandbox image's reference."""
     configure("hosts.toml", paths.CONFIGURATION / "certs.d" / network.REGISTRY / "hosts.toml")
     write(paths.CONFIGURATION / "cni/10-trainyard.conflist", network.cni_configuration())
     return daemon("containerd", containerd_health, pause=pause)
 
 
 def containerd_health() -> str | None:
-    """Asks containerd's CRI service for its version: the question that kubelet begins with."""
+    """Ask containerd's CRI service for its version: the kubelet's first request, too."""
     if not paths.CONTAINERD_SOCKET.exists():
         return "no socket"
     import grpc  # takes 0.1 s to import
 
     with grpc.insecure_channel(f"unix://{paths.CONTAINERD_SOCKET}") as channel:
-        # A VersionRequest without fields is no bytes, so no generated code is needed; any answer will do.
+        # A VersionRequest without fields encodes to zero bytes, so this needs no generated code. Any answer will do.
         ask = channel.unary_unary("/runtime.v1.RuntimeService/Version")
         try:
             ask(b"", timeout=api.TIMEOUT)
@@ -31,12 +31,12 @@ def containerd_health() -> str | None:
 
 
 def pull(reference: str) -> None:
-    """Fetch and unpack an image as the kubelet would, before a pod asks for it. Raises OSError."""
+    """Pull and unpack an image as the kubelet would, before a pod needs it. Raises OSError."""
     import grpc
     from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 
-    # A PullImageRequest has an ImageSpec as its first field, and that the image's name: these two look so on the wire
-    # (k8s.io/cri-api v0.34 pkg/apis/runtime/v1/api.proto).
+    # A PullImageRequest's first field is an ImageSpec, whose first field is the image's name. On the wire, both look
+    # like these wrappers (k8s.io/cri-api v0.34 pkg/apis/runtime/v1/api.proto).
     request = BytesValue(value=StringValue(value=reference).SerializeToString()).SerializeToString()
     with grpc.insecure_channel(f"unix://{paths.CONTAINERD_SOCKET}") as channel:
         try:
@@ -53,9 +53,9 @@ def grant_coredns() -> None:
 
 
 def grant(who: str, kinds: dict[str, list[str]]) -> None:
-    """Lets one of the node's programs read these kinds (API group -> resources) in all namespaces.
+    """Let one of the node's programs read these kinds (API group -> resources) in all namespaces.
 
-    It runs outside the cluster under its own certificate, so nothing but this gives it its rights.
+    The program runs outside the cluster under its own certificate, so these are its only rights.
     """
     name = f"trainyard:{who}"
     group = "rbac.authorization.k8s.io"
@@ -76,19 +76,19 @@ def grant(who: str, kinds: dict[str, list[str]]) -> None:
 
 
 def ready() -> str | None:
-    """Whether the API server counts the node as ready, by a report that this run of the kubelet made."""
+    """Why the node is not ready, or None when it is, by a report of the kubelet that runs now."""
     from datetime import datetime
 
     record = read_record("kubelet")
     try:
         node = api.get(f"/api/v1/nodes/{certs.NODE_NAME}")
-        # In a new cluster it comes a moment later, and a pod made before that is refused.
+        # In a new cluster this account appears a moment later, and the API server refuses a pod made before that.
         api.get("/api/v1/namespaces/default/serviceaccounts/default")
     except (OSError, ValueError) as error:
         return api.reason(error)
     for condition in node["status"].get("conditions", ()):
         if condition["type"] == "Ready":
-            # The object outlives a stopped kubelet, and for a while so does its last report. Stamps have whole seconds.
+            # A stopped kubelet leaves the Node object, and for a while its last report. Timestamps have whole seconds.
             stamp = datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp()
             if record and stamp + 1 < record.since:
                 return "no report of this kubelet yet"

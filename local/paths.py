@@ -1,8 +1,8 @@
-"""Where everything of the local node lives. No other file joins a path to the repository root by itself.
+"""The paths of the local node. No other file joins a path to the repository root.
 
-Three places with three lives: the cache of the user (built binaries, shared by all checkouts), `.local/` in the
-checkout (state of this node), and a directory in /run (sockets: a unix socket path may have 107 bytes, and a checkout
-may lie deeper than that).
+Three places with three lifetimes: the user's cache (built binaries, shared by all checkouts), `.local/` in the checkout
+(state of this node), and a directory in /run for sockets: a unix socket's path may have 107 bytes, and a checkout's
+path may be longer.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ PULUMI_STATE = STATE / "state"
 KUBECONFIG = STATE / "kubeconfig"
 TIMINGS = STATE / "timings.json"
 
-# Eight hex digits of the checkout's path: two checkouts never share sockets, and the name stays short.
+# Eight hex digits of the hash of the checkout's path: two checkouts never share sockets, and the name stays short.
 RUN = Path("/run") / f"trainyard-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
-# Short paths: a unix socket's may have 107 bytes. kubelet makes its sockets below its root directory, so it gets one in
-# /run that is a link to the one in the checkout, where pods' files have room.
+# The kubelet makes its sockets below its root directory. That is a link in /run, for short paths, to KUBELET_DATA in
+# the checkout, where pods' files have room.
 CONTAINERD_SOCKET = RUN / "containerd.sock"
 KUBELET_ROOT = RUN / "kubelet"
 
 
 def cache() -> Path:
-    """The user's cache directory (XDG base directory specification), where binaries of all checkouts live."""
+    """Return the user's cache directory (XDG base directory specification) for binaries of all checkouts."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "trainyard"

@@ -1,4 +1,4 @@
-"""Says what is being done and how long it took, and keeps the times, so that "it is slow" has a place to start from."""
+"""Prints each phase and how long it took, and saves the times, to find out why a run is slow."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-# A log file gets a line this often, in seconds, when nothing else was said; a terminal's last line moves each second.
+# Seconds of silence after which a log file gets a progress line. On a terminal, the last line is updated each TICK.
 PROGRESS_INTERVAL = 15.0
 TICK = 1.0
-# Phases shorter than this, in seconds, found nothing to do and are left out of the table.
+# Phases shorter than this, in seconds, had nothing to do; the table leaves them out.
 SHOWN = 0.1
 
 
@@ -31,9 +31,9 @@ class Timing:
 
 
 class Phases:
-    """The phases of one command, which may overlap; lines are printed whole, one at a time.
+    """The phases of one command, which may overlap. Lines are printed whole, one at a time.
 
-    While any lasts, one line tells of all that run.
+    While any phase runs, one status line lists all that do.
     """
 
     def __init__(self, timings: Path, quiet_below: float = 0.3, console: Console | None = None) -> None:
@@ -44,7 +44,7 @@ class Phases:
         self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._began = self._said = time.monotonic()
         self._running: dict[str, str] = {}
-        """Name of a phase that runs -> how far it is."""
+        """Name of a running phase -> its progress."""
         self._idle = threading.Event()
 
     def say(self, line: str) -> None:
@@ -54,14 +54,14 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Times its body. What it yields takes how far the phase is."""
+        """Time the body. Yields a function that takes the progress as text."""
         began = time.time()
         self._enter(name)
         try:
             yield lambda text: self._note(name, text)
         except BaseException as error:
             self._leave(name)
-            # Said at once: another phase that runs beside this one may take minutes to end.
+            # Print the error at once: a concurrent phase may take minutes to end.
             self.say(f"  ✗ {name} ({time.time() - began:.1f} s): {error or type(error).__name__}")
             raise
         self._leave(name)
@@ -83,7 +83,7 @@ class Phases:
 
     def _note(self, name: str, text: str) -> None:
         with self._lock:
-            if name in self._running:  # else whoever counts has not heard yet that it is over
+            if name in self._running:  # a late report may come after the phase has ended
                 self._running[name] = text
 
     def _leave(self, name: str) -> None:
@@ -92,10 +92,10 @@ class Phases:
                 del self._running[name]
             if not self._running:
                 self._idle.set()
-                self._teller.join()  # its line is gone before anybody else writes
+                self._teller.join()  # the status line is gone before anyone else prints
 
     def _tell(self) -> None:
-        """Shows what runs for longer than a moment, until nothing does."""
+        """Show the running phases until none is left. The first TICK stays silent."""
         if self._idle.wait(TICK):
             return
         if not self._console.is_terminal:
@@ -113,17 +113,17 @@ class Phases:
         return f"{time.monotonic() - self._began:.0f} s: {', '.join(running)}"
 
     def save(self) -> None:
-        """Begins the timings file anew: a table of phases of different days would say nothing."""
+        """Overwrite the timings file: a table that mixes runs would mean nothing."""
         write(self.timings, self.done)
 
 
 def add(path: Path, timing: Timing) -> None:
-    """Adds a phase that ran after those in the file, or again."""
+    """Add a phase to the file, in place of an earlier one of the same name."""
     write(path, [*(old for old in load(path) if old.name != timing.name), timing])
 
 
 def load(path: Path) -> list[Timing]:
-    """The phases of a timings file; nothing when there is none or it was cut short."""
+    """Read the phases of a timings file; an empty list if it is missing or truncated."""
     try:
         return [Timing(**entry) for entry in json.loads(path.read_text())["phases"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -137,7 +137,7 @@ def write(path: Path, phases: list[Timing]) -> None:
 
 
 def table(phases: list[Timing]) -> Table:
-    """The phases in the order they began, with the moment they began, because some overlap."""
+    """Build a table of the phases in order of their start. It shows the start, because phases overlap."""
     first = min((timing.began for timing in phases), default=0.0)
     result = Table(title="Phases (they overlap)", title_justify="left")
     result.add_column("phase")

@@ -1,7 +1,7 @@
 """The process of a provider plugin: print the port for the engine, serve until the engine ends.
 
-Start-up is on the critical path of every preview, so imports are few: the protocol's stubs without the rest of the
-pulumi package (which would double the time).
+Every preview waits for this start, so it imports little: the protocol's stubs without the rest of the pulumi package,
+which would double the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-# One thread for each resource that is awaited at the same time; they are started as needed.
+# One thread for each resource that is awaited at the same time. The pool starts them as needed.
 THREADS = 256
 LARGEST_MESSAGE = 400 * 1024 * 1024  # bytes; the engine's own limit
 
@@ -43,7 +43,7 @@ def _end_with_engine(engine_process: int) -> None:
 
 
 def listen(servicer: Any) -> tuple[Any, int]:
-    """The gRPC server of a provider, which serves already, and its port on this machine."""
+    """Start the gRPC server of a provider; return it and its port on 127.0.0.1."""
     import grpc
     from pulumi.runtime.proto import provider_pb2_grpc
 
@@ -58,12 +58,12 @@ def listen(servicer: Any) -> tuple[Any, int]:
 def serve(
     address: str | None, notice: str, make: Callable[[Any], Any], started: Callable[[], Any] | None = None
 ) -> None:
-    """Serve until the engine ends us.
+    """Serve until the engine ends this process.
 
     Args:
-        address: of the engine; None: messages go to stderr.
-        notice: what the plugin says of itself when it starts.
-        make: the servicer, with a method `cancel`, from the engine's log.
+        address: the engine's address; None: messages go to stderr.
+        notice: message that the plugin logs when it starts.
+        make: makes the servicer, which has a method `cancel`, from the Engine.
         started: runs in the background once the engine has the port.
     """
     engine_process = os.getppid()
@@ -74,8 +74,8 @@ def serve(
     server, port = listen(servicer)
 
     ended = threading.Event()
-    # The engine says goodbye with SIGINT and kills after five seconds. A person's Ctrl-C comes as the call Cancel
-    # instead: the engine runs its plugins in process groups of their own.
+    # The engine ends a plugin with SIGINT, and kills it after five seconds. A user's Ctrl-C arrives as the call Cancel
+    # instead, because the engine runs each plugin in a process group of its own.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     print(port, flush=True)

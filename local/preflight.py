@@ -1,6 +1,6 @@
-"""Looks whether this machine can be the local node, before anything is changed.
+"""Checks whether this machine can be the local node, before anything is changed.
 
-Facts are gathered in one place and judged in another, so that every refusal can be tested on any machine.
+One function gathers the facts and another judges them, so that every refusal can be tested on any machine.
 """
 
 import os
@@ -15,7 +15,7 @@ from local import cgroups, leftovers, network, paths, processes, toolchain
 
 ALTERNATIVE = "or use a cluster you have: trainyard local use kind-kind --registry localhost:5001"
 
-# What each Debian package is looked up by: a program on PATH, or a file.
+# Debian package -> the program on PATH, or the file, that shows that it is installed.
 PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
@@ -33,19 +33,20 @@ PACKAGES = {
     "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
 }
 
-# GB on the first `make up` of a fresh clone, 2026-11-22: Go's build cache 4.8, modules 2.5, programs 0.7.
+# Disk in GB, measured in the first `make up` of a fresh clone, 2026-11-22: Go's build cache 4.8, modules 2.5, programs
+# 0.7.
 TOOL_DISK = {"kubernetes": 4.0}
 OTHER_TOOL_DISK = 1.0
 # The trainer's image: builder 7.4, unpacked 7.4, registry 3.3; base, logs and the demo's run 0.7.
 IMAGE_DISK = 19.0
-# Another image of the same packages, and checkpoints.
+# One more image with the same packages, and checkpoints.
 LATER_DISK = 5.0
-# Minutes of the same run on 2 cores: Kubernetes, the other tools beside it, the image with the first training, alone
-# and beside the compilers.
+# Minutes in the same run on 2 cores: Kubernetes; each other tool, built in parallel; the image with the first training,
+# alone and beside the compilers.
 KUBERNETES_MINUTES = 8
 TOOL_MINUTES = 2
 IMAGE_MINUTES, IMAGE_BESIDE_MINUTES = 7, 4
-# Measured: the node 0.7 GB, two trainers of a small model 2 GB; two Go builds beside each other 4 GB.
+# Measured: the node 0.7 GB, two trainers of a small model 2 GB, two Go builds in parallel 4 GB.
 MEMORY = 5.0  # GB
 
 # Bits of the effective capability set, capabilities(7).
@@ -54,7 +55,7 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_CHROOT": 18, "CAP_SYS_ADMIN": 21}
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the machine."""
+    """What `gather` found out about the machine."""
 
     system: str
     uid: int
@@ -64,14 +65,14 @@ class Facts:
     disk_free: float  # GB, where .local lies
     cache_free: float | None  # GB, where the tools are built; None: on the same disk
     new_image: bool  # the trainer's packages are in no image yet
-    begun: float  # GB of it that an earlier build has written
+    begun: float  # GB of the new image that an unfinished build has written
     memory: float  # GB, total
     unbuilt: tuple[str, ...]  # tools to build
-    go: bool  # found, or installable
+    go: bool  # a Go is there, or can be installed
     packages_missing: tuple[str, ...]
     apt: bool
     address_taken: str | None  # "198.18.0.1 on eth1"
-    other_checkout: str | None  # whose node runs
+    other_checkout: str | None  # path of another checkout whose node runs
 
 
 def packages_missing() -> tuple[str, ...]:
@@ -83,7 +84,7 @@ def packages_missing() -> tuple[str, ...]:
 
 
 def go_available() -> bool:
-    """A Go to build with, or uv to install one with."""
+    """Whether there is a Go to build with, or uv to install one."""
     return toolchain.go_on_path() is not None or toolchain.cached_go().exists() or find_spec("uv") is not None
 
 
@@ -123,7 +124,7 @@ def existing(folder: Path) -> Path:
 
 
 def free(folder: Path) -> float:
-    """GB, of the disk that a folder lies on or will lie on."""
+    """Return the free GB of the disk that has, or will have, the folder."""
     return shutil.disk_usage(existing(folder)).free / 1e9
 
 
@@ -136,7 +137,7 @@ def _capabilities_missing() -> tuple[str, ...]:
 
 
 def toolchain_problems(facts: Facts) -> list[str]:
-    """What stops a machine from building the programs it lacks. Needs neither root nor Linux."""
+    """List why this machine cannot build the programs it lacks. Needs neither root nor Linux."""
     if facts.unbuilt and not facts.go:
         need = ".".join(map(str, toolchain.OLDEST_GO))
         return [
@@ -147,7 +148,7 @@ def toolchain_problems(facts: Facts) -> list[str]:
 
 
 def disks(facts: Facts) -> list[tuple[Path, float, dict[str, float]]]:
-    """(folder, GB free, what for -> GB needed) of each disk."""
+    """List (folder, GB free, purpose -> GB needed) of each disk."""
     tools = {"to build the toolchain": sum(TOOL_DISK.get(name, OTHER_TOOL_DISK) for name in facts.unbuilt)}
     image = {"for new layers and runs": LATER_DISK}
     if facts.new_image:
@@ -162,7 +163,7 @@ def listed(need: dict[str, float]) -> str:
 
 
 def announcement(facts: Facts) -> str | None:
-    """What a run that builds something big will take; None for one that does not."""
+    """Say how long a run that builds something big will take; None for one that does not."""
     if not facts.unbuilt and not facts.new_image:
         return None
     kubernetes = "kubernetes" in facts.unbuilt
@@ -180,7 +181,7 @@ def announcement(facts: Facts) -> str | None:
 
 
 def node_problems(facts: Facts) -> list[str]:
-    """Why this machine cannot be the node: one line each, saying what to do instead."""
+    """List why this machine cannot be the node: one line each, with what to do instead."""
     if facts.system != "Linux":
         return [f"the local node needs Linux, this is {facts.system}; use a Linux machine, {ALTERNATIVE}"]
     if facts.uid != 0:

@@ -1,8 +1,8 @@
-"""Starts, watches and stops the daemons of the node.
+"""Starts, checks and stops the daemons of the node.
 
-A daemon is recorded with its process id, its start time and the machine's boot id: a process id alone may belong to
-somebody else by the next time we look, and is then never signalled. A daemon whose command or configuration changed is
-restarted; one that runs, is unchanged and healthy is left alone.
+A daemon's record has its process id, its start time and the machine's boot id, because the kernel reuses process ids:
+a process with another start time is never signalled. A daemon is restarted when its command or configuration changed,
+or when it is unhealthy.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from pathlib import Path
 from local import paths
 from local.shell import LocalError
 
-# A daemon's log is begun anew at a start when it grew beyond this, in bytes.
+# A start deletes a daemon's log that is larger than this, in bytes.
 LOG_LIMIT = 20_000_000
-# One that runs but does not answer gets this long, in seconds, before it is restarted: a busy machine is no failure.
+# Seconds that a running daemon may take to answer before it is restarted: the machine may just be busy.
 GRACE = 15.0
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """One program of the node. `health` returns None when it serves, else what is wrong."""
+    """One program of the node. `health` returns None while it serves, else the problem."""
 
     name: str
     command: list[str]
     health: Callable[[], str | None]
-    files: tuple[Path, ...] = ()  # configuration that a restart is needed for
+    files: tuple[Path, ...] = ()  # configuration whose change needs a restart
     environment: dict[str, str] = field(default_factory=dict)
     netns: str = "trainyard"
     stop_seconds: float = 10.0  # between SIGTERM and SIGKILL
@@ -41,7 +41,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Record:
-    """What identifies a process that we started for as long as the machine runs."""
+    """Identifies a process that we started, until the machine reboots."""
 
     pid: int
     started: int  # clock ticks after boot, field 22 of /proc/PID/stat
@@ -55,7 +55,7 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which the process started; None when there is no such process or it is a zombie."""
+    """Return when the process started, in clock ticks after boot; None if it does not exist or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -65,7 +65,7 @@ def start_time(pid: int) -> int | None:
 
 
 def is_alive(record: Record | None) -> bool:
-    """Whether the recorded process still runs, and is the same one."""
+    """Whether the recorded process still runs."""
     return record is not None and record.boot == boot_id() and start_time(record.pid) == record.started
 
 
@@ -92,13 +92,13 @@ def digest(daemon: Daemon) -> str:
 
 
 def is_current(daemon: Daemon) -> bool:
-    """Whether it runs with today's command and configuration."""
+    """Whether the daemon runs with today's command and configuration."""
     record = read_record(daemon.name)
     return is_alive(record) and record is not None and record.digest == digest(daemon)
 
 
 def ensure(daemon: Daemon) -> bool:
-    """Starts the daemon unless it runs unchanged. Returns whether it was started; `wait` says whether it serves."""
+    """Start the daemon unless it runs unchanged and healthy. Returns whether it was started; `wait` waits for it."""
     deadline = time.monotonic() + GRACE
     while is_current(daemon):
         if daemon.health() is None:
@@ -118,7 +118,7 @@ def start(daemon: Daemon) -> Record:
     log = log_path(daemon.name)
     if log.exists() and log.stat().st_size > LOG_LIMIT:
         log.unlink()
-    # nsenter, not `ip netns exec`: that one mounts a fresh /sys, in which the kubelet finds no cgroups.
+    # nsenter, because `ip netns exec` mounts a fresh /sys, in which the kubelet finds no cgroups.
     command = ["nsenter", f"--net=/run/netns/{daemon.netns}", "--", *daemon.command] if daemon.netns else daemon.command
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -126,7 +126,7 @@ def start(daemon: Daemon) -> Record:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal, or its end, is not for the daemons
+            start_new_session=True,  # the terminal's Ctrl-C and hangup do not reach the daemons
             cwd="/",
             env=environment(daemon),
         )
@@ -139,12 +139,12 @@ def start(daemon: Daemon) -> Record:
     return record
 
 
-# Children of this very process: polled so that one that ends is reaped, and does not stay as a zombie.
+# The children of this process. Polling reaps those that have ended, so that none stays a zombie.
 _CHILDREN: dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 def environment(daemon: Daemon) -> dict[str, str]:
-    """Nothing of the caller's, above all no proxy settings: the daemons speak to addresses of the namespace only."""
+    """Return a daemon's environment. It has no proxy of the caller's: daemons use only the namespace's addresses."""
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
@@ -154,7 +154,11 @@ def environment(daemon: Daemon) -> dict[str, str]:
 
 
 def wait(daemon: Daemon) -> None:
-    """Returns when the daemon serves. A daemon that ended or does not come is an error with its last log lines."""
+    """Wait until the daemon serves.
+
+    Raises:
+        LocalError: it ended, or does not serve in time; with its last log lines.
+    """
     deadline = time.monotonic() + daemon.start_seconds
     reason: str | None = "not asked yet"
     while time.monotonic() < deadline:
@@ -173,7 +177,7 @@ def wait(daemon: Daemon) -> None:
 
 
 def last_lines(name: str, count: int = 3) -> str:
-    """The end of a daemon's log, for an error message, with the log's path."""
+    """Return the end of a daemon's log, with the log's path, for an error message."""
     try:
         with log_path(name).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
@@ -184,7 +188,7 @@ def last_lines(name: str, count: int = 3) -> str:
 
 
 def stop(name: str, seconds: float = 10.0) -> bool:
-    """Ends the recorded process, kindly first. Returns whether it ran."""
+    """End the recorded process, with SIGTERM first. Returns whether it ran."""
     record = read_record(name)
     running = is_alive(record)
     if running and record:
@@ -194,7 +198,7 @@ def stop(name: str, seconds: float = 10.0) -> bool:
 
 
 def end_all(pids: Iterable[int], seconds: float) -> None:
-    """Ends these processes: SIGTERM to all, and SIGKILL to those that are left after `seconds`."""
+    """Send SIGTERM to these processes, and SIGKILL to those that are left after `seconds`."""
     started = {pid: start_time(pid) for pid in pids}
 
     def left() -> list[int]:
@@ -212,7 +216,7 @@ def end_all(pids: Iterable[int], seconds: float) -> None:
 
 
 def find(matches: Callable[[Path], bool]) -> list[int]:
-    """The processes whose directory in /proc matches; one that ends meanwhile does not."""
+    """Find the processes whose directory in /proc matches, without those that end meanwhile."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -223,16 +227,16 @@ def find(matches: Callable[[Path], bool]) -> list[int]:
 
 
 def strays(command: list[str]) -> list[int]:
-    """Processes with exactly this command line, which names files of this checkout: ours, but not recorded.
+    """Find unrecorded processes of ours by their exact command line, which names files of this checkout.
 
-    That is what a start leaves that was killed between starting the process and writing its record.
+    A start that was killed between starting the process and writing its record leaves one.
     """
     wanted = b"\0".join(part.encode() for part in command) + b"\0"
     return find(lambda entry: (entry / "cmdline").read_bytes() == wanted)
 
 
 def in_namespace(netns: str) -> list[int]:
-    """All processes whose network namespace is the named one."""
+    """Find all processes in the named network namespace."""
     try:
         wanted = os.stat(f"/run/netns/{netns}").st_ino
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs helper programs to their end; a line of a failed one's output becomes the one-line error."""
+"""Runs helper programs to their end. If one fails, a line of its output becomes the one-line error."""
 
 import os
 import select
@@ -13,32 +13,32 @@ from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# trainyard installs packages, and starts their services itself.\nexit 101\n"
-# Of those packages: a service that nobody asked for would start with the machine's next boot.
+# Services of the installed packages, which would start at the machine's next boot.
 SERVICES = ("containerd", "docker-registry")
-# A program that writes to a log is not silent for longer, in seconds. Ours speak every 15 by themselves.
+# Seconds of silence after which a log gets a sign of life. Our own programs print one every 15 s.
 QUIET = 20.0
 
 
 class LocalError(Exception):
-    """An error that a user can cause or mend, told in one line."""
+    """An error that a user can cause or fix, as one line."""
 
 
 def run(command: list[str], what: str, **environment: str) -> str:
-    """Standard output of the command. `what` says in the error what could not be done."""
+    """Run the command; return its standard output. `what` names the task in an error message."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     except OSError as error:
         raise LocalError(f"cannot {what}: {command[0]}: {error.strerror}") from None
     if result.returncode:
         lines = [line for line in (result.stderr or result.stdout).strip().splitlines() if line.strip()]
-        # apt and mmdebstrap say first what is wrong, and last that they failed.
+        # apt and mmdebstrap print the cause first, and last that they failed.
         told = [line for line in lines if line.startswith("E: ")][:1] or lines[-1:]
         raise LocalError(f"cannot {what}: {told[0].strip() if told else f'exit code {result.returncode}'}")
     return result.stdout
 
 
 def run_shown(command: list[str], name: str, environment: dict[str, str]) -> int:
-    """Runs a command on this terminal, or in this log with a sign of life when it is silent. Returns its exit code."""
+    """Run a command on the terminal, or into a log with a sign of life when it is silent. Returns its exit code."""
     began, log = time.monotonic(), not sys.stdout.isatty()
     sys.stdout.flush()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE if log else None) as process:
@@ -48,11 +48,11 @@ def run_shown(command: list[str], name: str, environment: dict[str, str]) -> int
                     _copy(process, lambda: print(f"… {name} ({time.monotonic() - began:.0f} s)", flush=True))
                 return process.wait()
             except KeyboardInterrupt:
-                continue  # it was interrupted as well, and may need a while to end well
+                continue  # Ctrl-C reached the command too, which may need a while to end cleanly
 
 
 def _copy(process: "subprocess.Popen[bytes]", tell: Callable[[], None]) -> None:
-    """Hands on what a process writes until it ends."""
+    """Copy a process's output until it ends."""
     assert process.stdout
     while True:
         if select.select([process.stdout], [], [], QUIET)[0]:
@@ -63,21 +63,21 @@ def _copy(process: "subprocess.Popen[bytes]", tell: Callable[[], None]) -> None:
             sys.stdout.buffer.flush()
         elif process.poll() is None:
             tell()
-        else:  # what it left behind may hold its output open
+        else:  # a child that it left behind may hold its output open
             return
 
 
 @contextmanager
 def no_services() -> Iterator[None]:
-    """Keeps the packages' own services from starting (containerd, docker-registry): we start our own, in a namespace.
+    """Keep the packages' services from starting (containerd, docker-registry): we start our own, in a namespace.
 
-    policy-rc.d is Debian's hook for that; one of the machine's own is left as it is. One that a killed run left would
-    keep every service of the machine from starting.
+    policy-rc.d is Debian's hook for this. The machine's own policy-rc.d is left as it is. Ours goes even when a signal
+    ends the run: it would keep every service of the machine from starting.
     """
     if POLICY.exists() and POLICY.read_text() != POLICY_TEXT:
         yield
         return
-    # nohup ignores SIGHUP, and so does this then.
+    # Under nohup, which ignores SIGHUP, keep ignoring it.
     endings = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     before = [signal.signal(number, signal.default_int_handler) for number in endings]
     try:
@@ -91,7 +91,7 @@ def no_services() -> Iterator[None]:
 
 
 def install(names: tuple[str, ...]) -> None:
-    """Installs from the machine's own package sources; refreshes their lists only when the first try fails."""
+    """Install from the machine's own package sources. Refreshes their lists only if the first try fails."""
     if not names:
         return
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}

@@ -1,7 +1,7 @@
-"""Stops the node and leaves nothing of it: no process, no mount, no control group, no device.
+"""Stops the node and leaves no process, mount, control group or network device of it.
 
-What the next start is fast by stays: the registry, containerd's images, etcd's data and the shared storage. It does
-not matter what is left of a node that was killed: each step takes what it finds.
+The registry, containerd's images, etcd's data and the shared storage stay, so that the next start is fast. This also
+cleans up after a node that was killed: each step removes whatever it finds.
 """
 
 import json
@@ -16,7 +16,7 @@ from local import cgroups, kubeconfig, network, node, paths, processes, toolchai
 from local.kubeconfig import CONTEXT
 from local.shell import LocalError
 
-# Those that would start pods anew come first, those that others write to come last.
+# Stop order: first what would restart pods, last what the others write to.
 ORDER = (
     "kubelet",
     "kube-scheduler",
@@ -29,17 +29,18 @@ ORDER = (
     "etcd",
     "registry",
 )
-# Between SIGTERM and SIGKILL. A trainer saves within seconds; a program without a handler, as process 1, never ends.
+# Seconds between SIGTERM and SIGKILL. A trainer saves in a few. A container's process 1 without a handler ignores
+# SIGTERM.
 POD_SECONDS = 10.0
-# Places outside our directories that libcni and the kubelet write to whatever they are told.
+# libcni and the kubelet always write to these directories, which lie outside ours.
 CNI_RESULTS = Path("/var/lib/cni/results")
 LOG_LINKS = Path("/var/log/containers")
 MOUNTS = Path("/proc/self/mountinfo")
 
 
 def stop_node() -> None:
-    """Everything, in order. Raises LocalError when something could not be removed."""
-    # First the context: who comes now is told that there is none, and does not wait for an address without an answer.
+    """Stop everything, in order. Raises LocalError if something could not be removed."""
+    # Remove the context first: a client then fails at once, instead of waiting for an address that does not answer.
     kubeconfig.remove_user()
     processes.stop("kubelet")
     stop_pods()
@@ -66,7 +67,7 @@ def ctr(*arguments: str) -> str:
 
 
 def stop_pods() -> None:
-    """SIGTERM to every container, SIGKILL after the grace period, then away with the containers' own records."""
+    """Send SIGTERM to every container, SIGKILL after POD_SECONDS, then delete the containers' records."""
     if not processes.is_alive(processes.read_record("containerd")) or node.containerd_health():
         return
     containers = ctr("containers", "ls", "-q").split()
@@ -91,7 +92,7 @@ def running_tasks() -> set[str]:
 
 
 def shims() -> list[int]:
-    """containerd's shims: they outlive it, and their command line names our socket."""
+    """Find containerd's shims, which outlive it, by our socket in their command line."""
     wanted = str(paths.CONTAINERD_SOCKET).encode()
 
     def is_shim(entry: Path) -> bool:
@@ -102,14 +103,14 @@ def shims() -> list[int]:
 
 
 def mounts() -> list[str]:
-    """Mount points below our directories, inmost first. Not the shared storage's: a user may have mounted that."""
+    """List mount points below our directories, innermost first, without a disk that the user mounted as storage."""
     tops = (f"{paths.RUN}/", f"{paths.STATE}/")
     found = [point for point in mount_points() if point.startswith(tops) and not is_storage(point)]
     return sorted(found, key=lambda point: -point.count("/"))
 
 
 def storage_mounts() -> list[str]:
-    """Disks that the user gave the shared storage."""
+    """List the mount points of disks that the user mounted on the shared storage."""
     return [point for point in mount_points() if is_storage(point)]
 
 
@@ -118,13 +119,13 @@ def is_storage(point: str) -> bool:
 
 
 def mount_points() -> list[str]:
-    """All of this machine. The kernel writes a space and its like in octal."""
+    """List all mount points of this machine. The kernel writes spaces and other special characters in octal."""
     points = [line.split()[4] for line in MOUNTS.read_bytes().splitlines()]
     return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), point)) for point in points]
 
 
 def unmount_all() -> None:
-    # Several rounds: mounts may lie on one another.
+    # Several rounds, because mounts may be stacked.
     for _ in range(5):
         points = mounts()
         if not points:
@@ -136,14 +137,14 @@ def unmount_all() -> None:
 
 
 def remove_log_links() -> None:
-    """The kubelet's links to the logs of containers, as far as they lead to ours."""
+    """Remove the kubelet's links to our containers' logs."""
     for link in LOG_LINKS.glob("*.log"):
         if link.is_symlink() and os.readlink(link).startswith(f"{paths.POD_LOGS}/"):
             link.unlink(missing_ok=True)
 
 
 def remove_cgroups() -> list[Path]:
-    """The kernel takes a moment to let go of processes that just ended."""
+    """Remove the control groups; return those left. The kernel frees a group a moment after its processes end."""
     left: list[Path] = []
     for _ in range(50):
         left = cgroups.remove()
@@ -154,12 +155,12 @@ def remove_cgroups() -> list[Path]:
 
 
 def living_stacks() -> list[str]:
-    """Stacks with resources elsewhere than on the node, and with their state in .local alone."""
+    """List the stacks in .local's state that have resources outside the local node."""
     found = []
     for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"):
         latest = json.loads(path.read_text())["checkpoint"]["latest"] or {}
         resources = latest.get("resources") or []
-        # infra/existing.py gives the provider its context; a cluster that a stack makes has none before.
+        # infra/existing.py sets the provider's context to the node's; a stack with a cluster of its own sets none.
         on_node = any((each.get("inputs") or {}).get("context") == CONTEXT for each in resources)
         if not on_node and any(not each["type"].startswith("pulumi:") for each in resources):
             found.append(path.stem)
@@ -167,7 +168,7 @@ def living_stacks() -> list[str]:
 
 
 def remove_state() -> None:
-    """All of .local: images, the cluster's objects, Pulumi's state, the trained models. And what Go keeps of builds."""
+    """Remove .local (images, the cluster's objects, Pulumi's state, the trained models) and Go's caches."""
     toolchain.remove_go_caches()
     shutil.rmtree(paths.STATE, ignore_errors=True)
     if paths.STATE.exists():

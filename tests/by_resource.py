@@ -1,9 +1,9 @@
-"""A plugin of pytest for `make e2e`: what two processes may play at the same time.
+"""A pytest plugin for `make e2e`: which test files may run at the same time.
 
-A process plays a file to its end, since a file's tests follow one stack; and one of them plays all files that need the
-node for themselves. (xdist 3.8's own groups are lost with pytest 9.2, which took away the `_nodeid` that they write.)
-Time limits are of tests alone (timeout_func_only): a fixture may wait for the node's first build, or for another
-process to leave the node.
+One process runs a whole file, since a file's tests follow one stack. One process runs all files of a group that needs
+the node for itself. (xdist 3.8's own groups do not work with pytest 9.2, which removed the `_nodeid` that they write.)
+Time limits apply only to test functions (timeout_func_only): a fixture may wait for the node's first build, or for
+another process to leave the node.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-#: What goes on from what an earlier file left, or has to be alone on the node, in the order in which it begins: first
-#: who breaks the node, beside two that need none, then the trainings. All others fill in behind.
+#: Files that continue from an earlier file's result, or must be alone on the node, in the order in which the groups
+#: start: first those that break the node, beside two groups that need no node, then the trainings. All others follow.
 GROUPS = (
     ("test_node_healing", "test_elastic_pods", "test_network_policies"),
     ("test_aws_engine",),
@@ -46,5 +46,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a group, who breaks the node is first: the others wait until it is whole again."""
+    """Order a group's tests that break the node first: the others wait until it is repaired."""
     items.sort(key=lambda item: (place(item.nodeid), "node_alone" not in getattr(item, "fixturenames", ())))

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-# Before any test loads torch: two cores are shared by several workers, and a process that is forked from one with more
-# threads hangs in its first product.
+# Set this before any test loads torch. Several test processes share two cores, and a process forked from one with more
+# threads hangs in its first matrix product.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from review.recording import Recording, record
 
-# A job in the background begins with it ignored, and what tests start would never hear of it.
+# A background job starts with SIGINT ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.fixtures_cluster", "tests.fixtures_google"]
@@ -34,7 +34,7 @@ OFFER = {
 
 
 def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) -> Path:
-    """A kubeconfig with one context; `offer` is what the local node says of itself in an extension."""
+    """Write a kubeconfig with one context. `offer`: the extension in which the local node describes itself."""
     extensions = [{"name": "trainyard", "extension": offer}] if offer else []
     content = {
         "apiVersion": "v1",
@@ -48,13 +48,13 @@ def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) 
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass over the million objects of what was imported: 0.7 s in each of hundreds of searches."""
+    """Exclude the million imported objects from garbage collection: each of hundreds of collections saves 0.7 s."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """After a run of minutes, the ten files that took longest."""
+    """After a run of more than a minute, list the ten slowest files."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -69,13 +69,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def full_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """infra/buildah.py shortens them for the process of a dynamic provider; pulumi's SDK needs them in this one."""
+    """Restore tracebacks: infra/buildah.py shortens them for a dynamic provider, but pulumi's SDK needs them here."""
     monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
 
 
 @pytest.fixture(autouse=True)
 def no_google_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is logged in to Google Cloud: what a test sees does not hang on who runs it."""
+    """Hide any login to Google Cloud, so that no test depends on who runs it."""
     for name in ("GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", "/nonexistent")
@@ -83,7 +83,7 @@ def no_google_login(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """KUBECONFIG points at a file with the context trainyard-local and its extension."""
+    """Point KUBECONFIG at a file with the context trainyard-local and its extension."""
     path = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
     monkeypatch.setenv("KUBECONFIG", str(path))
     return path
@@ -91,7 +91,7 @@ def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def local_stack(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """The resources of Pulumi.local.yaml; one recording for all tests that only look."""
+    """The recorded resources of Pulumi.local.yaml, shared by all tests that only read them."""
     kubeconfig = write_kubeconfig(tmp_path_factory.mktemp("local") / "kubeconfig", "trainyard-local", OFFER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(kubeconfig))

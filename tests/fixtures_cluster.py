@@ -1,6 +1,6 @@
 """Fixtures for tests that need the real local node (marked `cluster`); registered in conftest.py.
 
-The node is brought up once and left up: the next run of the tests, and the person who runs them, go on with it.
+The node is started once and left running, for the next test run and for the user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from local.kubeconfig import CONTEXT
 
 
 def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
-    """`trainyard local ARGUMENTS`, as a user calls it."""
+    """Run `trainyard local ARGUMENTS` as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "cli", "local", *arguments],
         cwd=paths.ROOT,
@@ -37,7 +37,7 @@ def bring_up(context: str = CONTEXT) -> Path:
 
 @pytest.fixture(scope="session")
 def claim() -> Iterator[TextIO]:
-    """On the node, shared with other processes of the tests for as long as this one runs."""
+    """A lock on the node, shared with other test processes for as long as this one runs."""
     paths.STATE.mkdir(exist_ok=True)
     with (paths.STATE / "tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -46,10 +46,10 @@ def claim() -> Iterator[TextIO]:
 
 @pytest.fixture(scope="session")
 def node(claim: TextIO, testrun_uid: str) -> Path:
-    """The kubeconfig of the local node, which runs.
+    """The kubeconfig of the running local node.
 
-    Of several processes the first brings it up: one that did so beside the first build of the image would be asked for
-    the disk that the build just takes.
+    Only the first of several processes starts the node. A second `up` during the first build of the image would find
+    too little free disk, because that build is using it.
     """
     last = paths.STATE / "tests.run"
     if not last.exists() or last.read_text() != testrun_uid:
@@ -60,7 +60,7 @@ def node(claim: TextIO, testrun_uid: str) -> Path:
 
 @pytest.fixture(scope="module")
 def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """For a file that breaks the node: no other process of the tests uses it, from before it comes up."""
+    """The node for a file that breaks it: no other test process uses it, from before its start on."""
     fcntl.flock(claim, fcntl.LOCK_EX)
     yield request.getfixturevalue("node")
     fcntl.flock(claim, fcntl.LOCK_SH)
@@ -68,7 +68,7 @@ def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def node_environment(node: Path) -> dict[str, str]:
-    """The environment that `trainyard local run` gives a command."""
+    """The environment in which `trainyard local run` runs a command."""
     return environment.variables()
 
 

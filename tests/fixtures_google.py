@@ -1,4 +1,4 @@
-"""Google Cloud as the doctor sees it: a server that answers as Google's APIs do, and programs on PATH."""
+"""Google Cloud as the doctor sees it: a server that answers like Google's APIs, and programs on PATH."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
 
 
 class Cloud:
-    """The answers to paths: a body, or (status, body). What is not here does not exist."""
+    """The answers by path: a body, or (status, body). Any other path is 404."""
 
     def __init__(self) -> None:
         project = f"/cloudresourcemanager/projects/{PROJECT}"
         zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
         self.asked: list[str] = []
         self.people = {TOKEN: "me@example.org", "other-token": "other@example.org"}
-        """Whose a token is."""
+        """Token -> email address of its user."""
         self.answers: dict[str, Any] = {
             project: {"lifecycleState": "ACTIVE"},
             f"{project}:testIamPermissions": {
@@ -122,7 +122,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 
 def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding]:
-    """The findings of one level, without those about this machine's programs."""
+    """Return the findings of one level, without those about this machine's programs."""
     local = ("gke-gcloud-auth-plugin", "kubectl", "image", "push")
     return [
         finding
@@ -137,21 +137,21 @@ def only(findings: list[Finding]) -> Finding:
 
 
 def program(folder: Path, name: str, output: str, code: int = 0) -> None:
-    """A program that keeps what it was called with, and prints."""
+    """Write a program that saves its arguments to NAME.called and prints `output`."""
     text = f"#!/bin/sh\necho \"$@\" > {folder}/{name}.called\nprintf '%s' '{output}' >&{1 if code == 0 else 2}\n"
     (folder / name).write_text(f"{text}exit {code}\n")
     (folder / name).chmod(0o755)
 
 
 def log_in(folder: Path, plugin: str = TOKEN, docker: str = TOKEN) -> None:
-    """The two programs that hand out somebody's token."""
+    """Write the two programs that print the user's token."""
     program(folder, "gke-gcloud-auth-plugin", json.dumps({"kind": "ExecCredential", "status": {"token": plugin}}))
     program(folder, "docker-credential-gcloud", json.dumps({"Username": "oauth2accesstoken", "Secret": docker}))
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with every program, each of which says a version."""
+    """A machine with every program that the doctor looks for, and a Google login."""
     for name in ("pulumi", "kubectl"):
         program(tmp_path, name, "v3.250.0")
     builder = {"Name": "far", "Driver": "remote", "Current": True, "Nodes": [{"Status": "running"}]}

@@ -1,4 +1,4 @@
-"""Ports for servers that tests start: nobody else picks one between its choice and the server's start."""
+"""Ports for servers that tests start. No other test takes a port between its choice and the server's start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 import tempfile
 from pathlib import Path
 
-#: Below those that the kernel gives to connections (net.ipv4.ip_local_port_range: 32768 and up).
+#: Below the ephemeral ports (net.ipv4.ip_local_port_range: 32768 and up).
 RANGE = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """A port of loopback on which nobody listens. Tests of all processes take turns through the range."""
+    """Return a loopback port without a listener. All test processes share a counter that cycles through the range."""
     counter = Path(tempfile.gettempdir(), f"trainyard-test-ports-{os.geteuid()}")
     with counter.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""Scaling of the elastic runtime: many agents on one etcd, many pods in one Job."""
+"""Scaling of the elastic runtime: many agents on one etcd, and many pods in one Job."""

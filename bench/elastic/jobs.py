@@ -1,8 +1,8 @@
-"""A Job of ours with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
+"""Our Job with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
 
-KWOK stands in for the kubelets: its pods report that they run. Scheduler, Job controller and API server are real, so
-the figures and assertions are about what Kubernetes does with the Job that the stack declares: preemption, back-off,
-resizing, the first success that ends it, and the exit code that fails it.
+KWOK stands in for the kubelets: its pods only report that they run. Scheduler, Job controller and API server are real.
+So the figures and assertions show how Kubernetes handles the stack's Job: preemption, back-off, resizing, the first
+success that ends it, and the exit code that fails it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NODES = 5
 
 
 def declared_job(workers: int) -> dict[str, Any]:
-    """The Job of the local stack with this many workers, as the program declares it, for pods that nobody runs."""
+    """Return the local stack's Job with this many workers, as the program declares it, adapted to KWOK's nodes."""
     from infra.stackfiles import stack_file_values
     from review.recording import record
 
@@ -45,7 +45,7 @@ def declared_job(workers: int) -> dict[str, Any]:
     training = values["training"]
     training["tokensPerStep"] = training["sequenceLength"] * training["microBatch"] * workers
     inputs = record("local", values).one("Job", "training").inputs
-    # Pulumi's numbers are all floats; Kubernetes takes 1000 but not 1000.0.
+    # Pulumi's numbers are all floats, but Kubernetes accepts 1000 and not 1000.0.
     spec = json.loads(json.dumps(inputs["spec"]), parse_float=lambda text: int(float(text)))
     pod = spec["template"]["spec"]
     pod["volumes"] = [{"name": volume["name"], "emptyDir": {}} for volume in pod["volumes"]]
@@ -58,11 +58,11 @@ def declared_job(workers: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def nodes() -> Iterator[None]:
-    """KWOK's nodes and an empty namespace for Jobs on them; leaving it removes both. One at a time on a cluster."""
+    """Make KWOK's nodes and an empty namespace for Jobs on them; leaving removes both. One at a time per cluster."""
     core = _clients()[0]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-kwok-")))
-        # KUBECONFIG may be a list of files, of which KWOK takes one.
+        # KUBECONFIG may list several files, but KWOK accepts only one.
         view = ["kubectl", "--context", CONTEXT, "config", "view", "--minify", "--flatten", "--raw"]
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_bytes(subprocess.run(view, capture_output=True, check=True).stdout)
@@ -85,7 +85,7 @@ def nodes() -> Iterator[None]:
             with _but_for(409):
                 core.create_node({"metadata": metadata, "spec": {"taints": [taint]}})
             stack.callback(_delete_node, f"kwok-{number}")
-        # What a killed run left: its pods end with their nodes and KWOK there.
+        # Remove what a killed run left. Its pods can end only while their nodes and KWOK exist.
         _empty()
         stack.callback(_empty)
         core.create_namespace({"metadata": {"name": NAMESPACE}})
@@ -93,7 +93,7 @@ def nodes() -> Iterator[None]:
 
 
 def _clients() -> tuple[Any, Any]:
-    """Core and batch API. Any: the client takes plain JSON where its hints ask for its own models."""
+    """Return the core and batch APIs. Any: the client accepts plain JSON, but its type hints demand its own models."""
     api = connect(CONTEXT)
     return client.CoreV1Api(api), client.BatchV1Api(api)
 
@@ -113,12 +113,12 @@ def _delete_node(name: str) -> None:
 
 
 def _empty() -> None:
-    """Delete the namespace, and wait until it is gone. First its Jobs: they keep their pods, which keep it."""
+    """Delete the namespace and wait until it is gone. Its Jobs go first: their pods would hold it."""
     core, batch = _clients()
     with _but_for(404):
         core.read_namespace(NAMESPACE)
         batch.delete_collection_namespaced_job(NAMESPACE, propagation_policy="Background")
-        with _but_for(409):  # it is being deleted
+        with _but_for(409):  # already being deleted
             core.delete_namespace(NAMESPACE)
         # read_namespace raises once it is gone.
         until(lambda: not core.read_namespace(NAMESPACE), 240, f"the end of namespace {NAMESPACE}", pause=0.5)
@@ -133,14 +133,14 @@ class Scale:
         self.core, self.batch = _clients()
 
     def create(self) -> float:
-        """Seconds until all pods run."""
+        """Create the Job; return the seconds until all pods run."""
         began = time.monotonic()
         self.batch.create_namespaced_job(NAMESPACE, self.manifest)
         self.until_running(self.workers)
         return time.monotonic() - began
 
     def evict(self, names: list[str]) -> float:
-        """Through the eviction API, as a drain does: sets DisruptionTarget. Seconds until as many run again."""
+        """Evict pods, as a drain does, which sets DisruptionTarget. Returns the seconds until all run again."""
         began = time.monotonic()
 
         def evict(name: str) -> None:
@@ -153,7 +153,7 @@ class Scale:
         return time.monotonic() - began
 
     def resize(self, workers: int) -> float:
-        """As the JobPatch does. Seconds until exactly as many run."""
+        """Resize the Job as the JobPatch does. Returns the seconds until exactly this many pods run."""
         began = time.monotonic()
         size = {"parallelism": workers, "completions": workers, "maxFailedIndexes": workers - 1}
         self.batch.patch_namespaced_job(self.name, NAMESPACE, {"spec": size})
@@ -162,7 +162,7 @@ class Scale:
         return time.monotonic() - began
 
     def end_pod(self, name: str, code: int) -> None:
-        """A pod's container ends with this exit code."""
+        """End a pod's container with this exit code."""
         now = datetime.now(UTC).isoformat()
         state = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "finishedAt": now}}
         container = self.manifest["spec"]["template"]["spec"]["containers"][0]
@@ -182,7 +182,7 @@ class Scale:
         return as_json(self.batch.read_namespaced_job, self.name, NAMESPACE)["status"]
 
     def running(self) -> list[str]:
-        """Names of pods that run and are not asked to leave, by index."""
+        """List the names of the running pods that are not being deleted, by index."""
         return [pod["metadata"]["name"] for pod in workers(pods_of(self.core, NAMESPACE, self.name))]
 
     def until_running(self, count: int, seconds: float = 420) -> None:
@@ -196,7 +196,7 @@ class Scale:
 
 
 def measure(workers: int) -> dict[str, float]:
-    """Seconds for each thing that happens to a Job of `workers`. Raises AssertionError where it is not as designed."""
+    """Measure the seconds of each change of a Job of `workers`. Raises AssertionError if one goes differently."""
     found: dict[str, float] = {"workers": workers}
     tenth = max(1, workers // 10)
     with nodes():

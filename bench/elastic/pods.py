@@ -1,7 +1,7 @@
-"""How long a training on real pods pauses when some of them go: `trainyard local run -- python -m bench.elastic.pods`.
+"""The pauses of a training when it loses real pods: `trainyard local run -- python -m bench.elastic.pods`.
 
-Takes six minutes and writes bench/results/chaos-pods.md, with the real node, the real engine and the trainer's image.
-chaos/pod_rows.py defines the faults; tests/e2e/test_elastic_pods.py asserts that they end well.
+It uses the real node, the real engine and the trainer's image, takes six minutes and writes
+bench/results/chaos-pods.md. chaos/pod_rows.py defines the faults; tests/e2e/test_elastic_pods.py asserts their outcome.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A rendezvous of many agents over one etcd: `python -m bench.elastic.rendezvous [MEMBERS ...]`.
 
-The agents are threads of a few processes, each with its own handler and connections and without workers, so time and
-load are those of the rendezvous itself. All share the processors of this machine with etcd, so the times are upper
-bounds: on machines of their own the agents work in parallel.
+The agents are threads of a few processes. Each has its own handler and connections but no workers, so that time and
+load are those of the rendezvous itself. All agents and etcd share this machine's processors, so the times are upper
+bounds: on separate machines the agents work in parallel.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from chaos.lab import etcd_command
 
 RESULTS = page.results() / "elastic-rendezvous.md"
 GROUPS = 4
-"""Processes that share the agents."""
+"""Processes that run the agents."""
 REST_SECONDS = 20
-"""For the load of a round that stands."""
+"""How long the load of an undisturbed round is measured."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What etcd did so far."""
+    """etcd's requests and CPU time until a moment, or between two."""
 
     moment: float
     requests: float
@@ -82,7 +82,7 @@ class Server:
 
 
 class Group:
-    """Some of the agents, as threads of one process; driven by one word at a time."""
+    """Some of the agents, as threads of one process. `serve` calls one method at a time."""
 
     def __init__(self, endpoint: str, numbers: range, members: int) -> None:
         from torch.distributed.elastic.rendezvous.api import RendezvousParameters
@@ -93,22 +93,22 @@ class Group:
         self.handlers = []
         for number in numbers:
             address = f"10.0.{number // 256}.{number % 256}"
-            # Nobody waits the last call out: the first round begins when it is full, the second when those that are
-            # left are in it. It has to be long enough for all agents to come, on processors that they share.
+            # No round waits for the end of the last call: the first begins when it is full, the second when all
+            # remaining agents are in it. The last call must last until all agents have come, on shared processors.
             parameters = RendezvousParameters(
                 "etcd-v3", endpoint, "bench", members - 1, members, address, join_timeout=600, last_call_timeout=120
             )
             self.handlers.append(rendezvous_etcd.create(parameters))
 
     def meet(self) -> int:
-        """All join the next round; how many are in it."""
+        """Let all agents join the next round; return its size."""
         self.sizes.clear()
         self._each(self._join)
         assert len(set(self.sizes)) == 1, f"rounds of {sorted(set(self.sizes))} members"
         return self.sizes[0]
 
     def rest(self) -> int:
-        """Look as the agents do, twice a second, while nothing happens."""
+        """Poll twice a second, as the agents do, while nothing happens."""
         end = time.monotonic() + REST_SECONDS
 
         def look(handler: Any) -> None:
@@ -120,12 +120,12 @@ class Group:
         return 0
 
     def vanish(self) -> int:
-        """The last one falls silent."""
+        """Stop the heartbeats of the last agent."""
         self.handlers.pop()._stop_heartbeats()
         return 0
 
     def see(self) -> int:
-        """Until each sees that one is lost."""
+        """Wait until each agent notices that a member is lost."""
 
         def look(handler: Any) -> None:
             while not handler.num_nodes_waiting():
@@ -136,7 +136,7 @@ class Group:
 
     def _join(self, handler: Any) -> None:
         info = handler.next_rendezvous()
-        # What torch's agent does next: everybody tells its size, rank 0 answers all.
+        # torch's agent does this next: every rank writes its entry, and rank 0 answers all of them.
         info.store.set(f"role/{info.rank}", "1")
         if info.rank == 0:
             told = info.store.multi_get([f"role/{rank}" for rank in range(info.world_size)])
@@ -145,13 +145,13 @@ class Group:
         self.sizes.append(info.world_size)
 
     def _each(self, act: Callable[[Any], None]) -> None:
-        """Of all agents at once; a failure of one is the failure of all."""
+        """Act on all agents in parallel. Raises the first exception of any."""
         with ThreadPoolExecutor(len(self.handlers)) as pool:
             list(pool.map(act, self.handlers))
 
 
 def serve(connection: Connection, endpoint: str, numbers: range, members: int) -> None:
-    """The process of one group."""
+    """Run the process of one group."""
     group = Group(endpoint, numbers, members)
     connection.send(0)
     while (word := connection.recv()) != "end":
@@ -163,14 +163,14 @@ def serve(connection: Connection, endpoint: str, numbers: range, members: int) -
 
 
 def measure(members: int, folder: Path) -> dict[str, float]:
-    """Times and loads of a first round, of its rest, of the loss of one member and of the round after it."""
+    """Measure time and load of a first round, of its rest, of the loss of a member, and of the round after that."""
     server, context = Server(folder), multiprocessing.get_context("spawn")
     connections, processes = [], []
     per_group = -(-members // GROUPS)
     found: dict[str, float] = {"members": members}
 
     def everywhere(word: str, only: int | None = None) -> tuple[list[int], Load]:
-        """Answers of all groups, and what etcd did meanwhile."""
+        """Call a method of all groups, or of one. Returns their answers and etcd's load meanwhile."""
         asked = connections if only is None else [connections[only]]
         before = server.load()
         for connection in asked:

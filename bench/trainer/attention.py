@@ -20,7 +20,7 @@ from trainer.models import attention
 HEADS, WIDTH, SCALE = 12, 64, 0.125
 REPEATS = 7
 SHAPES = {"cpu": ((1, 1024), (4, 1024), (4, 128)), "cuda": ((32, 1024), (64, 1024)), "tiny": ((1, 128),)}
-"""Windows and their length."""
+"""(windows, tokens in a window)."""
 COLUMNS = ("type", "windows", "way", "ms", "processor ms", "TFLOP/s")
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -44,7 +44,7 @@ def main() -> None:
                 told = (f"{1e3 * time[0]:.2f}", f"{1e3 * time[1]:.2f}", f"{flops / time[0] / 1e12:.2g}")
             rows.append((str(dtype).removeprefix("torch."), f"{windows} x {length}", name, *told))
             print(*rows[-1], sep=" | ", flush=True)
-        if accelerator or (dtype, windows, length) == shapes[-1]:  # a GPU's stage that is ended keeps what it has
+        if accelerator or (dtype, windows, length) == shapes[-1]:  # on a GPU, a stage that is killed keeps its figures
             page.write(
                 page.results(options.tiny) / f"attention_{options.device}.md",
                 "# Causal attention, forward and backward",
@@ -60,7 +60,7 @@ def main() -> None:
 def ways(
     device: str, accelerator: bool, dtype: torch.dtype, windows: int, length: int
 ) -> dict[str, Callable[[], object]]:
-    """Forward and backward by name."""
+    """Map names to functions that run forward and backward."""
     inputs = [torch.randn(windows, HEADS, length, WIDTH, dtype=dtype, device=device).requires_grad_() for _ in range(3)]
     outer = torch.randn_like(inputs[0])
 

@@ -1,8 +1,8 @@
 """The cost of a checkpoint of GPT-2 124M: `python -m bench.trainer.checkpoint [--storage FOLDER]`.
 
-Real training steps run before and beside real checkpoints (weights and AdamW's two moments, fp32). The cost is the time
-for which training is blocked (the copy to host memory, or the whole write) plus the slowdown of steps beside the
-writing thread, relative to the default checkpoint.every_minutes. Goal: under 2 %.
+Real training steps run before and during real checkpoints (weights and AdamW's two moments, fp32). The cost is the time
+for which training is blocked (the copy to host memory, or the whole write) plus the slowdown of steps during the write
+by the thread, relative to the default checkpoint.every_minutes. Goal: under 2 %.
 """
 
 import argparse
@@ -32,15 +32,15 @@ COLUMNS = ("", "training stands still", "steps beside it take longer", "the thre
 @dataclass(frozen=True)
 class Cost:
     waiting: float
-    """Seconds in which training stood still."""
+    """Seconds for which training was blocked."""
     slower: float
-    """Seconds that the steps took longer while the thread wrote."""
+    """Seconds by which the thread's writing slowed the steps down."""
     writing: float
     """Seconds until the checkpoint was complete."""
     processor: float
-    """Seconds of one core that the writing thread used. Unlike the others, hardly changed by what else runs."""
+    """CPU seconds of the writing thread. Unlike the other figures, other programs hardly change it."""
     usual: float
-    """A step's seconds without a checkpoint, measured just before."""
+    """Seconds of a step without a checkpoint, measured just before."""
 
     @property
     def total(self) -> float:
@@ -57,7 +57,7 @@ class TimedSaver(Saver):
 
 
 class Training:
-    """Steps of GPT-2 small on the processor, or the accelerator where there is one."""
+    """Steps of GPT-2 small on the accelerator if there is one, else on the CPU."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,7 +67,7 @@ class Training:
         self.tokens = torch.randint(0, 50257, (1, TOKENS + 1), device=self.device)
 
     def step(self) -> float:
-        """Its seconds."""
+        """Make one step; return its seconds."""
         begin = time.perf_counter()
         (self.module(self.tokens[:, :-1], self.tokens[:, 1:]) / TOKENS).backward()
         for each in self.optimizers:
@@ -85,7 +85,7 @@ class Training:
 
 
 def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bool) -> Cost:
-    """One checkpoint in the middle of training."""
+    """Measure one checkpoint in the middle of training."""
     usual = statistics.median(training.step() for _ in range(STEPS))
     begin = time.perf_counter()
     path = saver.save(number, training.snapshot())

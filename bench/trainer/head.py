@@ -1,8 +1,8 @@
 """GPT-2's head and loss with gradients, four implementations: `python -m bench.trainer.head [--device cuda]`.
 
 ours: trainer/models/head.py, in groups of rows and through inductor. torch: F.linear_cross_entropy in chunks (eager
-only, from torch 2.15 on). Liger: its fused Triton kernel, where installed. plain: product and cross-entropy in fp32, as
-most trainings do it, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
+only, from torch 2.15 on). Liger: its fused Triton kernel, if installed. plain: product and cross-entropy in fp32, as in
+most trainings, eager and compiled. bf16, 1024 tokens (32,768 on accelerators, 64 with `--tiny`).
 """
 
 import importlib
@@ -31,7 +31,7 @@ def main() -> None:
     text, found = "", {}
     for rounds, found in enumerate(setup.in_turn(ways(device, tokens, min(tokens, 16384)), device, REPEATS)):
         if device == "cpu" and rounds < REPEATS:
-            continue  # a stage on an accelerator may be ended at its limit, and keeps what it has
+            continue  # on an accelerator, write each round: a stage that is killed at its limit keeps its figures
         text = page.write(
             page.results(options.tiny) / f"head_{device}.md",
             "# From hidden state to loss and gradients",
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def rows(device: str, found: dict[str, setup.Figures | str]) -> list[tuple[object, ...]]:
-    """Of processor seconds on a CPU, whose wall seconds other programs share; of wall seconds on an accelerator."""
+    """Make the rows. Shares are of CPU seconds on a CPU, which other programs use, too, else of wall seconds."""
     clock = int(device == "cpu")
     products = found["products"]
     assert not isinstance(products, str), products
@@ -63,7 +63,7 @@ def rows(device: str, found: dict[str, setup.Figures | str]) -> list[tuple[objec
 
 
 def ways(device: str, tokens: int, chunk: int) -> dict[str, Callable[[], Any]]:
-    """By name, each from fresh gradients."""
+    """Map names to functions. Each starts from fresh gradients."""
     hidden = torch.randn(tokens, WIDTH, dtype=torch.bfloat16, device=device, requires_grad=True)
     weight = (0.02 * torch.randn(PADDED, WIDTH, device=device)).bfloat16().requires_grad_()
     targets = torch.randint(0, VOCABULARY, (tokens,), device=device)

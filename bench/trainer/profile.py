@@ -1,8 +1,8 @@
 """Where a step's time on the device goes: `python -m bench.trainer.profile --device cuda`.
 
-Runs a short training with metrics.profile set, stores its trace (for chrome://tracing or Perfetto) beside the page, and
-reads from it the kernels that take most and how long the device was idle. On a CPU, with `--tiny`, operators stand in
-for kernels.
+Runs a short training with metrics.profile set and stores its trace (for chrome://tracing or Perfetto) beside the page.
+The page lists the kernels that take most time, and how long the device was idle. On a CPU, with `--tiny`, it lists
+operators instead of kernels.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from trainer.train import profiler
 
 ROWS = 30
 FIRST, LAST = 6, 8
-"""Steps that are traced: by then everything is compiled and all memory is there."""
+"""The traced steps. By then everything is compiled and all memory is allocated."""
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def train(options: argparse.Namespace, scratch: Path) -> Path:
-    """Train, and return the trace. Raises CalledProcessError when the training fails."""
+    """Train and return the trace. Raises CalledProcessError if the training fails."""
     run = scratch / "run"
     tiny = options.tiny
     values = {
@@ -74,13 +74,13 @@ def train(options: argparse.Namespace, scratch: Path) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The trace's events that have a duration."""
+    """Read the trace's events that have a duration."""
     document = json.loads(gzip.decompress(path.read_bytes()))
     return [event for event in document["traceEvents"] if event.get("ph") == "X"]
 
 
 def table(events: list[dict[str, Any]]) -> list[str]:
-    """Kernels by the time they take, of the time from the first one's start to the last one's end."""
+    """List kernels by their share of the time from the start of the first kernel to the end of the last."""
     kernels = [event for event in events if event.get("cat") in KERNELS]
     what = "kernel" if kernels else "operator (nested ones count twice)"
     kernels = kernels or [event for event in events if event.get("cat") == "cpu_op"]

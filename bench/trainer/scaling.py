@@ -1,27 +1,27 @@
 """The gain of two workers on a slow link over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
 
-Each worker is `trainer.train` in a network namespace of its own, pinned to one core; the link between them is shaped at
-both ends with tc (a token bucket; this kernel has no netem, so its latency is that of a veth pair). Speeds are those of
-one run: nothing else may use the two cores.
+Each worker is `trainer.train` in its own network namespace, pinned to one core. tc limits the link's rate at both ends
+with a token bucket. This kernel has no netem, so the latency is that of a veth pair. The speeds are those of one run:
+nothing else may use the two cores.
 
-The shaped rate stands for a real link when exchange and computation have the same ratio as there:
+The limited rate stands for a real link if exchange and computation have the same ratio as there:
 
     rate here = rate there x (seconds of computing there / here) x (bytes here / there)
 
 - C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s. 3,600
-  is 25 % of the AMX peak of 4 cores at 3.0 GHz (12.3 TFLOP/s at 855 MFLOP a token): an optimistic node, so a hard
-  test; at the tutorial's own 811 tokens/s the exchange is a quarter of that. It exchanges 4 bytes x 124.4 M parameters.
+  is 25 % of the AMX peak of 4 cores at 3.0 GHz (12.3 TFLOP/s at 855 MFLOP a token): an optimistic node, so a hard test.
+  At the tutorial's own 811 tokens/s the exchange takes a quarter of that share. It sends 4 bytes x 124.4 M parameters.
 - g4dn: 5 Gbit/s (its base rate). 524,288 tokens a step on 4 nodes at 20,000 tokens/s (T4, fp16) take 6.6 s. A ring of 4
   sends 2 x 3/4 of the same 498 MB, a ring of two 2 x 1/2.
 
 Here: the preset micro (4 layers of width 128, a vocabulary of 500: 0.9 M parameters), windows of 256, 4,096 tokens a
 micro-batch, 32,768 tokens a step: each of two workers has half of a C3 node's tokens. A larger model takes too long on
-one core, and the formula fixes the ratio of bytes to computation for any model. Gradients travel in 4 portions of 1 MB
-here, as in 20 of 25 MB there. One worker alone measures the time of computation first.
+one core, and the formula fixes the ratio of bytes to computation for any model. Gradients are sent in 4 buckets of 1 MB
+here, and in 20 of 25 MB there. A run of one worker measures the time of computation first.
 
 Efficiency is the tokens/s of two workers over twice those of one. Two workers that never communicate already slow each
-other down here, because they share caches and memory, which nodes do not; the second efficiency is relative to those.
-Each figure is from the fastest two steps in a row, since other programs can only slow a step down.
+other down here, because they share caches and memory, which nodes do not. The second efficiency is relative to such a
+pair. Each figure is from the fastest two consecutive steps, since other programs can only slow a step down.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from chaos.network import Network
 from trainer.launch import MALLOC
 
 STEPS = 4
-"""Measured ones, after a first that is not; the fastest two in a row count."""
+"""Measured steps, after a first that does not count. The fastest two in a row give the figure."""
 TOKENS_PER_STEP = 32_768
 BYTES_THERE = 4 * 124.4e6
 PATIENCE_SECONDS = 240
@@ -57,15 +57,15 @@ class Node:
     name: str
     gigabits: float
     compute_seconds: float
-    """Of one step, on one node."""
+    """Seconds of computation of one step, on one node."""
     ring: float
-    """What a node sends in a step, in sizes of the gradient."""
+    """What a node sends in a step, as a multiple of the gradient's size."""
 
 
 C3 = Node("C3, 16 Gbit/s", 16, 32_768 / 3_600, 1.0)
 G4DN = Node("g4dn, 5 Gbit/s", 5, 524_288 / 4 / 20_000, 1.5)
 DILOCO_STEPS = 2
-"""Inner steps of the DiLoCo rows: few, so that the short run has exchanges; the default is 50."""
+"""Inner steps of the DiLoCo rows: few, so that the short run includes exchanges; the default is 50."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Measured:
     tokens_per_second: float
     step_seconds: float
     waited_seconds: float
-    """For the exchange, in a step."""
+    """Seconds of a step that the worker waited for the exchange."""
     said_bytes: float
-    """bytes_sent_per_step as the trainer's metrics have it."""
+    """bytes_sent_per_step of the trainer's metrics."""
     sent_bytes: float
-    """What the network interface counted in a step, headers included."""
+    """Bytes a step by the network interface's counter, headers included."""
 
 
 def main() -> int:
@@ -118,12 +118,12 @@ def variants() -> list[tuple[str, list[str]]]:
 
 
 def link(node: Node, compute_seconds: float) -> float:
-    """Bits a second here that stand for the node's link; `compute_seconds`: of one worker's half of a step."""
+    """Return the bits/s here that stand for the node's link. `compute_seconds`: of one worker's half of a step."""
     return node.gigabits * 1e9 * node.compute_seconds / compute_seconds * gradient_bytes() / (BYTES_THERE * node.ring)
 
 
 def gradient_bytes() -> float:
-    """What each of two workers sends in a step in fp32: 2 x 1/2 of the gradient."""
+    """Return the bytes that each of two workers sends in a step in fp32: 2 x 1/2 of the gradient."""
     from trainer.models import networks
 
     return 4.0 * sum(value.numel() for value in networks.build("micro", 500, 0, seed=0).parameters())
@@ -132,9 +132,9 @@ def gradient_bytes() -> float:
 def run(
     folder: Path, data: str, cores: list[int], rate: float | None, *changes: str, strangers: bool = False
 ) -> list[Measured]:
-    """Train with one worker on each core until the steps are measured; what they say, by training.
+    """Train with one worker on each core until the steps are measured; return the figures of each training.
 
-    Strangers are trainings of one worker each.
+    `strangers`: each worker is a training of its own.
     """
     folders = [folder / str(number) if strangers else folder for number in range(len(cores))]
     workers: list[subprocess.Popen[bytes]] = []
@@ -157,7 +157,7 @@ def laboratory(machines: int, rate: float | None) -> Iterator[Network]:
             machine = f"w{number}"
             network.add(machine, number + 1)
             if rate is not None:
-                # The bucket holds what the link carries in 4 ms: less than a scheduler tick of tc loses throughput.
+                # The bucket holds what the link carries in 4 ms: a bucket of less than tc's tick loses throughput.
                 shape = f"tc qdisc add dev eth0 root tbf rate {rate:.0f}bit burst {max(100_000, rate / 8 * 0.004):.0f} "
                 shape += "latency 100ms"
                 subprocess.run([*network.enter(machine), *shape.split()], check=True)
@@ -210,7 +210,7 @@ def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes
             raise SystemExit(f"no {STEPS} steps within {PATIENCE_SECONDS} s:\n{logs}")
         time.sleep(0.02)
     first, last = min(counted), max(counted)
-    # Pairs of steps, so that DiLoCo's hold one with an exchange and one without.
+    # Take pairs of steps, so that with DiLoCo each pair has one step with an exchange and one without.
     pairs = list(itertools.pairwise(lines[1 : STEPS + 1]))
     fastest = min(pairs, key=lambda pair: sum(line["step_seconds"] for line in pair))
     seconds = statistics.mean(line["step_seconds"] for line in fastest)

@@ -1,4 +1,4 @@
-"""Shared by the trainer's benchmarks: options, data, a training that only trains, variants measured in turn."""
+"""Shared by the trainer's benchmarks: options, data, a training that only makes steps, variants measured in turn."""
 
 import argparse
 import os
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
 LEARNT = 8000
-"""Words that occur in the dataset; the text has 600,000 characters."""
+"""Tokens that occur in the dataset, whose text has 600,000 characters."""
 SLOW_SECONDS = 10
-"""A way that takes longer is measured once."""
+"""A way that takes longer is measured only once after its first run."""
 QUIET = {
     "evaluation.every": 0,
     "evaluation.batches": 1,
@@ -32,14 +32,14 @@ QUIET = {
     "metrics.every": 1,
     "metrics.tensorboard": "false",
 }
-"""Settings of a training whose steps alone count."""
+"""Settings of a training of which only the steps are measured."""
 
 Figures = tuple[float, float, float]
-"""Wall seconds, processor seconds, bytes of the accelerator beside what was there."""
+"""Wall seconds, CPU seconds, and the accelerator's peak bytes beyond those allocated before."""
 
 
 def parser(module: str, description: str | None, device: str = "cpu") -> argparse.ArgumentParser:
-    """With --device, --threads and --tiny."""
+    """Make a parser with --device, --threads and --tiny."""
     made = argparse.ArgumentParser(prog=f"python -m bench.trainer.{module}", description=description)
     made.add_argument("--device", choices=("cpu", "cuda"), default=device)
     made.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
@@ -48,20 +48,20 @@ def parser(module: str, description: str | None, device: str = "cpu") -> argpars
 
 
 def command(module: str, options: argparse.Namespace) -> str:
-    """What made a page."""
+    """Say which command wrote a page."""
     threads = f" --threads {options.threads}" if options.threads else ""
     return f"Written by `python -m bench.trainer.{module} --device {options.device}{threads}`"
 
 
 def keep_memory() -> None:
-    """Start this process anew with the launcher's allocator setting (freed memory stays with the process), which glibc
-    reads at the start only; do nothing where one is given."""
+    """Re-execute this process with the launcher's allocator setting (freed memory stays with the process), which glibc
+    reads only at the start. Does nothing if a setting is given."""
     if "GLIBC_TUNABLES" not in os.environ:
         os.execve(sys.executable, sys.orig_argv, os.environ | {"GLIBC_TUNABLES": MALLOC})
 
 
 def accelerator(device: str) -> str:
-    """What the line of the machine ends with."""
+    """Return the end of the line that describes the machine: the accelerator, empty for a CPU."""
     if device == "cpu":
         return ""
     import torch
@@ -70,16 +70,15 @@ def accelerator(device: str) -> str:
 
 
 def train(settings: dict[str, Any]) -> list[str]:
-    """The command of a training with these settings over QUIET."""
+    """Return the command of a training with these settings on top of QUIET."""
     return [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in (QUIET | settings).items())]
 
 
 def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) -> str:
-    """The sample text in a vocabulary as large as GPT-2's, without what trainer.prepare needs; a tenth of it is for
-    validation.
+    """Write the sample text as a dataset with a vocabulary as large as GPT-2's; a tenth of it is for validation.
 
-    Speed depends on the number of words, not on which ones they are: a tokenizer is learnt from the sample, and filled
-    up with words that never occur.
+    This does not need the tokenizer package of trainer.prepare. Speed depends on the size of the vocabulary, not on its
+    words: the tokenizer is trained on the sample, and padded with words that never occur.
     """
     from tokenizers import Tokenizer
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
@@ -107,18 +106,18 @@ def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) ->
 
 
 def processor_seconds(process: int) -> float:
-    """User's and system's, of all its threads so far (proc(5))."""
+    """Return the user and system CPU seconds of all threads of a process so far (proc(5))."""
     fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def children_seconds() -> float:
-    """Processor seconds of the processes that this one has waited for."""
+    """Return the CPU seconds of the processes that this one has waited for."""
     return sum(os.times()[2:4])
 
 
 def work(net: Any, module: Any, tokens: int, samples: int) -> "Work":
-    """Of an engine whose steps alone are made: without data, and nothing is saved."""
+    """Make the Work of an engine that only makes steps: without data, and nothing is saved."""
     from trainer.tasks.work import Work
 
     values: dict[str, Any] = dict.fromkeys(("batches", "validation", "save_model", "load_model"))
@@ -142,10 +141,10 @@ def measured(step: Callable[[], Any], device: str) -> Figures:
 
 
 def in_turn(ways: dict[str, Callable[[], Any]], device: str, repeats: int) -> Iterator[dict[str, Figures | str]]:
-    """After each round, the median of each way so far, or why it does not run here.
+    """Yield, after each round, the median of each way so far, or why it does not run here.
 
-    In turn, so that whatever else the machine does meets all of them. The first round, in which ways compile, counts
-    until there is another.
+    The ways run in turn, so that other load on the machine affects all of them alike. The first round, in which ways
+    compile, counts only until there is another.
     """
     runs: dict[str, list[Figures]] = {name: [] for name in ways}
     refused: dict[str, str] = {}
@@ -156,7 +155,7 @@ def in_turn(ways: dict[str, Callable[[], Any]], device: str, repeats: int) -> It
                 continue
             try:
                 runs[name].append(measured(way, device))
-            except Exception as error:  # kernels and compilers each have their own
+            except Exception as error:  # kernels and compilers raise their own types
                 refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
         yield {name: refused.get(name) or _median(runs[name][1:] or runs[name]) for name in ways}
 

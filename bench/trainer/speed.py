@@ -1,12 +1,12 @@
-"""Tokens a second of GPT-2 124M, ours and others', in one run on one machine: `python -m bench.trainer.speed`.
+"""Tokens/s of GPT-2 124M, ours and others', in one run on one machine: `python -m bench.trainer.speed`.
 
-Ours is the whole `python -m trainer.train` on the sample text, read from its metrics; peers.py runs the others and
+Ours is the whole `python -m trainer.train` on the sample text, read from its metrics. peers.py runs the others, and
 limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an accelerator),
 as four micro-batches of one window or one of four. A figure is the median of the steps after the first. `--only`
-measures a part; bench/results/ keeps all figures and the table shows them.
+measures some modes; bench/results/ keeps the figures of all, and the table shows them.
 
-On a shared machine compare processor seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes
-not yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses the
+On a shared machine compare CPU seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes not
+yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses the
 accelerator's modes with a model that takes a minute, on pages of their own.
 """
 
@@ -44,7 +44,7 @@ class Mode:
     compiled: bool
     micro_batch: int
     allocator: str = "kept"
-    """kept: freed memory stays with the process (launch.py sets it); glibc: its defaults."""
+    """kept: freed memory stays with the process, as launch.py sets it. glibc: glibc's defaults."""
     preset: str = "small"
 
     @property
@@ -55,7 +55,7 @@ class Mode:
 
 
 def modes() -> list[Mode]:
-    """All that are measured on a CPU, in order. glibc's defaults for the modes that people would choose."""
+    """List all modes on a CPU, in order. Only those that people would choose run with glibc's defaults, too."""
     found = [
         Mode(program, precision, compiled, micro_batch)
         for precision in ("bf16", "fp32")
@@ -69,7 +69,7 @@ def modes() -> list[Mode]:
 
 
 def _on_accelerator(tiny: bool) -> list[Mode]:
-    """What the goals compare first; then a larger model, larger micro-batches, and what the compiler brings."""
+    """List the modes that the goals compare, then a larger model, larger micro-batches, and eager mode."""
     small, windows = ("tiny", 2) if tiny else ("small", 32)
     five = ("limit", "ours", "nanoGPT", "loop", "Trainer")
     first = [Mode(program, "bf16", True, windows, preset=small) for program in five]
@@ -139,7 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
-    """Raises CalledProcessError when the mode's process fails, TimeoutExpired when it was ended at the deadline."""
+    """Measure a mode.
+
+    Raises:
+        CalledProcessError: the mode's process failed. TimeoutExpired: it was ended at the deadline.
+    """
     cpu = options.device == "cpu"
     settings = {
         "length": 64 if options.tiny else 1024,
@@ -175,7 +179,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
 
 
 def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadline: float) -> dict[str, Any]:
-    """The steps of a real training, as its metrics tell them. Evaluations and checkpoints are not in a step's time."""
+    """Run a real training; return its steps from its metrics. A step's time has no evaluation and no checkpoint."""
     values = {
         "model.preset": settings["preset"],
         "data.directory": settings["data"],

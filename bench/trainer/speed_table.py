@@ -1,4 +1,4 @@
-"""The page of speed.py's figures."""
+"""The page with speed.py's figures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,13 +9,13 @@ from trainer.train.metrics import peak_of
 
 GOAL_PEER, GOAL_LIMIT = 1.15, 1.25
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
-"""MFU by the data sheet of one H200, bf16 at 1024 tokens. A rehearsal has none."""
+"""MFU by the data sheet of one H200, bf16 at 1024 tokens. A rehearsal has no goal."""
 GOAL_TOKENS, GOAL_PEER_CUDA = 540_000, 1.1
 PEERS = ("loop", "nanoGPT", "Trainer")
 
 
 def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) -> float:
-    """Forward and backward, as trainer.models.networks counts them (PaLM, arXiv 2204.02311, appendix B)."""
+    """Count forward and backward FLOPs as trainer.models.networks does (PaLM, arXiv 2204.02311, appendix B)."""
     size = PRESETS[preset]
     layer = 12 * size.width**2 + 13 * size.width
     parameters = vocabulary * size.width + size.layers * layer + 2 * size.width
@@ -100,7 +100,7 @@ def _accelerators(figures: dict[str, Any], command: str, machines: list[str]) ->
 
 
 def goals(figures: dict[str, Any], machine: str) -> list[str]:
-    """What the goals ask for, from what was measured on this machine on one day."""
+    """Compare the goals with the figures of this machine on one day, one line each."""
     here = [figure for figure in figures.values() if figure["machine"] == machine]
     sheet, measured = (_peak(figures, machine, kind) for kind in ("sheet", "measured"))
     lines = [f"bf16 peak: {_tera(measured)} measured, {_tera(sheet)} by the data sheet"]
@@ -128,14 +128,14 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
 
 
 def _peak(figures: dict[str, Any], machine: str, kind: str) -> float | None:
-    """FLOP/s of the device: by its data sheet, or the best product that was measured."""
+    """Return the device's peak FLOP/s: by its data sheet, or of the fastest measured product; None if unknown."""
     if kind == "sheet":
         return peak_of(_device(machine))
     return max((f["peak"] for f in figures.values() if f["machine"] == machine and "peak" in f), default=None)
 
 
 def _device(machine: str) -> str:
-    """The accelerator's name, which ends the line; empty for a processor."""
+    """Return the accelerator's name from the end of the machine's line; empty for a CPU."""
     return machine.rpartition("; ")[2].partition(", CUDA")[0] if ", CUDA" in machine else ""
 
 
@@ -150,7 +150,7 @@ def _tera(peak: float | None) -> str:
 
 
 def _verdicts(figures: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, object]]:
-    """Step times in relation to the best peer and to the bare matrix products, from the figures that are there."""
+    """Yield ratios of step times to the best peer and to the matrix products alone, from the figures that exist."""
 
     def row(name: str, above: dict[str, Any], below: dict[str, Any], goal: object) -> tuple[str, str, str, object]:
         return name, f"{above['seconds'] / below['seconds']:.2f}", f"{above['cpu'] / below['cpu']:.2f}", goal

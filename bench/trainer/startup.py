@@ -1,7 +1,7 @@
 """From process start to the first step of GPT-2 124M: `python -m bench.trainer.startup`.
 
-Wall and processor seconds of each phase: the imports, then when a real training has joined, evaluated and made its
-first step; eager, compiled with an empty kernel cache, and compiled with the previous run's.
+Wall and CPU seconds: of the imports, then of a real training until it has joined, evaluated and made its first step:
+eager, compiled with an empty kernel cache, and compiled with the previous run's.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def imports() -> dict[str, tuple[float, float]]:
-    """The better of two, so that the files are in memory."""
+    """Measure each import twice; keep the faster run, which finds the files in the page cache."""
     found: dict[str, tuple[float, float]] = {}
     for name, code in IMPORTS.items():
         runs = []
@@ -72,7 +72,7 @@ def imports() -> dict[str, tuple[float, float]]:
 
 
 def start(data: str, run: Path, cache: Path, compiled: bool, micro_batch: int) -> tuple[dict[str, float], float]:
-    """When each mark came, and the processor seconds of all of it."""
+    """Run a training; return the wall seconds until each mark, and the CPU seconds of the whole run."""
     values = {
         "data.directory": data,
         "run.directory": run,

@@ -1,4 +1,4 @@
-"""Start the plugin; Pulumi does, as `python -m local.plugin ENGINE_ADDRESS`."""
+"""Start the plugin, as Pulumi does: `python -m local.plugin ENGINE_ADDRESS`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def main() -> None:
     from .server import Server
 
     def make(engine: Any) -> Server:
-        return Server(engine, version("pulumi-kubernetes"))  # the engine warns of one below the program's
+        return Server(engine, version("pulumi-kubernetes"))  # the engine warns of a version below the program's
 
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    # The official client takes half a second to import, so that happens in the background.
+    # The official client takes half a second to import: do it in the background.
     serve(arguments[0] if arguments else None, NOTICE, make, started=import_kubernetes)
 
 

@@ -1,7 +1,7 @@
-"""Waiting: until an object is ready, until it is gone; with a progress line, a deadline and an ear for Ctrl-C.
+"""Wait until an object is ready or gone, with a progress line and a deadline; Ctrl-C ends the wait.
 
-Of the real plugin's conditions these are those of the kinds that the program awaits: Deployments, StatefulSets and
-Jobs. Other kinds are ready as soon as they exist. The API server is polled, not watched: a stack awaits a handful of
+The conditions are the real plugin's for the kinds that the program awaits: Deployments, StatefulSets and Jobs. Other
+kinds are ready as soon as they exist. This polls the API server instead of watching it: a stack awaits a handful of
 objects, and a poll cannot miss an event.
 """
 
@@ -18,15 +18,15 @@ from .naming import SKIP_AWAIT, TIMEOUT_SECONDS, annotated_true, annotation, des
 from .pods import condition, explain_unready
 
 DEFAULT_TIMEOUT = 600.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds; each pause is half as long again as the one before
-EXPLAIN_EVERY = 15.0  # seconds; where Pulumi writes to a log, each new explanation is a line
-# Kinds whose deletion is not awaited with pulumi.com/skipAwait: a controller takes their pods away.
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds; each pause is 1.5 times the one before
+EXPLAIN_EVERY = 15.0  # seconds; in a log of Pulumi, each new explanation is a line
+# Kinds whose deletion pulumi.com/skipAwait does not await: a controller removes their pods.
 DELETED_IN_BACKGROUND = {"Namespace", "Pod", "DaemonSet", "Deployment", "StatefulSet", "Job"}
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """`waits_for` says what is missing, for the progress line; `failed` that waiting is useless."""
+    """`waits_for`: what is missing, for the progress line. `failed`: why waiting is useless."""
 
     ready: bool
     waits_for: str = ""
@@ -68,7 +68,7 @@ def _job_readiness(obj: dict[str, Any]) -> Readiness:
 
 
 def unready_reasons(client: Client, inputs: dict[str, Any], live: dict[str, Any]) -> list[str]:
-    """Why the object is not ready now; empty where it is. For refresh."""
+    """Why the object is not ready now; empty if it is. For refresh."""
     state = readiness(live)
     if state.ready or annotated_true(inputs, SKIP_AWAIT):
         return []
@@ -77,7 +77,7 @@ def unready_reasons(client: Client, inputs: dict[str, Any], live: dict[str, Any]
 
 @dataclass(frozen=True)
 class Awaited:
-    """One object that is waited for; `requested` are the customTimeouts of the program in seconds, or 0."""
+    """One object to wait for. `requested` is the program's customTimeouts in seconds, or 0."""
 
     client: Client
     engine: Engine
@@ -87,15 +87,15 @@ class Awaited:
 
     @property
     def seconds(self) -> float:
-        """customTimeouts, else the annotation `pulumi.com/timeoutSeconds`, else ten minutes."""
+        """The timeout: customTimeouts, else the annotation `pulumi.com/timeoutSeconds`, else ten minutes."""
         text = annotation(self.inputs, TIMEOUT_SECONDS)
         return self.requested or (float(text) if text.isdigit() else DEFAULT_TIMEOUT)
 
     def until_ready(self, live: dict[str, Any]) -> dict[str, Any]:
-        """The live object once it is ready.
+        """Return the live object once it is ready.
 
         Raises:
-            InitFailedError: it failed, the time is up, or the user interrupted.
+            InitFailedError: the object failed, the time is up, or the user interrupted.
         """
         if annotated_true(self.inputs, SKIP_AWAIT):
             return live
@@ -117,10 +117,10 @@ class Awaited:
         return live
 
     def until_gone(self, live: dict[str, Any]) -> None:
-        """Return once the object does not exist any more, or another one has taken its name.
+        """Return once the object no longer exists, or another one has its name.
 
         Raises:
-            InitFailedError: the time is up; with what holds the object, so that the state keeps it.
+            InitFailedError: the time is up, or the user interrupted. It carries the object, so that the state keeps it.
         """
         if annotated_true(self.inputs, SKIP_AWAIT) and live["kind"] in DELETED_IN_BACKGROUND:
             return
@@ -137,7 +137,7 @@ class Awaited:
         self.engine.status(self.urn, "")
 
     def _get(self, live: dict[str, Any]) -> dict[str, Any] | None:
-        """The object as it is now; a server that is away for a moment is asked again at the next turn."""
+        """Return the object as it is now. If the server does not answer, return the last one known."""
         try:
             return self.client.get(live)
         except UnreachableError:
@@ -149,13 +149,13 @@ class Awaited:
 
 
 class _Turns:
-    """The pauses between two looks, until a deadline."""
+    """The pauses between polls, until a deadline."""
 
     def __init__(self, client: Client, seconds: float) -> None:
         self._client, self._deadline, self._pause = client, time.monotonic() + seconds, FIRST_PAUSE
 
     def pause(self, live: dict[str, Any], if_cancelled: str) -> bool:
-        """False when the deadline passed. Raises InitFailedError when the user interrupts."""
+        """Pause; return False once the deadline has passed. Raises InitFailedError if the user interrupts."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             return False
@@ -168,9 +168,9 @@ class _Turns:
 
 
 def _explain_hold(live: dict[str, Any]) -> str:
-    """What keeps an object that is being deleted."""
+    """Explain why an object that is being deleted still exists."""
     conditions = (live.get("status") or {}).get("conditions") or []
-    # Of a Namespace: NamespaceContentRemaining, NamespaceFinalizersRemaining.
+    # A Namespace has NamespaceContentRemaining and NamespaceFinalizersRemaining.
     remain = [c.get("message", "") for c in conditions if c.get("status") == "True" and "Remain" in c.get("type", "")]
     finalizers = [*(metadata(live).get("finalizers") or []), *((live.get("spec") or {}).get("finalizers") or [])]
     if remain or not finalizers:

@@ -1,7 +1,7 @@
 """Requests to the API server: discovery of kinds, retries, and errors that say what is wrong.
 
-Authentication, TLS and proxies come from the official `kubernetes` client. Its typed API classes are not used: objects
-are plain dicts here, because a provider handles every kind alike.
+The official `kubernetes` client handles authentication, TLS and proxies. Objects are plain dicts instead of its typed
+classes, because a provider handles every kind alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .settings import Settings
 APPLY = "application/apply-patch+yaml"
 JSON = "application/json"
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
-# A request that met a busy or restarting server is sent again after these pauses, in seconds.
+# Pauses in seconds before each retry of a request that met a busy or restarting server.
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 RETRY_CODES = {429, 500, 502, 503, 504}
 
@@ -26,7 +26,7 @@ _import_lock = threading.Lock()
 
 
 def import_kubernetes() -> Any:
-    """The official client's package. Two threads that load it at once see half-made modules, hence the lock."""
+    """Import the official client. Two threads that import it at once see half-initialised modules, hence the lock."""
     with _import_lock:
         import kubernetes.client
         import kubernetes.config
@@ -37,14 +37,14 @@ def import_kubernetes() -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind is addressed: `/apis/batch/v1`, `jobs`, namespaced."""
+    """The API path of a kind: `/apis/batch/v1`, `jobs`, namespaced."""
 
     prefix: str
     plural: str
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """URL path of an object, or of the collection where `name` is empty."""
+        """Return the URL path of an object, or of the collection if `name` is empty."""
         scope = ["namespaces", quote(namespace, safe="")] if self.namespaced else []
         return "/".join([self.prefix, *scope, self.plural, *([quote(name, safe="")] if name else [])])
 
@@ -62,7 +62,7 @@ class Client:
         self._probed = settings.problem is not None
 
     def problem(self) -> str | None:
-        """Why the cluster cannot be used, or None. The server is asked once for each run of the plugin."""
+        """Why the cluster cannot be used, or None. Asks the server once in each run of the plugin."""
         with self._probe_lock:
             if not self._probed:
                 try:
@@ -74,12 +74,12 @@ class Client:
             return self._problem
 
     def sleep(self, seconds: float, what: str = "") -> None:
-        """Raises CancelledError when the user interrupts."""
+        """Sleep. Raises CancelledError if the user interrupts."""
         if self.cancelled.wait(seconds):
             raise CancelledError(f"{what}: interrupted")
 
     def kind(self, api_version: str, kind: str) -> Kind:
-        """How to address a kind, from the API server's discovery documents.
+        """Look a kind up in the API server's discovery documents.
 
         Raises:
             NoSuchKindError: the server has no such kind (yet).
@@ -110,7 +110,7 @@ class Client:
     def request(
         self, method: str, obj: dict[str, Any], body: Any = None, content_type: str = JSON, **query: Any
     ) -> dict[str, Any]:
-        """One request about the object that `obj` names (apiVersion, kind, metadata).
+        """Send one request about the object that `obj` names (apiVersion, kind, metadata).
 
         Raises:
             ApiError: the server refused. UnreachableError: it did not answer. NoSuchKindError: it has no such kind.
@@ -122,7 +122,7 @@ class Client:
         return self._request(method, kind.path(namespace, name), what, body, content_type, query=query)
 
     def get(self, obj: dict[str, Any]) -> dict[str, Any] | None:
-        """The live object, or None where it does not exist."""
+        """Return the live object, or None if it does not exist."""
         try:
             return self.request("GET", obj)
         except ApiError as error:
@@ -131,12 +131,12 @@ class Client:
             raise
 
     def list(self, api_version: str, kind: str, namespace: str, **query: Any) -> list[dict[str, Any]]:
-        """The objects of a kind in a namespace; `labelSelector` and `fieldSelector` narrow it."""
+        """List the objects of a kind in a namespace. `query`: labelSelector, fieldSelector."""
         like = {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}}
         return self.request("GET", like, **query).get("items") or []
 
     def logs(self, namespace: str, pod: str, container: str, lines: int, previous: bool) -> str:
-        """The last lines that a container wrote; empty where there are none."""
+        """Return the last lines of a container's log; empty if there are none or they cannot be read."""
         query = urlencode({"container": container, "tailLines": lines, "previous": str(previous).lower()})
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/log?{query}"
         try:
@@ -156,14 +156,14 @@ class Client:
         pauses: tuple[float, ...] | None = None,
     ) -> dict[str, Any]:
         url = f"{path}?{urlencode(query)}" if query else path
-        # Every request may be sent twice: applying and deleting again changes nothing.
+        # Every request may be retried: a second apply or delete changes nothing.
         for pause in RETRY_PAUSES if pauses is None else pauses:
             try:
                 return json.loads(self._send(method, url, body, content_type, what) or b"{}")
             except UnreachableError:
                 self.sleep(pause, what)
             except ApiError as error:
-                # A controller changed the object while the server applied to it: no conflict of ours.
+                # A controller changed the object during the apply. This is not a conflict of field managers: retry.
                 changed = error.code == 409 and method == "PATCH" and not error.is_conflict_of_managers
                 if error.code not in RETRY_CODES and not changed:
                     raise
@@ -201,7 +201,7 @@ class Client:
 
 
 def _configuration(settings: Settings) -> Any:
-    """The official client's Configuration for the chosen context."""
+    """Return the official client's Configuration for the chosen context."""
     kubernetes = import_kubernetes()
     configuration = kubernetes.client.Configuration()
     options = {"context": settings.context, "client_configuration": configuration, "persist_config": False}
@@ -210,7 +210,7 @@ def _configuration(settings: Settings) -> Any:
             kubernetes.config.load_kube_config_from_dict(settings.kubeconfig, **options)
         else:
             kubernetes.config.load_kube_config(settings.kubeconfig, **options)
-    except Exception as error:  # the loader raises many kinds; each means an unusable kubeconfig entry
+    except Exception as error:  # the loader raises many types; each means an unusable kubeconfig entry
         raise UnreachableError(f"context {settings.context!r} of the kubeconfig cannot be used: {error}") from None
     configuration.connection_pool_maxsize = 32
     if not configuration.verify_ssl:
@@ -221,7 +221,7 @@ def _configuration(settings: Settings) -> Any:
 
 
 def _explain_unreachable(host: str, error: Exception) -> str:
-    """One line: which server, what went wrong, what to check."""
+    """Explain in one line which server failed, what went wrong and what to check."""
     cause: BaseException = error
     while isinstance(inner := cause.__cause__ or cause.__context__ or getattr(cause, "reason", None), BaseException):
         cause = inner

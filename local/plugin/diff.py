@@ -1,7 +1,7 @@
 """What changed between two sets of inputs, path by path, and whether a change replaces the object.
 
-The old inputs carry drift too: `refresh` writes the live values of every field that the program gives into them.
-Values that the server or its controllers chose are never compared.
+The old inputs include drift: `refresh` writes into them the live value of every field that the program sets. Values
+that the server or its controllers chose are never compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .values import UNKNOWN, has_unknown
 Path = tuple[str | int, ...]
 
 _PART = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
-#: Objects whose values are quantities, and fields that are one.
+#: Maps whose values are quantities, and fields that are quantities.
 _QUANTITIES = {"limits", "requests", "capacity", "hard", "sizeLimit"}
 
 
 def parse_path(text: str) -> Path:
-    """A Pulumi property path: `spec.containers[0].image`, `metadata.labels["a.b/c"]`, `*` for any part."""
+    """Parse a Pulumi property path: `spec.containers[0].image`, `metadata.labels["a.b/c"]`, `*` for any part."""
     found = (match.groups() for match in _PART.finditer(text))
     return tuple(int(index) if index else quoted or name for quoted, index, name in found)
 
@@ -47,7 +47,7 @@ def contains(outer: Path, inner: Path) -> bool:
 
 
 def is_same(old: Any, new: Any, path: Path) -> bool:
-    """Whether two scalars are equal; quantities are when they are spelled differently (`1000m` and `1`), too."""
+    """Whether two scalars are equal. Quantities may be written differently (`1000m` and `1`)."""
     if isinstance(old, bool) != isinstance(new, bool):
         return False
     if old == new or old is None or new is None or not _QUANTITIES.intersection(path):
@@ -55,12 +55,12 @@ def is_same(old: Any, new: Any, path: Path) -> bool:
     try:
         parse = import_kubernetes().utils.parse_quantity
         return parse(str(old)) == parse(str(new))
-    except ValueError:  # the server says what is wrong with it
+    except ValueError:  # the server will report what is wrong with it
         return False
 
 
 def changes(old: Any, new: Any, path: Path = ()) -> dict[Path, str]:
-    """Every path at which `new` differs from `old`, as `add`, `delete` or `update`. null and missing are the same."""
+    """Map every path at which `new` differs from `old` to `add`, `delete` or `update`. null and missing are equal."""
     if new is UNKNOWN or old is UNKNOWN:
         return {path: "update" if old is not None else "add"}
     pairs: list[tuple[str | int, Any, Any]] | None = None
@@ -79,7 +79,7 @@ def changes(old: Any, new: Any, path: Path = ()) -> dict[Path, str]:
 def detailed(
     old: dict[str, Any], new: dict[str, Any], ignored: list[str], force_new: list[tuple[str, ...]]
 ) -> dict[str, str]:
-    """The changes under their formatted paths; `-replace` is appended to the kinds that force a replacement."""
+    """Map formatted paths to kinds of change, with the suffix `-replace` where a change forces a replacement."""
     ignored_paths = [parse_path(text) for text in ignored]
     return {
         format_path(path): f"{kind}-replace" if matches(path, force_new) else kind
@@ -89,14 +89,14 @@ def detailed(
 
 
 def _with_namespace(obj: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """No namespace and `default` are the same for an object of which the other side has a namespace."""
+    """Set the namespace `default` if `obj` has none and `other` has `default`, so that the two compare as equal."""
     if metadata(other).get("namespace") == "default" and not metadata(obj).get("namespace"):
         return {**obj, "metadata": {**metadata(obj), "namespace": "default"}}
     return obj
 
 
 def must_delete_first(replaces: bool, new: dict[str, Any], live: dict[str, Any]) -> bool:
-    """Whether a replacement has to wait for the old object to go: both would have the same name, given by hand."""
+    """Whether a replacement must delete the old object first: both have the same name, chosen by the program."""
     if not replaces or not is_named(new) or is_autonamed(new) or has_unknown(metadata(new).get("name")):
         return False
     return all(

@@ -1,7 +1,7 @@
-"""Errors as a person should read them: one line that names the object, the field and the reason.
+"""Errors for the user: one line that names the object, the field and the reason.
 
-An API server answers with a `Status` object (k8s.io/apimachinery, meta/v1 types.go). Its JSON never reaches the user,
-nor does any value that the program marked secret.
+The API server answers with a `Status` object (k8s.io/apimachinery, meta/v1 types.go). The user never sees its JSON, nor
+any value that the program marked secret.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class CancelledError(PluginError):
 class InitFailedError(PluginError):
     """The object exists but is not ready, or still exists after its deletion.
 
-    `live` is its last known form. The provider adds the id and the properties (after a read, the inputs too) that the
-    engine stores.
+    `live` is its last known state. The provider adds the id and the properties (after a read, the inputs too), which
+    the engine stores.
     """
 
     object_id = ""
@@ -44,7 +44,7 @@ class InitFailedError(PluginError):
 
 
 class ApiError(PluginError):
-    """A refusal of the API server. `code` is the HTTP status, `reason` Kubernetes' word for it (`NotFound`)."""
+    """A refusal of the API server. `code` is the HTTP status, `reason` Kubernetes' name for it (`NotFound`)."""
 
     def __init__(self, what: str, code: int, status: dict[str, Any]) -> None:
         self.code, self.reason, self.causes = code, str(status.get("reason") or ""), _causes(status)
@@ -61,7 +61,7 @@ def _causes(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def parse_status(body: bytes, code: int) -> dict[str, Any]:
-    """The `Status` in a response's body; one made of the first line where the body is a proxy's error page."""
+    """Parse the `Status` in a response's body. If the body is a proxy's error page, make one of its first line."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -73,7 +73,7 @@ def parse_status(body: bytes, code: int) -> dict[str, Any]:
 
 
 def explain(what: str, code: int, status: dict[str, Any]) -> str:
-    """One line for a `Status`, e.g. `Job default/x is invalid: spec.completions: Required value: ...`."""
+    """Explain a `Status` in one line, e.g. `Job default/x is invalid: spec.completions: Required value: ...`."""
     reason, causes = status.get("reason"), _causes(status)
     message = " ".join(str(status.get("message") or f"HTTP status {code}").split())
     if reason == "Invalid" and causes:
@@ -93,7 +93,7 @@ def explain(what: str, code: int, status: dict[str, Any]) -> str:
 
 
 def _explain_cause(cause: dict[str, Any]) -> str:
-    """`field: message`, without the dump of the whole object that comes with an immutable field."""
+    """Return `field: message`, without the dump of the whole object that the server adds for an immutable field."""
     field, message = str(cause.get("field") or ""), " ".join(str(cause.get("message") or "").split())
     head, found, dump = message.partition("Invalid value: ")
     if found and len(dump) > 160:
@@ -102,7 +102,7 @@ def _explain_cause(cause: dict[str, Any]) -> str:
 
 
 def hide(message: str, secret_values: Iterable[str]) -> str:
-    """The message with every secret value in it replaced, also where it is quoted."""
+    """Replace every secret value in the message, in plain or JSON-escaped form."""
     for value in sorted(set(secret_values), key=len, reverse=True):
         if len(value) >= 3:
             message = message.replace(value, "[secret]").replace(json.dumps(value)[1:-1], "[secret]")

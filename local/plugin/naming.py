@@ -1,4 +1,4 @@
-"""Names: what a Pulumi URN says about an object, ids, auto-naming and the `pulumi.com/*` annotations."""
+"""Names: URNs, ids, auto-naming and the `pulumi.com/*` annotations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ REPLACE_UNREADY = "pulumi.com/replaceUnready"
 PATCH_FORCE = "pulumi.com/patchForce"
 DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
 
-#: The program's kinds that belong to no namespace: needed when no API server can be asked, in a preview before the
-#: cluster exists. From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
+#: The program's kinds that belong to no namespace, for a preview before the cluster exists, when no API server can be
+#: asked. From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PersistentVolume", "PriorityClass", "StorageClass"}
 
 
@@ -48,18 +48,18 @@ class Urn:
         return self.token.split(":")[1].removeprefix("core/")
 
     def is_patch(self, kind: str | None) -> bool:
-        """Whether this is `JobPatch` for kind `Job`: it owns a few fields of an object, not the object."""
+        """Whether this is a patch resource (`JobPatch` for kind `Job`), which owns some fields of an object."""
         return bool(kind) and self.type_name == f"{kind}Patch"
 
 
 def api_version_and_kind(urn: Urn, inputs: dict[str, Any]) -> tuple[str, str]:
-    """apiVersion and kind from the inputs, or from the type token where the inputs lack them (import)."""
+    """Return apiVersion and kind from the inputs, or from the type token if the inputs lack them (import)."""
     api_version = inputs.get("apiVersion") or urn.api_version
     return str(api_version).removeprefix("core/"), str(inputs.get("kind") or urn.type_name.removesuffix("Patch"))
 
 
 def metadata(obj: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of an object; an empty dict where it has none or it is unknown."""
+    """Return the metadata of an object; an empty dict if it has none or it is unknown."""
     found = obj.get("metadata")
     return found if isinstance(found, dict) else {}
 
@@ -76,7 +76,7 @@ def annotated_true(obj: dict[str, Any], key: str) -> bool:
 
 
 def object_id(obj: dict[str, Any]) -> str:
-    """Pulumi's id of an object: `namespace/name`, or `name` for one without a namespace."""
+    """Return Pulumi's id of an object: `namespace/name`, or `name` if it has no namespace."""
     meta = metadata(obj)
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
@@ -93,7 +93,7 @@ def describe(obj: dict[str, Any]) -> str:
 
 
 def is_named(inputs: dict[str, Any]) -> bool:
-    """Whether the program gave metadata.name, known or not."""
+    """Whether the program set metadata.name, even to an unknown value."""
     return bool(metadata(inputs).get("name")) or inputs.get("metadata") is UNKNOWN
 
 
@@ -103,12 +103,12 @@ def is_autonamed(inputs: dict[str, Any]) -> bool:
 
 
 def random_suffix(seed: bytes) -> str:
-    """Eight hexadecimal digits, the same for the same seed, so that preview and update agree."""
+    """Return eight hex digits, the same for the same seed, so that preview and update agree."""
     return hashlib.sha512(seed).hexdigest()[:8] if seed else secrets.token_hex(4)
 
 
 def assign_name(inputs: dict[str, Any], olds: dict[str, Any], urn: Urn, seed: bytes) -> None:
-    """Give `inputs` a name where the program gave none: the old automatic one, else a fresh one."""
+    """Name `inputs` if the program did not: with the old automatic name, else with a new one."""
     if is_named(inputs):
         return
     meta = inputs.setdefault("metadata", {})
@@ -120,5 +120,5 @@ def assign_name(inputs: dict[str, Any], olds: dict[str, Any], urn: Urn, seed: by
 
 
 def field_manager(state: dict[str, Any]) -> str:
-    """The server-side apply manager of a resource: the one in its state, else a fresh one."""
+    """Return the field manager of a resource for server-side apply: the one in its state, else a new one."""
     return str(state.get("__fieldManager") or f"pulumi-kubernetes-{secrets.token_hex(4)}")

@@ -1,7 +1,7 @@
-"""Create, update and delete of one object, as sequences of API requests.
+"""Create, update and delete one object, as sequences of API requests.
 
-Server-side apply does all of them under a field manager of the resource's own: a field that the program drops goes
-away, and one that somebody else manages is an error.
+Writes are server-side applies under a field manager of the resource's own: a field that the program drops is removed,
+and a field that someone else manages is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Call:
 
 
 def create(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The live object, ready. One that exists already is an error, unless it is to be patched."""
+    """Create the object; return the live one once it is ready. An existing object is an error, unless for a patch."""
     if call.preview:
         return _apply(call, inputs)
     if not call.is_patch and (existing := call.client.get(inputs)):
@@ -58,8 +58,8 @@ def _explain_existing(live: dict[str, Any]) -> str:
 
 
 def update(call: Call, inputs: dict[str, Any], old_live: dict[str, Any], ignored: list[str]) -> dict[str, Any]:
-    """The live object with the new inputs, ready."""
-    inputs = copy.deepcopy(inputs)  # ignored paths are changed below; the state keeps what the engine sent
+    """Apply the new inputs; return the live object once it is ready."""
+    inputs = copy.deepcopy(inputs)  # the loop below changes ignored paths, but the state keeps what the engine sent
     live = call.client.get({**inputs, "metadata": {**metadata(inputs), "name": metadata(old_live)["name"]}})
     if live is None:
         raise PluginError(
@@ -72,7 +72,7 @@ def update(call: Call, inputs: dict[str, Any], old_live: dict[str, Any], ignored
 
 
 def keep_live_value(inputs: Any, live: Any, path: tuple[str | int, ...]) -> None:
-    """Send what the live object has at an ignored path: another value would be a conflict with whoever set it."""
+    """Copy the live value at an ignored path into the inputs: any other value would conflict with its manager."""
     *parents, last = path
     for part in parents:
         try:
@@ -84,7 +84,7 @@ def keep_live_value(inputs: Any, live: Any, path: tuple[str | int, ...]) -> None
 
 
 def _apply(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Server-side apply. Conflicts with other managers are errors, unless the program or the provider forces."""
+    """Send a server-side apply. A conflict with another manager is an error, unless program or provider forces it."""
     force = annotated_true(inputs, PATCH_FORCE) or call.settings.patch_force
     dry_run = {"dryRun": "All"} if call.preview else {}
     query = {"fieldManager": call.manager, "force": str(force).lower(), **dry_run}
@@ -111,7 +111,7 @@ def delete(call: Call, inputs: dict[str, Any], live: dict[str, Any]) -> None:
 
 
 def _release(call: Call, live: dict[str, Any]) -> None:
-    """Give up every field that a patch owns; those that nobody else owns go back to their defaults."""
+    """Release every field that a patch owns. Those that nobody else owns return to their defaults."""
     if call.client.get(live) is not None:
         meta = {key: metadata(live)[key] for key in ("name", "namespace") if metadata(live).get(key)}
         body = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": meta}

@@ -1,4 +1,4 @@
-"""Why a pod is not ready, in one line a person can act on."""
+"""Explain why a pod is not ready, in one line that a user can act on."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 from .client import Client
 from .errors import ApiError, UnreachableError
 
-# Reasons that a container waits with which go away by themselves.
+# Waiting reasons of a container that pass by themselves.
 _NORMAL_WAITS = {"ContainerCreating", "PodInitializing", ""}
 MAX_PODS, LOG_LINES = 5, 5
 
 
 def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The condition of a type in an object's status; empty where it has none."""
+    """Return the condition of this type in an object's status; empty if it has none."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
 def explain_unready(client: Client, obj: dict[str, Any]) -> list[str]:
-    """One line for each unready pod of a workload (at most five), or the events of a workload without pods.
+    """Explain in one line each unready pod of a workload (at most five), or list the events of one without pods.
 
-    Of a Job, whose pods are ready while they work, the last words of those that run too.
+    For a Job, whose pods are ready while they work, also give the last log line of each running pod.
     """
     selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     if not selector:
@@ -52,13 +52,13 @@ def _events(client: Client, obj: dict[str, Any], kind: str) -> list[dict[str, An
 
 
 def _pulls(client: Client, pod: dict[str, Any]) -> bool:
-    """Whether the node fetches an image of the pod: minutes, the first time."""
+    """Whether the node is pulling an image of the pod, which takes minutes the first time."""
     reasons = [event.get("reason") for event in _events(client, pod, "Normal")]
     return reasons.count("Pulling") > reasons.count("Pulled")
 
 
 def _last_line(client: Client, pod: dict[str, Any]) -> str:
-    """What a pod that runs said last."""
+    """Return the last log line of a running pod."""
     meta = pod["metadata"]
     if (pod.get("status") or {}).get("phase") != "Running" or not _is_fine(pod):
         return ""
@@ -68,13 +68,13 @@ def _last_line(client: Client, pod: dict[str, Any]) -> str:
 
 
 def _warnings(client: Client, obj: dict[str, Any]) -> list[str]:
-    """The last warning events about an object, e.g. why no pod may be created."""
+    """Return the last two warning events about an object, e.g. why its pods cannot be created."""
     events = _events(client, obj, "Warning")
     return list(dict.fromkeys(f"{event.get('reason')}: {_one_line(event.get('message'))}" for event in events))[-2:]
 
 
 def explain(client: Client, pod: dict[str, Any]) -> str:
-    """Why one pod is not ready: scheduling, image, crash with its last words, or a failing probe."""
+    """Explain why one pod is not ready: scheduling, image, crash with its last log lines, or a failing probe."""
     status = pod.get("status") or {}
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -102,7 +102,7 @@ def _container_problem(client: Client, pod: dict[str, Any], container: dict[str,
     waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
     before = (container.get("lastState") or {}).get("terminated") or {}
     reason = str(waiting.get("reason") or "")
-    # One that runs again and is not ready: how it ended before says more than what the readiness probe says of it now.
+    # For a restarted container that is not ready, its last exit says more than its readiness probe now.
     again = not container.get("ready") and before.get("exitCode")
     if reason == "CrashLoopBackOff" or terminated.get("exitCode") or (again and not reason):
         ended = terminated or before
@@ -116,7 +116,7 @@ def _container_problem(client: Client, pod: dict[str, Any], container: dict[str,
 
 
 def _last_words(client: Client, pod: dict[str, Any], container: str, ended: dict[str, Any], previous: bool) -> str:
-    """The termination message, else the end of the log."""
+    """Return the termination message, else the end of the log."""
     text = str(ended.get("message") or "")
     if not text.strip():
         meta = pod["metadata"]

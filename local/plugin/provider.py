@@ -1,4 +1,4 @@
-"""What each call of Pulumi's provider protocol does with an object, on Python values instead of messages."""
+"""The calls of Pulumi's provider protocol, on Python values instead of messages."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .values import UNKNOWN, has_unknown, mark_secrets, reveal
 UNREACHABLE_HINT = (
     "if the cluster was deleted, run again with PULUMI_K8S_DELETE_UNREACHABLE=true to drop its objects from the state"
 )
-# What a dry run makes up and the real request will choose again: a preview must not promise it.
+# Values that a dry run invents and the real request chooses anew: a preview must not promise them.
 CHOSEN_AT_CREATION = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A configured provider: one cluster, one set of switches."""
+    """A configured provider for one cluster."""
 
     settings: Settings
     client: Client
     engine: Engine
 
     def check(self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes) -> dict[str, Any]:
-        """The inputs with a name and a namespace. Raises PluginError where they cannot work."""
+        """Return the inputs with a name and a namespace. Raises PluginError if they cannot work."""
         inputs = reveal(news)
         inputs["apiVersion"], inputs["kind"] = naming.api_version_and_kind(urn, inputs)
         if inputs.get("metadata") is None:
@@ -55,15 +55,15 @@ class Provider:
         try:
             return self.client.kind(obj["apiVersion"], obj["kind"]).namespaced
         except NoSuchKindError:
-            return True  # the creation says what is wrong
+            return True  # the creation will report what is wrong
 
     def diff(
         self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], ignored: list[str]
     ) -> tuple[dict[str, str], list[str], bool]:
-        """(detailed diff, replacing paths, delete before replace)."""
+        """Return (detailed diff, replacing paths, delete before replace)."""
         new = state.normalize(reveal(news))
         old, live = state.parse(olds)
-        # A patch changes in place what replaces the object itself.
+        # A patch can change in place the fields that would replace a whole object.
         is_patch = urn.is_patch(new.get("kind"))
         force_new = replacing.IDENTITY if is_patch else replacing.of_object(new)
         found = diff.detailed(state.normalize(old), new, ignored, force_new)
@@ -83,7 +83,7 @@ class Provider:
         return now is not None and not awaiting.readiness(now).ready
 
     def create(self, urn: Urn, given: dict[str, Any], timeout: float, preview: bool) -> tuple[str, dict[str, Any]]:
-        """(id, state) of a new object. Raises InitFailedError when it exists but does not become ready."""
+        """Create an object; return (id, state). Raises InitFailedError if it exists but does not become ready."""
         inputs = reveal(given)
         call = self._call(urn, naming.field_manager({}), timeout, preview, inputs["kind"])
         if preview and (call.is_patch or self._cannot_preview(inputs)):
@@ -91,7 +91,7 @@ class Provider:
         self._require_cluster()
         try:
             if preview and self.client.get(inputs):
-                return "", given  # the old object, which goes before this one is created
+                return "", given  # the old object, which is deleted before this one is created
             live = self._store(call, inputs, given, lambda: operations.create(call, inputs))
         except (ApiError, UnreachableError) as error:
             if preview and _preview_proves_nothing(error):
@@ -104,7 +104,7 @@ class Provider:
     def update(
         self, urn: Urn, olds: dict[str, Any], given: dict[str, Any], ignored: list[str], timeout: float, preview: bool
     ) -> dict[str, Any]:
-        """The state of the changed object. Raises InitFailedError when it does not become ready."""
+        """Update an object; return its state. Raises InitFailedError if it does not become ready."""
         inputs = state.normalize(reveal(given))
         old_live = state.parse(olds)[1]
         call = self._call(urn, naming.field_manager(olds), timeout, preview, inputs["kind"])
@@ -122,10 +122,10 @@ class Provider:
     def read(
         self, urn: Urn, object_id: str, properties: dict[str, Any], old_given: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """(id, state, inputs) of the live object; an empty id where it is gone.
+        """Return (id, state, inputs) of the live object; an empty id if it is gone.
 
         Raises:
-            InitFailedError: it is not ready.
+            InitFailedError: the object is not ready.
         """
         if self._is_dropped(urn):
             return "", {}, {}
@@ -152,7 +152,7 @@ class Provider:
         return object_id, checkpoint, inputs
 
     def delete(self, urn: Urn, object_id: str, properties: dict[str, Any], timeout: float) -> None:
-        """Delete the object and wait until it is gone. Raises InitFailedError when it stays."""
+        """Delete the object and wait until it is gone. Raises InitFailedError if it stays."""
         if self._is_dropped(urn):
             return
         inputs, live = state.parse(properties)
@@ -163,7 +163,7 @@ class Provider:
     def _store(
         self, call: operations.Call, inputs: dict[str, Any], given: dict[str, Any], operate: Callable[[], Any]
     ) -> Any:
-        """What `operate` returns. Its InitFailedError gets the state of the object, which exists."""
+        """Run `operate` and return its result. Adds the state of the object, which exists, to its InitFailedError."""
         try:
             return operate()
         except InitFailedError as error:
@@ -177,10 +177,10 @@ class Provider:
         )
 
     def _is_dropped(self, urn: Urn) -> bool:
-        """Whether the cluster is gone and the user wants its objects out of the state.
+        """Whether the cluster is gone and the user wants its objects removed from the state.
 
         Raises:
-            UnreachableError: the cluster is gone, and the user did not say so.
+            UnreachableError: the cluster is gone, and the user did not ask for that.
         """
         problem = self.client.problem()
         if problem and not self.settings.delete_unreachable:
@@ -194,7 +194,7 @@ class Provider:
             raise UnreachableError(problem)
 
     def _cannot_preview(self, inputs: dict[str, Any]) -> bool:
-        """Whether the API server cannot be asked for a dry run: values or the kind are not known yet, or no server."""
+        """Whether a dry run is impossible: a value or the kind is not known yet, or no server answers."""
         if problem := self.client.problem():
             self.engine.warn("", f"previewed without the cluster: {problem}")
             return True
@@ -208,8 +208,10 @@ class Provider:
 
 
 def _preview_proves_nothing(error: Exception) -> bool:
-    """Whether a dry run failed for a reason that the real update will not meet: the namespace comes with it, this user
-    may not try, or an admission webhook cannot do dry runs."""
+    """Whether a dry run failed for a reason that the real update will not meet.
+
+    The same update makes the namespace, this user may not dry-run, or an admission webhook does not support it.
+    """
     if not isinstance(error, ApiError):
         return True
     no_dry_run = error.code == 400 and "dry run" in str(error).lower()
@@ -217,7 +219,7 @@ def _preview_proves_nothing(error: Exception) -> bool:
 
 
 def _without_chosen(live: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """A dry run's object without its status and with unknowns for what the server will choose."""
+    """Return a dry run's object without its status, with unknowns for what the server will choose."""
     shown = copy.deepcopy(live)
     shown.pop("status", None)
     chosen = {key: UNKNOWN for key in CHOSEN_AT_CREATION if key in shown["metadata"]}

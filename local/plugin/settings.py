@@ -1,4 +1,4 @@
-"""The provider's own configuration: which cluster, which namespace, which switches."""
+"""The provider's own configuration: cluster, namespace and switches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import UNKNOWN
 
 @dataclass(frozen=True)
 class Settings:
-    """What Configure was told; `kubeconfig` is a path or the content."""
+    """The arguments of Configure. `kubeconfig` is a path or the content."""
 
     kubeconfig: str | dict[str, Any]
     context: str | None
@@ -23,11 +23,11 @@ class Settings:
     delete_unreachable: bool = False
     patch_force: bool = False
     problem: str | None = None
-    """Why the cluster cannot be used. Not an exception: previews go on."""
+    """Why the cluster cannot be used. It is no exception, because previews continue without the cluster."""
 
 
 def from_variables(variables: dict[str, str]) -> Settings:
-    """Settings from Configure's variables."""
+    """Make Settings from Configure's variables."""
     given, context = (variables.get(f"kubernetes:config:{key}", "") for key in ("kubeconfig", "context"))
     is_text = "\n" in given or given.lstrip().startswith("{")
     name, namespace, problem = None, "default", None
@@ -59,7 +59,7 @@ def _read(path: str) -> str:
 def _load(text: str, source: str) -> dict[str, Any]:
     try:
         config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:  # whose own text would quote the file, and with it a key
+    except yaml.YAMLError as error:  # its own text quotes the file, which contains keys
         mark = getattr(error, "problem_mark", None)
         raise PluginError(f"{source} is not YAML{f' (line {mark.line + 1})' if mark else ''}") from None
     if not isinstance(config, dict) or not isinstance(config.get("clusters"), list):
@@ -68,7 +68,7 @@ def _load(text: str, source: str) -> dict[str, Any]:
 
 
 def _select_context(config: dict[str, Any], context: str) -> tuple[str, dict[str, Any]]:
-    """(name, body) of the context to use."""
+    """Return (name, body) of the context to use."""
     contexts = {entry.get("name"): entry.get("context") or {} for entry in config.get("contexts") or []}
     name = context or config.get("current-context") or ""
     if name not in contexts:
@@ -78,9 +78,9 @@ def _select_context(config: dict[str, Any], context: str) -> tuple[str, dict[str
 
 
 def diff(olds: dict[str, Any], news: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """(changed keys, keys that replace the provider, and every object with it).
+    """Return (changed keys, keys that replace the provider and with it every object).
 
-    The program always gives clusterIdentifier, which alone says whether the cluster is another one.
+    The program always sets clusterIdentifier, and only its change means another cluster.
     """
     ignored = {"version", "pluginDownloadURL", "__internal"}
     changed = sorted(key for key in {*olds, *news} - ignored if olds.get(key) != news.get(key))

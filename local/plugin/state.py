@@ -1,7 +1,7 @@
-"""What goes into Pulumi's state for an object, and how the live object is compared with what the program said.
+"""The state that Pulumi stores for an object, and the comparison of a live object with the program's inputs.
 
-The state of a resource is the live object plus `__inputs` (the program's inputs) and `__fieldManager`, as the real
-plugin's is, so that a stack can move between the two.
+A resource's state is the live object plus `__inputs` (the program's inputs) and `__fieldManager`. It is the same in the
+real plugin, so that a stack can move between the two.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from .naming import metadata
 from .values import has_unknown, mark_secrets, reveal
 
 INPUTS, FIELD_MANAGER = "__inputs", "__fieldManager"
-#: Of the real plugin's state.
+#: Only the real plugin writes this key.
 INITIAL_API_VERSION = "__initialApiVersion"
-#: What the API server and kubectl write.
+#: Metadata and annotations that the API server, its controllers and kubectl write.
 _SERVER_METADATA = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 _SERVER_ANNOTATIONS = ("deployment.kubernetes.io/revision", "kubectl.kubernetes.io/last-applied-configuration")
 
 
 def checkpoint(inputs: dict[str, Any], live: dict[str, Any], given: dict[str, Any], manager: str) -> dict[str, Any]:
-    """The state to store: `given` are the inputs with their secrets still marked."""
+    """Return the state to store. `given` are the inputs with their secrets still marked."""
     return {**mark_secrets(live, given), INPUTS: mark_secrets(inputs, given), FIELD_MANAGER: manager}
 
 
 def parse(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(inputs, live object) of a stored state, secrets revealed."""
+    """Return (inputs, live object) of a stored state, with secrets revealed."""
     plain = reveal(state)
     inputs = plain.pop(INPUTS, {})
     return inputs, {key: value for key, value in plain.items() if key not in (INITIAL_API_VERSION, FIELD_MANAGER)}
 
 
 def normalize(obj: dict[str, Any]) -> dict[str, Any]:
-    """A copy of inputs as the API server would write them back: without nulls, stringData folded into data."""
+    """Copy inputs as the API server would return them: without nulls, and with stringData merged into data."""
     obj = _without_nulls(obj)
     given = obj.get("stringData")
     if obj.get("kind") == "Secret" and isinstance(given, dict) and not has_unknown(obj):
@@ -51,9 +51,9 @@ def _without_nulls(value: Any) -> Any:
 
 
 def prune(live: Any, like: Any, path: tuple[str | int, ...] = ()) -> Any:
-    """The part of the live object that the program gave values for, in the shape that `like` has.
+    """Return the part of the live object that the program set, in the shape of `like`.
 
-    A value that the server dropped because it is empty or zero (`readOnly: false`), or that it only spelled anew
+    A value that the server dropped because it is empty or zero (`readOnly: false`), or only wrote differently
     (`1000m`), counts as unchanged.
     """
     if isinstance(live, dict) and isinstance(like, dict):
@@ -66,10 +66,10 @@ def prune(live: Any, like: Any, path: tuple[str | int, ...] = ()) -> Any:
 
 
 def _align(live: list[Any], like: list[Any]) -> list[Any]:
-    """The live items in the order of the inputs where they are named; items that the program did not give go last.
+    """Return the live items that belong to the program, in the order of the inputs.
 
-    Admission controllers append volumes, tolerations and the like to lists: those are not the program's, so extra
-    named items are left out. In lists without names, every live item counts.
+    Admission controllers append volumes, tolerations and the like to lists. Named items that the program did not give
+    are left out; of unnamed objects, the first len(like) are kept. In a list of scalars, every live item counts.
     """
     names = [item.get("name") for item in like if isinstance(item, dict)]
     if not like or len(names) != len(like) or None in names or not all(isinstance(item, dict) for item in live):
@@ -79,7 +79,7 @@ def _align(live: list[Any], like: list[Any]) -> list[Any]:
 
 
 def imported_inputs(live: dict[str, Any]) -> dict[str, Any]:
-    """Inputs for an object that the program looks up or imports: all of it but what the server writes."""
+    """Make inputs for an object that the program looks up or imports: all of it except what the server writes."""
     inputs = {key: value for key, value in live.items() if key != "status"}
     meta = {key: value for key, value in metadata(live).items() if key not in _SERVER_METADATA}
     written = meta.pop("annotations", None) or {}

@@ -2,7 +2,7 @@
 
 The engine sends a protobuf Struct in which signatures mark secrets and unknowns
 (pulumi/pulumi, sdk/go/common/resource/{properties,sig}.go). Here a secret is a `Secret`, an unknown is `UNKNOWN`,
-and everything else is what `json` would give, so Kubernetes objects are plain dicts once `reveal`ed.
+and all other values are those of `json`, so that Kubernetes objects are plain dicts after `reveal`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN_STRINGS = {
 
 
 class _Unknown:
-    """The type of UNKNOWN: a value that an earlier resource will give."""
+    """The type of UNKNOWN: a value that another resource's creation will set."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -43,7 +43,7 @@ UNKNOWN = _Unknown()
 
 @dataclass(frozen=True)
 class Secret:
-    """A value that the state file encrypts and the display hides."""
+    """A value that Pulumi encrypts in the state and hides in its output."""
 
     value: Any
 
@@ -52,7 +52,7 @@ class Secret:
 
 
 def from_struct(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """The dict in a Struct, with `Secret` and `UNKNOWN` in place."""
+    """Return the dict in a Struct, with `Secret` and `UNKNOWN` for the marked values."""
     return {key: _from_value(value) for key, value in struct.fields.items()}
 
 
@@ -84,7 +84,7 @@ def _from_signed(value: dict[str, Any]) -> Any:
 
 
 def to_struct(value: dict[str, Any], keep_secrets: bool = True) -> struct_pb2.Struct:
-    """A Struct with signatures for unknowns and, unless the engine takes none, for secrets."""
+    """Make a Struct with signatures for unknowns and, if the engine accepts them, for secrets."""
     struct = struct_pb2.Struct()
     struct.update(_signed(value, keep_secrets))
     return struct
@@ -102,7 +102,7 @@ def _signed(value: Any, keep_secrets: bool) -> Any:
 
 
 def reveal(value: Any) -> Any:
-    """A deep copy without `Secret` wrappers."""
+    """Make a deep copy without `Secret` wrappers."""
     if isinstance(value, Secret):
         return reveal(value.value)
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def reveal(value: Any) -> Any:
 
 
 def contains(value: Any, wanted: type) -> bool:
-    """Whether a value of the type stands anywhere in `value`."""
+    """Whether `value` contains a value of the type, at any depth."""
     if isinstance(value, wanted):
         return True
     if isinstance(value, Secret):
@@ -132,7 +132,7 @@ def has_secret(value: Any) -> bool:
 
 
 def secret_strings(value: Any, inside: bool = False) -> Iterator[str]:
-    """Every string (and number, as text) under a `Secret`: what an error message must not show."""
+    """Yield every string (and number, as text) under a `Secret`: error messages must not show them."""
     if isinstance(value, Secret):
         yield from secret_strings(value.value, True)
     elif isinstance(value, dict):
@@ -147,10 +147,10 @@ def secret_strings(value: Any, inside: bool = False) -> Iterator[str]:
 
 
 def mark_secrets(outputs: Any, inputs: Any) -> Any:
-    """`outputs` with a `Secret` wherever `inputs` has one, and around the data of a Kubernetes Secret.
+    """Copy `outputs` with a `Secret` wherever `inputs` has one, and around the data of a Kubernetes Secret.
 
-    Objects are walked, so one secret environment value does not hide a whole Deployment's metadata; a list with a
-    secret in it becomes secret whole, because servers may reorder lists.
+    This descends into objects, so that one secret value does not hide a whole Deployment's metadata. A list that
+    contains a secret becomes secret as a whole, because servers may reorder lists.
     """
     if not isinstance(outputs, dict):
         return outputs

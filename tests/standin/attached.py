@@ -1,5 +1,5 @@
-"""The stand-ins in the test's own process, to which the engine attaches: processes of their own would import the same
-again at each command of Pulumi."""
+"""The stand-ins in the test's own process, to which the engine attaches. Separate processes would repeat all imports at
+each command of Pulumi."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 
 @contextmanager
 def attached(cloud: Cloud, account: Account | None) -> Iterator[str]:
-    """The engine's variable PULUMI_DEBUG_PROVIDERS, "PACKAGE:PORT,...", as long as the context lasts."""
+    """Serve the stand-ins. Yields the value of the engine's variable PULUMI_DEBUG_PROVIDERS, "PACKAGE:PORT,..."."""
     with ExitStack() as stack:
         ports = {}
         for package in PACKAGES:

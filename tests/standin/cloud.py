@@ -1,6 +1,6 @@
-"""What exists in the cloud of a test, in one file that several plugin processes share, and what it refuses.
+"""The cloud of a test: its resources, in one file that several plugin processes share, and its refusals.
 
-A wrong order shows by these refusals: the real clouds answer with them too, after minutes. Their facts are in
+The refusals reveal a wrong order. The real clouds refuse the same, but only after minutes. The facts come from
 infra/{gke,eks}/order.yaml and needs.yaml.
 """
 
@@ -23,16 +23,16 @@ from local.plugin.errors import PluginError
 from . import gcp
 from .aws import rules
 
-#: Seconds that an operation takes, so that two in a wrong order overlap.
+#: Seconds of an operation, so that two in a wrong order overlap.
 DURATION = 0.05
 CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
 POOLS = ("gcp:container/nodePool:NodePool", "aws:eks/nodeGroup:NodeGroup")
 REPOSITORIES = ("gcp:artifactregistry/repository:Repository", "aws:ecr/repository:Repository")
 SERVICE, ADDON, IMAGE = "gcp:projects/service:Service", "aws:eks/addon:Addon", "docker-build:index:Image"
-#: Kinds that Pulumi waits for, which need a node to run on.
+#: Kinds that Pulumi awaits and that need a node to run on.
 AWAITED = ("kubernetes:apps/v1:Deployment", "kubernetes:apps/v1:StatefulSet")
 
-#: What a cloud answers when it makes a resource: (id, outputs).
+#: A cloud's answer to a creation: (id, outputs).
 Made = tuple[str, dict[str, Any]]
 
 
@@ -53,7 +53,7 @@ class Thing:
     def refers_to(self, other: Thing) -> bool:
         """Whether its inputs name the other by id, link, name or address."""
         known = [other.id, *(other.outputs.get(key) for key in ("selfLink", "name", "email"))]
-        # Kubernetes knows Filestore by its address.
+        # Kubernetes volumes name a Filestore instance by its address.
         known += [address for network in other.outputs.get("networks") or [] for address in network["ipAddresses"]]
         return self.mentions(*known)
 
@@ -63,19 +63,19 @@ class Thing:
 
 @cache
 def order(section: str) -> dict[str, Any]:
-    """One section of both clouds' order.yaml."""
+    """Return one section of both clouds' order.yaml, merged."""
     files = [load(path).get(section) or {} for path in sorted((ROOT / "infra").glob("*/order.yaml"))]
     return {key: value for content in files for key, value in content.items()}
 
 
 @cache
 def listed(section: str) -> list[str]:
-    """The words of a section of both clouds' order.yaml."""
+    """List the words of a section of both clouds' order.yaml."""
     return [word for path in (ROOT / "infra").glob("*/order.yaml") for word in load(path).get(section, "").split()]
 
 
 class Cloud:
-    """Every operation takes `duration` seconds between the refusals and the change."""
+    """The resources and the journal. Every operation takes `duration` seconds between its checks and the change."""
 
     def __init__(self, path: Path, duration: float = DURATION) -> None:
         self.path, self._duration = path, duration
@@ -89,24 +89,24 @@ class Cloud:
             self.path.write_text(json.dumps(content))
 
     def things(self) -> dict[str, Thing]:
-        """What exists, by "URN#ID": a replacement made before the old one goes has the same URN."""
+        """Map "URN#ID" to each resource. The URN alone is ambiguous: a replacement may exist beside the old one."""
         with self._locked() as content:
             return {key: Thing(**value) for key, value in content["living"].items()}
 
     def id_of(self, urn: str) -> str:
-        """The id of what exists under a URN. Raises PluginError when nothing does."""
+        """Return the id of the resource with a URN. Raises PluginError if there is none."""
         for key in self.things():
             if key.startswith(f"{urn}#"):
                 return key.removeprefix(f"{urn}#")
         raise PluginError(f"{urn} does not exist any more")
 
     def journal(self) -> list[tuple[str, str]]:
-        """Every operation so far: (create, update, delete, keep or gone, "TYPE NAME")."""
+        """List every operation so far: (create, update, delete, keep or gone, "TYPE NAME")."""
         with self._locked() as content:
             return [(entry[0], entry[1]) for entry in content["journal"]]
 
     def create(self, urn: str, thing: Thing, make: Callable[[], Made] | None = None) -> Thing:
-        """The thing as it then exists; `make` makes it elsewhere as well. Raises PluginError where the cloud would."""
+        """Create a thing, elsewhere too with `make`; return it. Raises PluginError where the cloud would refuse."""
         _allow_create(thing, list(self.things().values()))
         time.sleep(self._duration)
         if make:
@@ -127,7 +127,7 @@ class Cloud:
             content["journal"].append(("update", thing.title))
 
     def delete(self, urn: str, id_: str, unmake: Callable[[Thing], None] | None = None) -> None:
-        """Delete what exists, and nothing where nothing does. Raises PluginError where the cloud would."""
+        """Delete a resource if it exists. Raises PluginError where the cloud would refuse."""
         key = f"{urn}#{id_}"
         living = self.things()
         if key not in living:
@@ -149,7 +149,7 @@ class Cloud:
 
 
 def _allow_create(thing: Thing, living: list[Thing]) -> None:
-    # To enable an API that is enabled is no error, nor to patch an object a second time.
+    # Neither enabling an API twice nor patching an object twice is an error.
     once = thing.type != SERVICE and not thing.type.endswith("Patch")
     if once and any(other.type == thing.type and other.id == thing.id for other in living):
         raise PluginError(f"{thing.title}: 409 already exists: {thing.id}")
@@ -210,6 +210,6 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _names(text: str) -> list[str]:
-    """What a text may name: a volume of EFS names a file system and an access point (fs-1::fsap-2), an ARN ends in a
-    name or an id."""
+    """List what a text may name: an EFS volume names a file system and an access point (fs-1::fsap-2), and an ARN ends
+    in a name or an id."""
     return [text, *text.split("::"), *([text.rpartition("/")[2]] if text.startswith("arn:") else [])]

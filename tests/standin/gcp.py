@@ -1,6 +1,6 @@
-"""What has to be there before a resource is made on Google Cloud, by infra/gke/needs.yaml and zones.yaml.
+"""What must exist before a resource is created on Google Cloud, by infra/gke/needs.yaml and zones.yaml.
 
-The cloud refuses some of it, and accepts the rest: its nodes then never come, or no pod starts on them.
+The cloud refuses some resources that come too early. It accepts others, but then no node comes, or no pod starts on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERVICE, CLUSTER, POOL, COMPUTE_CLASS = (
 
 
 def unmet(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> str:
-    """Why a resource cannot be made, or would not work, beside what exists already; "": nothing stands in its way."""
+    """Say why a resource cannot be created, or would not work, with what exists already; "": no reason."""
     enabled = {other.get("service") for kind, other in living if kind == SERVICE}
     for name, feature in shown("gke", type_, inputs).items():
         if type_ == SERVICE and inputs.get("service") in feature.apis:
@@ -39,7 +39,7 @@ def unmet(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> s
 
 
 def _not_of_the_class(inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> str:
-    """GKE takes a pool for a class by its label and its taint."""
+    """Say why a node pool is not of a compute class: GKE recognises it by its label and its taint."""
     label, name = "cloud.google.com/compute-class", inputs["metadata"]["name"]
     pools = {other["name"]: other["nodeConfig"] for kind, other in living if kind == POOL}
     for wanted in (pool for rule in inputs["spec"]["priorities"] for pool in rule["nodepools"]):
@@ -51,7 +51,7 @@ def _not_of_the_class(inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> s
 
 
 def _accounts(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> list[str]:
-    """The accounts of the nodes that a resource makes, or that its pods run on."""
+    """List the accounts of the nodes that a resource makes, or that its pods run on."""
     if type_ in (CLUSTER, POOL):
         return [(inputs.get("nodeConfig") or {}).get("serviceAccount") or "Compute Engine's default account"]
     return sorted({_accounts(kind, other, living)[0] for kind, other in living if kind == POOL})

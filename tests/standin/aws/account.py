@@ -1,4 +1,4 @@
-"""AWS emulated on loopback (moto), one account of it, and Pulumi's inputs as the arguments of AWS's operations."""
+"""AWS emulated on loopback (moto), one of its accounts, and the conversion of Pulumi's inputs to AWS's arguments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unittest.mock import patch
 from local.plugin.errors import PluginError
 
 Inputs = Mapping[str, Any]
-#: What costs, and what blocks whatever comes after: kind -> (service, operation, ids in the answer as JMESPath). Some
-#: show for an hour after they are deleted.
+#: Kinds that cost money or block a later run: kind -> (service, operation, JMESPath of the ids in the answer). AWS
+#: lists some for an hour after their deletion.
 LISTED = {
     "vpc": ("ec2", "describe_vpcs", "Vpcs[].VpcId"),
     "subnet": ("ec2", "describe_subnets", "Subnets[].SubnetId"),
@@ -38,12 +38,12 @@ LISTED = {
 
 @contextmanager
 def aws() -> Iterator[str]:
-    """The endpoint of an emulated AWS, for as long as the context lasts."""
+    """Serve an emulated AWS; yields its endpoint."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    # With the policies that AWS manages: whether one of a name exists is part of what is tested.
+    # Load the policies that AWS manages: tests check that those that are named exist.
     with patch.dict("os.environ", MOTO_IAM_LOAD_MANAGED_POLICIES="true"):
         server.start()
         try:
@@ -68,7 +68,7 @@ class Account:
             return self._clients[service]
 
     def _new_client(self, service: str) -> Any:
-        # Takes half a second to import: only a process that asks AWS pays for it.
+        # boto3 takes half a second to import: import it only in a process that calls AWS.
         import boto3
         from botocore.config import Config
 
@@ -80,14 +80,14 @@ class Account:
             aws_secret_access_key="test",
             config=Config(retries={"max_attempts": 1}, read_timeout=60),
         )
-        # moto's way to choose an account without assuming a role in it.
+        # This header of moto chooses an account without assuming a role in it.
         client.meta.events.register(
             "before-send.*", lambda request, **_: request.headers.__setitem__("x-moto-account-id", self.number)
         )
         return client
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of an operation (`create_vpc`). Raises PluginError as the API refuses."""
+        """Call an operation (`create_vpc`); return its answer. Raises PluginError if the API refuses."""
         from botocore.exceptions import ClientError
 
         try:
@@ -97,10 +97,10 @@ class Account:
             raise PluginError(f"{answer.get('Code', '?')}: {answer.get('Message', error)}") from None
 
     def arguments(self, service: str, operation: str, inputs: Inputs) -> dict[str, Any]:
-        """Pulumi's `inputs` (camelCase, numbers as the engine sends them) as arguments of an operation.
+        """Convert Pulumi's `inputs` (camelCase, numbers as the engine sends them) to arguments of an operation.
 
         Raises:
-            PluginError: the operation has no such parameter, or takes no such value.
+            PluginError: the operation has no such parameter, or refuses the value.
         """
         from botocore.exceptions import ParamValidationError
         from botocore.validate import validate_parameters
@@ -108,7 +108,7 @@ class Account:
         model = self.client(service).meta
         shape = model.service_model.operation_model(model.method_to_api_mapping[operation]).input_shape
         given = _shaped(shape, inputs, operation)
-        # The client fills these by itself.
+        # The client fills in idempotency tokens.
         tokens = {name: "token" for name, member in shape.members.items() if member.metadata.get("idempotencyToken")}
         try:
             validate_parameters({**tokens, **given}, shape)
@@ -123,27 +123,27 @@ class Account:
         return jmespath.search(query, self.call(service, operation))
 
     def everything(self) -> set[str]:
-        """ "KIND ID" of all that exists; a new account has a network and a few keys' aliases already."""
+        """ "KIND ID" of all that exists. A new account already has a network and a few key aliases."""
         keys = [self.call("kms", "describe_key", KeyId=key["KeyId"]) for key in self.call("kms", "list_keys")["Keys"]]
-        # One that waits for its deletion costs nothing.
+        # A key that waits for its deletion costs nothing.
         living = [key["KeyMetadata"] for key in keys if key["KeyMetadata"]["KeyState"] != "PendingDeletion"]
         own = {f"key {key['KeyId']}" for key in living if key["KeyManager"] == "CUSTOMER"}
         return own | {f"{kind} {id_}" for kind in LISTED for id_ in self.ids(kind)}
 
     def interfaces(self, subnet: str) -> list[dict[str, Any]]:
-        """The network interfaces in a subnet."""
+        """List the network interfaces in a subnet."""
         filters = [{"Name": "subnet-id", "Values": [subnet]}]
         return self.call("ec2", "describe_network_interfaces", Filters=filters)["NetworkInterfaces"]
 
     def offerings(self, location_type: str, filters: list[dict[str, Any]]) -> list[tuple[str, str]]:
-        """(zone or its id, machine type) of all that is offered: AWS's own answers, of the day of moto's release."""
+        """List (zone or its id, machine type) of all offers: AWS's own answers as of moto's release."""
         given = {"LocationType": location_type, "Filters": filters}
         answer = self.call("ec2", "describe_instance_type_offerings", **given)
         return [(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]]
 
 
 def _shaped(shape: Any, value: Any, where: str) -> Any:
-    """A value in the form of one of botocore's shapes: members in the API's spelling, whole numbers whole."""
+    """Convert a value to one of botocore's shapes: members in the API's spelling, integers as int."""
     match shape.type_name, value:
         case "structure", [one]:
             return _shaped(shape, one, where)
@@ -154,14 +154,14 @@ def _shaped(shape: Any, value: Any, where: str) -> Any:
         case "list", Mapping() if set(getattr(shape.member, "members", ())) == {"Key", "Value"}:
             return [{"Key": key, "Value": item} for key, item in sorted(value.items())]
         case "list", _:
-            # The provider shows lists of at most one item as the item.
+            # The provider flattens a list of at most one item to the item.
             return [_shaped(shape.member, item, where) for item in (value if isinstance(value, list) else [value])]
         case "map", Mapping():
             return {key: _shaped(shape.value, item, where) for key, item in value.items()}
         case "integer" | "long", int() | float() | str():
             return int(value)
         case "boolean", str():
-            # Some of the provider's booleans are strings, to tell false from not given.
+            # Some of the provider's booleans are strings, to tell false from unset.
             return value == "true"
         case "string", int() | float() if not isinstance(value, bool):
             return str(int(value))
@@ -169,7 +169,7 @@ def _shaped(shape: Any, value: Any, where: str) -> Any:
 
 
 def _member(shape: Any, key: str, where: str) -> str:
-    """The API's name of a property: spelt otherwise, or a plural of it."""
+    """Find the API's name of a property, which may differ in case and in a plural s."""
     members = {name.lower(): name for name in shape.members}
     for spelling in (key.lower(), f"{key.lower()}s", key.lower().removesuffix("s")):
         if spelling in members:

@@ -1,4 +1,4 @@
-"""Which of AWS's operations make, change and delete a resource of Pulumi's aws package."""
+"""The AWS operations that create, update and delete each resource type of Pulumi's aws package."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .account import Account, Inputs
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A type without `create` is a setting of something else, or nothing that AWS has an operation for."""
+    """How AWS handles one resource type. Without `create`, it is a setting of another resource, or has no operation."""
 
     service: str = ""
     create: str = ""
     id: str = ""
-    """Where the answer has the id (JMESPath); "": the id is made of names, as review/computed.py makes it."""
+    """JMESPath of the id in the answer; "": the id is made of names, as review/computed.py makes it."""
     delete: str = ""
     by: Mapping[str, str] = field(default_factory=dict)
     """Argument of `delete` -> input, or "id"."""
     update: str = ""
-    """Takes the same arguments as `create`; "": a change in place needs no operation to be seen here."""
+    """An operation with the same arguments as `create`; "": an update in place needs no operation here."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Input -> argument, where the provider's name is not the API's."""
+    """Input -> argument, where the provider's name differs from the API's."""
     apart: str = ""
-    """Inputs that other operations of AWS set, or the provider alone reads."""
+    """Inputs that other AWS operations set, or that only the provider reads."""
     name: str = ""
-    """The input that the provider fills with a name of its own where the program gives none."""
+    """The input that the provider fills with a generated name if the program gives none."""
     emulated: bool = True
-    """False: moto has no such operation; the arguments are checked against AWS's model, and nothing is sent."""
+    """False: moto has no such operation. The arguments are checked against AWS's model, and nothing is sent."""
 
 
 _ROLE_POLICY = {"role": "roleName", "name": "policyName", "policy": "policyDocument"}
@@ -41,7 +41,7 @@ _GROUP = {"nodeGroupName": "nodegroupName", "nodeRoleArn": "nodeRole", "subnetId
 
 
 def _ec2(operation: str, answer: str, delete: str = "", by: str = "id", **more: Any) -> Kind:
-    """What EC2 names by an id of its own, and makes and deletes by one operation; its tags take another form."""
+    """A Kind that EC2 creates and deletes with one operation each, under an id of EC2's. Its tags take another form."""
     argument = more.pop("argument", answer.rpartition(".")[2])
     apart = f"tags {more.pop('apart', '')}"
     delete = delete or operation.replace("create", "delete")
@@ -49,7 +49,7 @@ def _ec2(operation: str, answer: str, delete: str = "", by: str = "id", **more: 
 
 
 def _eks(operation: str, **more: Any) -> Kind:
-    """What goes with its cluster; deleted before that, it leaves nothing behind."""
+    """A Kind that is deleted with its cluster, and leaves nothing when it is deleted earlier."""
     return Kind(service="eks", create=operation, emulated=False, **more)
 
 
@@ -79,12 +79,12 @@ KINDS = {
     "aws:ec2/vpcEndpoint:VpcEndpoint": _ec2(
         "create_vpc_endpoint", "VpcEndpoint.VpcEndpointId", "delete_vpc_endpoints", renamed={"policy": "policyDocument"}
     ),
-    # Taken over, and gone with its network.
+    # The VPC's own group: Pulumi only adopts it, and it is deleted with the VPC.
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": Kind(),
     "aws:ec2/securityGroup:SecurityGroup": _ec2(
         "create_security_group", "GroupId", renamed={"name": "groupName"}, name="name"
     ),
-    # moto only adds that the groups exist, which rules.py asks for as well.
+    # moto would only check that the groups exist, which rules.py checks as well.
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": Kind(),
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": Kind(),
     "aws:ec2/launchTemplate:LaunchTemplate": _ec2(
@@ -207,14 +207,14 @@ KINDS = {
 
 
 def kind(type_: str) -> Kind:
-    """Raises PluginError for a type that nobody looked at."""
+    """Return how AWS handles a type. Raises PluginError for a type that is not in KINDS."""
     if type_ not in KINDS:
         raise PluginError(f"{type_} is not known here: say how AWS makes it in tests/standin/aws/kinds.py")
     return KINDS[type_]
 
 
 def create(account: Account, type_: str, name: str, inputs: Inputs) -> tuple[str, dict[str, Any]]:
-    """(id, outputs: the inputs with what AWS added). Raises PluginError as AWS refuses."""
+    """Create a resource; return (id, inputs with what AWS added). Raises PluginError if AWS refuses."""
     import jmespath
 
     how = kind(type_)
@@ -232,7 +232,7 @@ def update(account: Account, type_: str, inputs: Inputs) -> None:
 
 
 def delete(account: Account, type_: str, id_: str, inputs: Inputs) -> None:
-    """Raises PluginError as AWS refuses."""
+    """Delete a resource. Raises PluginError if AWS refuses."""
     how = kind(type_)
     if type_ == "aws:ec2/natGateway:NatGateway":
         return _delete_nat_gateway(account, id_, inputs["subnetId"])
@@ -247,7 +247,7 @@ def delete(account: Account, type_: str, id_: str, inputs: Inputs) -> None:
 
 
 def _delete_nat_gateway(account: Account, id_: str, subnet: str) -> None:
-    """AWS gives its interface and its address back; moto keeps both."""
+    """Delete a NAT gateway, and release its interface and its address as AWS does: moto keeps both."""
     (gateway,) = account.call("ec2", "describe_nat_gateways", NatGatewayIds=[id_])["NatGateways"]
     account.call("ec2", "delete_nat_gateway", NatGatewayId=id_)
     own = [address.get("NetworkInterfaceId") for address in gateway["NatGatewayAddresses"]]
@@ -267,7 +267,7 @@ def _arguments(account: Account, how: Kind, operation: str, inputs: Inputs) -> d
 
 
 def _template(given: Inputs) -> dict[str, Any]:
-    """What nodes start from is one argument of AWS's, and the inputs of the resource."""
+    """Move the resource's inputs into launchTemplateData, the single argument in which AWS expects them."""
     whole = {key: value for key, value in given.items() if key in ("launchTemplateName", "versionDescription")}
     data = {
         "securityGroupIds" if key == "vpcSecurityGroupIds" else key: given[key] for key in given if key not in whole
@@ -281,7 +281,7 @@ def _template(given: Inputs) -> dict[str, Any]:
 
 
 def _in_account(value: Any, real: Mapping[str, str]) -> Any:
-    """Outputs with the ids that AWS gave in place of those that a recording has."""
+    """Replace a recording's ids in outputs by those that AWS gave."""
     if isinstance(value, dict):
         return {key: _in_account(item, real) for key, item in value.items()}
     if isinstance(value, list):

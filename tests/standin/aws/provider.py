@@ -1,4 +1,4 @@
-"""The aws package under the real Pulumi engine: resources live in an emulated account."""
+"""The aws package under the real Pulumi engine. Its resources exist in an emulated account."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .account import Account
 
 OFFERINGS = "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings"
 GROUP = "aws:eks/nodeGroup:NodeGroup"
-#: What the provider deletes before it makes the new one, named or not: making it would overwrite the old one, and
-#: deleting that then takes both away (pulumi-aws #2075).
+#: Types that the provider deletes before it creates the replacement, even without a name: the new one would overwrite
+#: the old one, and the deletion of the old one would then remove both (pulumi-aws #2075).
 OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
 
 
 class AwsResources(Resources):
-    """The cloud keeps what exists and the journal, as for other clouds; AWS's own API makes it, and refuses."""
+    """Keeps resources and journal in the Cloud, as for other clouds, but AWS's own API creates them, or refuses."""
 
     def __init__(self, cloud: Cloud, region: str, engine: Any, account: Account | None) -> None:
         super().__init__("aws", cloud, region, engine)
@@ -72,16 +72,16 @@ class AwsResources(Resources):
         )
 
     def answer(self, token: str, given: dict[str, Any]) -> dict[str, Any]:
-        """What a function of the package answers."""
+        """Return the answer of a function of the package."""
         if token == OFFERINGS:
-            # As the account itself knows it, not as our table says.
+            # Ask the account itself, not our table.
             filters = [{"Name": each["name"], "Values": each["values"]} for each in given["filters"]]
             found = self.account.offerings(given["locationType"], filters)
             return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
         return super().answer(token, given)
 
     def _require_machines(self, inputs: dict[str, Any]) -> None:
-        """One zone without one type is enough; the words are those of eksctl issue 6461 and ec2-spot-workshops 154."""
+        """Refuse a type that one zone lacks, with the message of eksctl issue 6461 and ec2-spot-workshops 154."""
         subnets = self.account.call("ec2", "describe_subnets", SubnetIds=inputs["subnetIds"])["Subnets"]
         for name in inputs["instanceTypes"]:
             found = self.account.offerings("availability-zone", [{"Name": "instance-type", "Values": [name]}])
@@ -102,7 +102,7 @@ def _inputs(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(state: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with what AWS has added, which a change in place leaves as it is, inside of objects too."""
+    """Merge the inputs over the state, also inside objects: an update in place keeps what AWS has added."""
     merged = {**state, **inputs}
     for key, value in inputs.items():
         before = state.get(key)
@@ -112,7 +112,7 @@ def _kept(state: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_over(state: Any, inputs: Any, path: list[str]) -> None:
-    """Leave a property as it is, for ignoreChanges."""
+    """Copy a property from the state into the inputs, for ignoreChanges."""
     for key in path[:-1]:
         state, inputs = (state or {}).get(key), inputs.get(key) or {}
     if isinstance(state, dict) and path[-1] in state:

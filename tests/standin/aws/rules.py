@@ -1,8 +1,8 @@
-"""What has to be there before a resource is made on AWS, by infra/eks/needs.yaml and order.yaml.
+"""What must exist before a resource is created on AWS, by infra/eks/needs.yaml and order.yaml.
 
-AWS refuses some of it, and accepts the rest: its nodes then never join after minutes, or no pod starts on them. moto
-does neither, and simulates no policies, so statements are read: `Allow` of an action counts, wherever it is limited to
-certain resources or tags; a `Deny` without a condition takes away.
+AWS refuses some resources that come too early, and accepts others: minutes later, their nodes have not joined, or no
+pod starts on them. moto does neither, and simulates no policies. So this module reads the policy statements: an `Allow`
+of an action counts even if it is limited to certain resources or tags; a `Deny` without a condition revokes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP, ADDON, SUBNET, ASSOCIATION, RULE = (
     "aws:ec2/routeTableAssociation:RouteTableAssociation",
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
 )
-#: Who acts by which role of a resource, and the service that assumes it.
+#: Actor -> the resource type, the path of the role in its inputs, and the service that assumes the role.
 ACTS_BY = load(ROOT / "infra" / "eks" / "order.yaml")["acts_by"]
 ANYWHERE = "0.0.0.0/0"
 #: Port of NFS (RFC 7530, section 3.1).
@@ -39,7 +39,7 @@ Living = Sequence["Thing"]
 
 
 def unmet(type_: str, inputs: Inputs, living: Living) -> str:
-    """Why a resource cannot be made, or would not work, beside what exists already; "": nothing stands in its way."""
+    """Say why a resource cannot be created, or would not work, with what exists already; "": no reason."""
     return next(_reasons(type_, inputs, living), "")
 
 
@@ -63,7 +63,7 @@ def _reasons(type_: str, inputs: Inputs, living: Living) -> Iterator[str]:
 
 
 def _roles(who: str, type_: str, inputs: Inputs) -> list[str]:
-    """Names of the roles by which a resource lets somebody act."""
+    """List the names of a resource's roles by which `who` acts."""
     said = ACTS_BY.get(who, {})
     found = jmespath.search(said["role"], inputs) if said.get("type") == type_ else None
     arns = found if isinstance(found, list) else [found] if found else []
@@ -84,7 +84,7 @@ def _untrusted(type_: str, inputs: Inputs, living: Living) -> Iterator[str]:
 
 
 def grants(role: str, wanted: str, living: Living) -> bool:
-    """Whether a role has a policy that AWS manages, by its name, or allows an action."""
+    """Whether a role has the AWS-managed policy `wanted`, or allows the action `wanted` (with a colon)."""
     of_role = [other for other in living if other.inputs.get("role") == role]
     if ":" not in wanted:
         return any(str(other.inputs.get("policyArn")).endswith(f"/{wanted}") for other in of_role)
@@ -106,7 +106,7 @@ def _covers(statement: dict[str, Any], action: str) -> bool:
 
 
 def _reaches_internet(subnet: str, living: Living) -> bool:
-    """Through a NAT gateway, or an internet gateway where its nodes have addresses of their own."""
+    """Whether a subnet has a NAT gateway, or an internet gateway and public addresses for its nodes."""
     associations = [other.inputs for other in living if other.type == ASSOCIATION]
     tables = [given["routeTableId"] for given in associations if given["subnetId"] == subnet]
     routes = [
@@ -119,7 +119,7 @@ def _reaches_internet(subnet: str, living: Living) -> bool:
 
 
 def _without_volume(subnet: str, living: Living) -> Iterator[str]:
-    """Nodes reach the mount target of their own zone, which is the only one whose name they resolve."""
+    """Yield why a subnet's nodes cannot mount the volume. They resolve only the mount target of their own zone."""
     zones = {other.id: other.inputs["availabilityZoneId"] for other in living if other.type == SUBNET}
     targets = [other for other in living if other.type == "aws:efs/mountTarget:MountTarget"]
     here = [target for target in targets if zones[target.inputs["subnetId"]] == zones[subnet]]
