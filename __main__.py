@@ -28,7 +28,7 @@ try:
     built = hold(config, stack)
     cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:
-    # One line a problem, no traceback, and nothing has been changed.
+    # One line per problem and no traceback; nothing has been changed yet.
     raise pulumi.RunError(str(error)) from None
 
 image = ContainerImage(TRAINER, cluster, ref=config.image.ref)

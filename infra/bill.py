@@ -1,4 +1,4 @@
-"""A bill: each item with what it costs per hour between trainings and at full size. The clouds fill it in."""
+"""A bill: the cost of each item per hour, between trainings and at full size. The clouds fill it in."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Estimate:
     region: str
     lines: tuple[Line, ...]
     date: str
-    """Of the prices."""
+    """Date of the prices."""
     source: str
-    """Whose list they are on."""
+    """The list that has them."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -45,7 +45,7 @@ class Estimate:
 
     @property
     def unknown(self) -> list[str]:
-        """What has no known price."""
+        """Items without a known price."""
         return [line.what for line in self.lines if line.at_rest is None or line.at_full is None]
 
 
@@ -55,7 +55,7 @@ def _total(values: list[float | None]) -> float | None:
 
 
 def always(what: str, each: float | None) -> Line:
-    """Something that costs the same, training or not; USD per hour."""
+    """An item that costs the same at rest and at full size; USD per hour."""
     return Line(what, each, each)
 
 

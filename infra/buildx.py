@@ -1,8 +1,8 @@
-"""Docker's builders: one that reaches a registry of this machine, for `trainyard local use`.
+"""Makes a Docker builder that reaches a registry of this machine, for `trainyard local use`.
 
 pulumi-docker-build cannot build with Docker's own driver. It takes the builder that it is given by name, else the one
-in use, else any that answers, else it makes one in a container of its own network, where `localhost` is that container
-(pulumi-docker-build 0.0.22, provider/internal/host.go). $BUILDX_BUILDER and $BUILDKIT_HOST mean nothing to it.
+in use, else any that answers, else it makes one in a container with its own network, where `localhost` is that
+container (pulumi-docker-build 0.0.22, provider/internal/host.go). It ignores $BUILDX_BUILDER and $BUILDKIT_HOST.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 from infra.stackfiles import stack_file_values
 
 NAME = "trainyard"
-#: What a builder in a container runs; Docker pulls it once.
+#: Image of a builder in a container; Docker pulls it once.
 IMAGE = "moby/buildkit:buildx-stable-1"
 CREATE = f"docker buildx create --name {NAME} --driver docker-container --driver-opt network=host --bootstrap"
 #: Hosts that builders and nodes take for Docker Hub (distribution/reference, normalize.go).
 DOCKER_HUB = ("docker.io", "index.docker.io")
 DOCKER_HUB_CREDENTIALS = "https://index.docker.io/v1/"
-#: How `docker buildx inspect` shows it.
+#: How `docker buildx inspect` shows a builder on the host's network.
 HOST_NETWORK = 'network="host"'
 
 
 def is_loopback(registry: str) -> bool:
-    """Whether a registry (host[:port][/path]) is this machine's own: such speak plain HTTP by convention."""
+    """Whether a registry (host[:port][/path]) is on this machine: those speak plain HTTP by convention."""
     host = registry.split("/")[0].rsplit(":", 1)[0]
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -39,7 +39,7 @@ def is_docker_hub(registry: str) -> bool:
 
 
 def credentials_name(registry: str) -> str:
-    """Under which Docker and the kubelet look for the credentials of a registry, or of an image by its reference."""
+    """The key under which Docker and the kubelet look up the credentials of a registry or an image reference."""
     host = registry.partition("@")[0].split("/")[0]
     # As Docker reads it: you/trainer is on Docker Hub.
     elsewhere = "." in host or ":" in host or host == "localhost"
@@ -47,7 +47,7 @@ def credentials_name(registry: str) -> str:
 
 
 def make_builder() -> str | None:
-    """Make the builder NAME unless it is there; return what went wrong."""
+    """Make the builder NAME unless it exists; return what went wrong, or None."""
     found = subprocess.run(["docker", "buildx", "inspect", NAME], capture_output=True, text=True)
     if found.returncode == 0:
         return (

@@ -1,6 +1,6 @@
-"""What the rest of the program asks of a kind of cluster, one record a kind; what else is known is in its folder.
+"""What the rest of the program asks of a kind of cluster: one record per kind, whose folder has everything else.
 
-The folder's code is imported when it is used: the SDKs of clouds are large.
+A folder's code is imported on first use, because the clouds' SDKs are large.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).parent
 
 
 Until = Callable[[Callable[[], Any], float, str], Any]
-"""Waits for a condition, at most so many seconds; the text says for what."""
+"""Waits at most so many seconds for a condition, which the text describes."""
 
 
 class Proof(Protocol):
@@ -44,11 +44,11 @@ class Proof(Protocol):
         """End a node's machine without notice."""
 
     def interrupt(self, provider_id: str, until: Until) -> str:
-        """Have a machine taken back as a Spot machine is. Returns how."""
+        """Let the cloud take a machine back like a Spot machine. Returns how it did that."""
         ...
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
-        """Which lists were looked through, and what of the stack is in them."""
+        """The cloud's lists that were searched, and the stack's resources in them."""
         ...
 
 
@@ -65,19 +65,19 @@ class Cloud:
     folder: Path | None = None
     """Where live.yaml, names.yaml and the other facts are."""
     section: type[Section] | None = None
-    """Its section of a stack file, under the kind's name. None: the stack makes no cluster."""
+    """Section of a stack file with the kind's name. None: the stack makes no cluster."""
     bill: Callable[[StackConfig, int], Estimate] | None = None
-    """What a configuration costs with so many GiB of images. None: whoever runs the cluster pays for it."""
+    """The bill of a configuration with so many GiB of images. None: the cluster's owner pays."""
     proof: Callable[[StackConfig], Proof] | None = None
-    """Breaks machines and lists leftovers, with the credentials of the environment. None: nobody may."""
+    """Breaks machines and lists leftovers, with the credentials of the environment. None: not possible."""
     workers: Callable[[], Mapping[str, Machine]] = dict
     """Machine types that may train, by name."""
     rules: tuple[Rule, ...] = ()
-    """What the cloud refuses."""
+    """Rules of this cloud alone."""
     complete: Callable[[StackConfig], StackConfig] = lambda config: config
-    """Fills in what follows from other keys."""
+    """Fills in keys that follow from others."""
     placeholders: Callable[[StackConfig], list[str]] = lambda config: []
-    """What a stack file still has from the documents: a preview may have it, `pulumi up` not."""
+    """Problems with placeholders of the shipped stack files: a preview may have them, `pulumi up` not."""
 
 
 def later(target: str) -> Callable[..., Any]:
@@ -145,6 +145,6 @@ def storage_kinds() -> dict[str, str]:
 
 
 def volume_kind(config: StackConfig) -> str:
-    """The kind of the shared volume, with the default filled in; "": the cluster says."""
+    """The kind of the shared volume, with the default filled in; "": the cluster decides."""
     cloud = cloud_of(config)
     return config.storage.kind or (cloud.storage[0] if cloud.section else "")

@@ -14,9 +14,10 @@ import pulumi_kubernetes as k8s
 
 #: Resource name of NVIDIA's accelerators, as the device plugin registers them.
 NVIDIA_GPU = "nvidia.com/gpu"
-#: And of Elastic Fabric Adapters.
+#: Resource name of Elastic Fabric Adapters.
 EFA = "vpc.amazonaws.com/efa"
-#: Label that the workers' pods select, and taint that keeps every other pod off nodes without an accelerator.
+#: Label of the node pools, which the workers' pods select; as a taint, it keeps other pods off the workers' nodes that
+#: have no accelerator.
 POOL = "trainyard/pool"
 #: Upstream's image, v3.6.5: 3.6 speaks the v3 API only, which is all the rendezvous needs. By digest: what was reviewed
 #: is what runs (policy/).
@@ -34,7 +35,7 @@ class WorkerPool:
     node_selector: dict[str, str]
     """Labels that a worker's node must have; empty: any node."""
     tolerations: tuple[k8s.core.v1.TolerationArgs, ...] = ()
-    """For the pool's taints."""
+    """Tolerations of the pool's taints."""
     cpu: float | None = None
     """Allocatable CPU of one node, cores; None: not known."""
     memory_gib: float | None = None
@@ -43,32 +44,32 @@ class WorkerPool:
     """nvidia.com/gpu of one node."""
     min_nodes: int = 0
     max_nodes: int | None = None
-    """Range of the autoscaler; None: fixed, not ours."""
+    """The autoscaler's range; None: the number of nodes is fixed, and not ours."""
     threads_per_core: int = 1
-    """Hyperthreads of a core, as far as they count for the number of the trainer's threads."""
+    """Hyperthreads per core that count for the trainer's number of threads."""
     whole_cores: bool = False
-    """The kubelet gives a pod that asks for whole CPUs cores of its own: requests have to equal limits."""
+    """The kubelet gives exclusive cores to a pod that asks for whole CPUs: requests must equal limits."""
     capability: str | None = None
-    """Processor flag that every node must have; the trainer looks before it begins."""
+    """CPU flag that every node must have; the trainer checks it at start."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What containers on these nodes need to find, and to use well, what the nodes provide."""
+    """Environment variables with which containers find the nodes' drivers and make good use of their network."""
     network_gbit: float | None = None
     """Gbit/s between two of these nodes, by the cloud's data sheet; None: not known."""
     grace_seconds: int = 30
-    """What a pod gets to save and leave, at most: a node that the cloud takes back may give less than others."""
+    """Seconds that a pod gets at most to save and exit; a node that the cloud takes back may give less than others."""
     driver_installer: DriverInstaller | None = None
-    """The accelerators' driver comes from a DaemonSet of ours; None: from the nodes' image, or from the cloud."""
+    """DaemonSet of ours that installs the accelerators' driver; None: the nodes' image or the cloud provides it."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Other devices of a node, all of which its worker asks for: resource name -> count."""
     device_plugin: bool = False
-    """The accelerators are announced by a device plugin of ours; False: by the cloud's."""
+    """Whether our device plugin announces the accelerators; False: the cloud's does."""
     metrics_exporter: bool = False
     """Run an exporter of the accelerators' metrics on these nodes."""
     after: tuple[pulumi.Resource, ...] = ()
-    """What has to exist before a pod asks for such a node."""
+    """Resources that must exist before a pod asks for such a node."""
     queue_hours: float | None = None
-    """The nodes come all together, when there is capacity, for this time: pods ask for them with a
-    ProvisioningRequest. None: pods just ask."""
+    """Hours for which the nodes come, all together, once there is capacity: pods ask for them with a
+    ProvisioningRequest. None: pods need no such request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,9 @@ class DriverInstaller:
     node_label: str
     """Label of the nodes with an accelerator."""
     managed_label: str
-    """Label of the nodes whose driver the cloud installs: left alone."""
+    """Label of the nodes whose driver the cloud installs, which the DaemonSet leaves alone."""
     image: str
-    """On the node already, with the driver for its kernel."""
+    """Installer that every node has already, with the driver for its kernel."""
     host_directory: str
     """Where device plugin and container runtime look for the driver."""
 
@@ -96,20 +97,20 @@ class SharedStorage:
     class_name: str | None = None
     """StorageClass; None without a volume: the cluster's default class."""
     local_folder: str | None = None
-    """Where the machine that runs Pulumi sees the volume; None: it does not."""
+    """The volume's path on the machine that runs Pulumi; None: not visible there."""
     disk: ServedDisk | None = None
-    """A disk of one node that an NFS server in the cluster makes into the volume."""
+    """A disk of one node that an NFS server in the cluster serves as the volume."""
     address: pulumi.Input[str] | None = None
-    """Where the storage is, for people."""
+    """The storage's address, for display."""
     claimed_gib: int | None = None
-    """What the claim asks for; None: `size_gib`. A claim cannot grow with a volume that no class made, so it asks for
-    the least there and gets the whole volume."""
+    """Size that the claim asks for; None: `size_gib`. A claim on a static volume cannot grow with it, so it asks for
+    the minimum and gets the whole volume."""
     root_owned: bool = False
-    """The volume's root belongs to root, and has to be given to the trainer."""
+    """Whether the volume's root folder belongs to root and must be given to the trainer."""
     nfs: k8s.core.v1.NFSVolumeSourceArgs | None = None
     """The export behind `volume`, when it is one."""
     after: tuple[pulumi.Resource, ...] = ()
-    """What has to be done before anybody mounts it."""
+    """Resources that must exist before anyone mounts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +125,13 @@ class ServedDisk:
 
 
 def volume_spec(size_gib: int, access_mode: str, **source: Any) -> k8s.core.v1.PersistentVolumeSpecArgs:
-    """A volume on what exists already: a directory, an NFS export or a CSI volume."""
+    """A volume on existing storage: a directory, an NFS export or a CSI volume."""
     return k8s.core.v1.PersistentVolumeSpecArgs(
         capacity={"storage": f"{size_gib}Gi"},
         access_modes=[access_mode],
-        # No class: no provisioner touches it, and only a claim that names it binds.
+        # Without a class no provisioner touches it, and only a claim that names it binds to it.
         storage_class_name="",
-        # Destroying the stack must not erase a model; who owns the storage decides that.
+        # Destroying the stack must not erase a model: the owner of the storage decides that.
         persistent_volume_reclaim_policy="Retain",
         **source,
     )
@@ -147,7 +148,7 @@ def static_volume(
     address: pulumi.Input[str] | None = None,
     root_owned: bool = False,
 ) -> SharedStorage:
-    """Shared storage on a volume that exists already: a directory, an NFS export or a CSI volume."""
+    """Shared storage on a directory, an NFS export or a CSI volume that exists already."""
     mode = "ReadWriteMany"
     volume = volume_spec(size_gib, mode, host_path=host_path, nfs=nfs, csi=csi, mount_options=mount_options)
     return SharedStorage(
@@ -169,13 +170,13 @@ class Registry:
     address: pulumi.Input[str]
     """host[:port][/path], without a scheme."""
     compression: str
-    """Of the layers, as the cluster's nodes read them: zstd or gzip (infra/image.yaml)."""
+    """Compression of layers that the cluster's nodes can read: zstd or gzip (infra/image.yaml)."""
     insecure: bool = False
     """Plain HTTP: a registry on this machine."""
     cache: str = ":cache"
-    """What follows an image's name in that of its build cache, whose tag has to be mutable."""
+    """Suffix that makes an image's name that of its build cache, whose tag must be mutable."""
     login: Login | None = None
-    """What pushing takes; None: Docker's own credentials of this machine."""
+    """Credentials for a push; None: Docker's own on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +195,7 @@ class Autoscaler:
 
     image: str
     flags: Mapping[str, str]
-    """Which cloud it is on, and how it finds the node groups of its cluster."""
+    """Command-line flags: the cloud, and how to find the cluster's node groups."""
     environment: Mapping[str, str]
     priorities: tuple[str, ...]
     """Regular expressions of the names of node groups, the most wanted first."""
@@ -221,13 +222,13 @@ class Cluster:
     context: str
     """Context of the user's kubeconfig that reaches the cluster, for the commands that the stack prints."""
     credentials_command: str | None = None
-    """What adds that context to the kubeconfig; None: it is there."""
+    """Command that adds that context to the kubeconfig; None: it is there."""
     reader_annotations: Mapping[str, pulumi.Input[str]] | None = None
     """Annotations that let the service account READER read the user's buckets; None: there are none to read."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the nodes that can run the images; empty: all can."""
     shared: bool = False
-    """Pods of others run there, which ours must not evict."""
+    """Whether others run pods there, which ours must not evict."""
     autoscaler: Autoscaler | None = None
     """None: the cloud adds and removes nodes, or nobody does."""
     resource: pulumi.Resource | None = None

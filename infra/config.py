@@ -1,4 +1,4 @@
-"""A stack's configuration: its sections, as the rest of the program asks for them. infra/parse.py reads it."""
+"""A stack's configuration as the rest of the program uses it; infra/parse.py builds it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class StackConfig:
 
     cluster: ClusterConfig
     cloud: Section | None
-    """Where the stack makes its cluster: the section that has the kind's name. None: the cluster exists already."""
+    """The section named after `cluster.kind`, with which the stack makes its cluster; None: the cluster exists."""
     nodes: NodesConfig | None
-    """The nodes that train, where the stack makes them."""
+    """The nodes that train; None: the stack makes none."""
     workers: WorkersConfig
     storage: StorageConfig
     image: ImageConfig
@@ -46,11 +46,11 @@ class StackConfig:
     tensorboard: TensorBoardConfig
     secrets: SecretsConfig
     node_machine: Machine | None = None
-    """What is known of `nodes.machineType`."""
+    """Facts about `nodes.machineType`; None: unknown, or no nodes."""
 
     @property
     def name(self) -> str:
-        """What a cluster that the stack makes is called."""
+        """Name of the cluster that the stack makes."""
         assert self.cluster.name is not None, "parse() fills it in"
         return self.cluster.name
 
@@ -62,7 +62,7 @@ class StackConfig:
         return self.node_machine
 
     def section(self, wanted: type[_Section]) -> _Section:
-        """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable."""
+        """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable without it."""
         for found in (self.cloud, self.nodes):
             if isinstance(found, wanted):
                 return found
@@ -70,17 +70,17 @@ class StackConfig:
 
 
 class Unreadable(LookupError):
-    """What a rule asks for is missing, or has mistakes of its own. The rule ends: they are reported already."""
+    """A section that a rule reads is missing or invalid. The rule ends: the mistakes are reported already."""
 
 
 class Mistaken:
-    """Stands for a section with mistakes, so that a rule ends where it looks into it."""
+    """Stands in for an invalid section: reading a key of it ends the rule."""
 
     def __getattr__(self, name: str) -> object:
         raise Unreadable
 
 
-#: Yields one line a problem: `path: what was given; what is allowed`.
+#: Yields one line per problem: `path: what was given; what is allowed`.
 Rule = Callable[[StackConfig], Iterator[str]]
 
 

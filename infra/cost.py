@@ -1,8 +1,8 @@
 """What a stack costs per hour by list prices, at rest and at full size.
 
-At rest is the time between trainings: the control plane, one small node, storage. At full size every pool has its most
-nodes. Each cloud has its items in cost.py and its prices, with their date, in prices.yaml of its folder; discounts,
-taxes, traffic and logs are not in the figures.
+At rest, between trainings, a stack has its control plane, one small node and its storage. At full size every pool has
+its maximum number of nodes. Each cloud's folder has the items in cost.py and the prices, with their date, in
+prices.yaml. The figures leave out discounts, taxes, traffic and logs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from infra.clouds import cloud_of
 from infra.config import StackConfig
 from infra.parse import parse
 
-#: The trainer's image with CUDA's libraries is 3.2 GB compressed; BuildKit's cache is as large, and old images stay a
-#: while.
+#: The trainer's image with CUDA's libraries is 3.2 GB compressed; BuildKit's cache is as large, and old images stay for
+#: a while.
 IMAGES_GIB = 10
 LEFT_OUT = "without discounts, taxes, traffic, logs and metrics"
 

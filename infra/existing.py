@@ -1,9 +1,7 @@
-"""A cluster that is already there: whatever a kubeconfig's context reaches (kind, k3d, minikube, the local node, any
-cloud).
+"""An existing cluster: whatever a kubeconfig's context reaches (kind, k3d, minikube, the local node, any cloud).
 
-Nothing of the cluster is created or destroyed. The local node's kubeconfig says in an extension (name `trainyard`)
-where its registry, its storage directory and its base images are, so no stack file holds an address or a path of one
-machine.
+The stack neither creates nor destroys the cluster. The local node's kubeconfig names its registry, storage directory
+and base images in an extension (name `trainyard`), so that no stack file holds an address or a path of one machine.
 """
 
 from __future__ import annotations
@@ -51,14 +49,14 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     assert image.builder is not None
     storage = _storage(config, offer, stack)
     runnable = {"kubernetes.io/os": "linux"}
-    if image.builder == "buildkit":  # of the others nothing is known (infra/image.py)
+    if image.builder == "buildkit":  # the others' architecture is not known (infra/image.py)
         runnable["kubernetes.io/arch"] = "amd64"
     provider = k8s.Provider(
         "cluster",
         context=cluster.context,
-        # The one file that has the context: the provider takes no list of files, as $KUBECONFIG may be one.
+        # The one file that has the context: $KUBECONFIG may be a list of files, which the provider does not take.
         kubeconfig=str(kubeconfig),
-        # A plain string that is known at preview: an unknown one would show every object as replaced.
+        # A plain string, known at preview: an unknown one would show every object as replaced.
         cluster_identifier=cluster.context,
         enable_server_side_apply=True,
     )
@@ -82,7 +80,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
 
 
 def image_settings(config: StackConfig, stack: str) -> ImageConfig:
-    """`image` with what the cluster offers: builder, registry, and whether that speaks plain HTTP.
+    """`image`, completed by what the cluster offers: builder, registry, and whether the registry speaks plain HTTP.
 
     Raises:
         ConfigError: the registry is neither configured nor offered, or no builder would reach it.
@@ -129,7 +127,7 @@ def _workers(config: StackConfig, runnable: dict[str, str]) -> WorkerPool:
 
 
 def _toleration(taint: str) -> k8s.core.v1.TolerationArgs:
-    """`taint` as kubectl writes it; without a value or an effect, any."""
+    """A toleration of `taint`, written as for kubectl; without a value or an effect it matches any."""
     parts = TAINT.fullmatch(taint)
     assert parts is not None, "infra.sections lets no other through"
     operator = "Exists" if parts["value"] is None else "Equal"
@@ -159,7 +157,7 @@ def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
 
 
 def in_folder(storage: StorageConfig, offer: Offer) -> bool:
-    """Whether the shared volume is a directory of the node, and not what a StorageClass makes."""
+    """Whether the shared volume is a directory of the node, not a StorageClass's volume."""
     return storage.kind == "hostPath" or (storage.kind is None and offer.storagePath is not None)
 
 

@@ -1,9 +1,8 @@
 """The images of a stack: built from Dockerfiles of the project, pushed, and referred to by digest.
 
-An image is new only when a file that enters it changed: its tag is a hash of those files, known at preview. Behind one
-component stand two builders: BuildKit through pulumi-docker-build, and buildah for machines without a Docker engine.
-Both get a copy of those files alone, with the modes that git knows, so that neither another image's files nor a umask
-makes an image new.
+An image changes only when a file in it changes: its tag is a hash of those files, known at preview. One component has
+two builders: BuildKit through pulumi-docker-build, and buildah for machines without a Docker engine. Both get a copy of
+only those files, with the modes that git records, so that neither another image's files nor a umask changes an image.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from infra.cluster import Cluster
 from infra.needs import load
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Below the project's folder: the state of a stack names it, and must be the same on every machine.
+#: Relative to the project's folder: a stack's state contains it, and must be the same on every machine.
 CONTEXTS = ".local/contexts"
-#: Contexts of contents that nobody builds any more go after this many seconds.
+#: Seconds after which an unused build context is removed.
 KEPT_SECONDS = 24 * 3600
 #: BuildKit's attributes of a compression. zstd is among OCI's media types; Docker's have no name for it.
 LAYERS = {
@@ -41,17 +40,17 @@ class Recipe:
 
     name: str
     kind: str
-    """Name of its component."""
+    """Type of its component."""
     dockerfile: str
     context: tuple[str, ...]
-    """What enters the image."""
+    """Files and folders that enter the image."""
 
     @property
     def repository(self) -> str:
         return f"trainyard/{self.name}"
 
     def repository_in(self, registry: str) -> str:
-        """Where `registry` (host[:port][/path]) has the image. Docker Hub takes NAMESPACE/NAME and nothing deeper."""
+        """The image's repository in `registry` (host[:port][/path]). Docker Hub allows only NAMESPACE/NAME."""
         name = self.repository.replace("/", "-") if is_docker_hub(registry) else self.repository
         return f"{registry}/{name}"
 
@@ -75,7 +74,7 @@ class ContainerImage(pulumi.ComponentResource):
     """An image in the cluster's registry."""
 
     version: str
-    """Hash of all that enters the image, 12 hex digits; of a prebuilt image, of its digest."""
+    """Hash of all that enters the image, 12 hex digits; for a prebuilt image, the first 12 of its digest."""
     reference: pulumi.Output[str]
     """name@sha256:digest, for pod specs."""
 
@@ -96,9 +95,9 @@ class ContainerImage(pulumi.ComponentResource):
 
 
 def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str]) -> str:
-    """Build and push the trainer's image as a stack on a cluster that is there would, which then finds it.
+    """Build and push the trainer's image as a stack on an existing cluster would, so that the stack finds it built.
 
-    Returns the image by digest.
+    Returns the image's reference by digest.
 
     Raises:
         RuntimeError: with the last lines of the build's output.
@@ -118,7 +117,7 @@ def _target(recipe: Recipe, registry: str, version: str) -> str:
 
 
 def compression(kind: str) -> str:
-    """How the layers of an image are compressed for a kind of cluster (infra/image.yaml): zstd or gzip."""
+    """Compression of an image's layers for a kind of cluster (infra/image.yaml): zstd or gzip."""
     return load(Path(__file__).with_suffix(".yaml"))[kind]["compression"]
 
 
@@ -133,14 +132,14 @@ def content_hash(recipe: Recipe, build_args: dict[str, str], root: Path = ROOT) 
 
 
 def _mode(path: Path) -> int:
-    """The mode that the file has in an image: git knows no other two, the rest is the umask of who checked it out."""
+    """The file's mode in an image, one of the two that git records: the other bits depend on the checkout's umask."""
     return 0o755 if path.stat().st_mode & 0o100 else 0o644
 
 
 def stage(recipe: Recipe, version: str, root: Path = ROOT) -> str:
     """Copy what enters the image to a folder of its own; return its path below `root`.
 
-    Times stay: BuildKit looks at size and time to see whether a file is still the one that it has.
+    Keeps modification times: BuildKit compares size and time to see whether it has a file already.
     """
     relative = f"{CONTEXTS}/{recipe.name}-{version}"
     folder = root / relative
@@ -159,7 +158,7 @@ def stage(recipe: Recipe, version: str, root: Path = ROOT) -> str:
         try:
             made.rename(folder)
         except OSError:
-            # Another `pulumi up` was faster, with the same files.
+            # A concurrent `pulumi up` staged the same files first.
             shutil.rmtree(made)
     return relative
 
@@ -182,7 +181,7 @@ def context_files(recipe: Recipe, root: Path = ROOT) -> list[Path]:
 def _buildah(
     recipe: Recipe, cluster: Cluster, version: str, build_args: dict[str, str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[str]:
-    # Only this builder needs it, and it imports the machinery of dynamic providers.
+    # Imported here: only this builder needs the machinery of dynamic providers.
     from infra.buildah import BuildahImage
 
     registry = cluster.registry
@@ -218,7 +217,7 @@ def _buildkit(
         recipe.name,
         tags=[pulumi.Output.concat(repository, f":{version}")],
         exports=[docker_build.ExportArgs(raw=f"type=registry,{LAYERS[registry.compression]}{plain}")],
-        # The short form, which has no attributes.
+        # `push` is a short form of `exports` without attributes.
         push=False,
         # The preview of a pull request needs no Docker engine, and builds nothing.
         build_on_preview=False,
@@ -226,7 +225,7 @@ def _buildkit(
         context=docker_build.BuildContextArgs(location=context),
         dockerfile=docker_build.DockerfileArgs(location=f"{context}/{recipe.dockerfile}"),
         build_args=build_args,
-        # Laptops with another processor build what the nodes run.
+        # A laptop with another architecture builds for the nodes too.
         platforms=[docker_build.Platform.LINUX_AMD64],
         cache_from=[docker_build.CacheFromArgs(raw=pulumi.Output.concat(cache, plain))],
         cache_to=[

@@ -1,9 +1,9 @@
-"""A change of a living stack that cannot succeed, or would cost its cluster or its data without having been asked for:
-refused at preview and at `up`, before anything is changed.
+"""Refuses changes of a living stack that cannot succeed, or that would replace its cluster or data unasked, at preview
+and at `up`, before anything is changed.
 
-What a stack was built with is recorded in its own state, by components whose outputs are written when the cluster, and
-the volume, are there: a first `up` that fails before has built nothing, and is not held to anything. infra/live.yaml
-says what a change of each key does.
+Components in the stack's own state record what it was built with. Their outputs are written once the cluster, and the
+volume, exist: a first `up` that fails earlier has recorded nothing, so no change is refused. infra/live.yaml says what
+a change of each key does.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from infra.needs import load
 from trainer.config.section import Section
 
 TYPE = "trainyard:infra:Built"
-#: Components whose outputs name folders on the shared volume -> the output, and under which key `read` tells it.
+#: Component type with a folder on the shared volume -> the output that names it, and the key under which `read` has it.
 FOLDERS = {
     "trainyard:workloads:Dataset": ("directory", "folder of the dataset"),
     "trainyard:workloads:Training": ("runDirectory", "folder of the run"),
 }
-#: The engine's own function that reads a state; it needs neither a provider nor set-up, whatever the backend.
+#: The engine's own function to read a state; it needs neither a provider nor set-up, whatever the backend.
 STATE = "pulumi:pulumi:readStackResourceOutputs"
-#: What is not replaced without having been asked for.
+#: Parts that only `cluster.replace` lets a change replace.
 PRECIOUS = ("cluster", "data", "objects")
-#: Key of the record under which the kind of the shared volume stands, resolved.
+#: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
 
 
@@ -42,7 +42,7 @@ class Built(pulumi.ComponentResource):
 
     def __init__(self, name: str, values: Mapping[str, Any], made: pulumi.Resource | None):
         super().__init__(TYPE, name)
-        # As text: a state drops what is null.
+        # As JSON text: a state drops null values.
         recorded = pulumi.Output.from_input(json.dumps(values))
         if isinstance(made, pulumi.CustomResource):
             recorded = pulumi.Output.all(recorded, made.id).apply(lambda both: both[0])
@@ -50,7 +50,7 @@ class Built(pulumi.ComponentResource):
 
 
 def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> None:
-    """Record what the stack is built with: what is said of the volume once it is claimed, else once the cluster is."""
+    """Record what the stack is built with: the volume's keys once it is claimed, the others once the cluster exists."""
     values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)}
     values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
@@ -59,7 +59,7 @@ def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> N
 
 
 def hold(config: StackConfig, stack: str) -> dict[str, Any]:
-    """Refuse what this stack, living as it does, must not be changed to; return what it was built with.
+    """Refuse the forbidden changes of this living stack; return what it was built with.
 
     Raises:
         ConfigError: with every such change.
@@ -77,7 +77,7 @@ def hold(config: StackConfig, stack: str) -> dict[str, Any]:
 
 
 def read() -> dict[str, Any]:
-    """What this stack was built with, out of its own state; empty for one that does not live."""
+    """What this stack was built with, from its own state; empty for a stack that was never built."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     try:
         state: Any = pulumi.runtime.invoke(STATE, {"stackName": name}).value
@@ -95,9 +95,9 @@ def read() -> dict[str, Any]:
 
 
 def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each change from what was built that is refused."""
+    """One line for each refused change from what was built."""
     moved = {key for key in table()["keys"] if key in built and built[key] != value_of(config, key)}
-    # Of another kind, the other keys are others as well.
+    # With another kind of cluster the other keys change as well: report the kind alone.
     for key in ["cluster.kind"] if "cluster.kind" in moved else sorted(moved):
         old, new = built[key], value_of(config, key)
         start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
@@ -109,7 +109,7 @@ def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each change from what was built that is made, but not as one would think."""
+    """One line for each change from what was built that is made with an unexpected effect."""
     for row in table()["careful"]:
         old, new = built.get(row["key"]), value_of(config, row["key"])
         if row["kind"] != built.get("cluster.kind") or old is None or old == new:
@@ -127,11 +127,11 @@ def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
     return ""
 
 
-#: How an impossible change is told from a possible one of the same key.
+#: `when` of a row in live.yaml -> whether a change from `old` to `new` is of that kind.
 HOLDS = {
     "changed": lambda old, new: True,
     "smaller": lambda old, new: new < old,
-    # `latest`, of which nothing is known, is neither older nor newer.
+    # `latest` names no version: it is neither older nor newer.
     "older": lambda old, new: [] < _numbers(new) < _numbers(old),
     "on": lambda old, new: bool(new),
     "off": lambda old, new: not new,
@@ -139,12 +139,12 @@ HOLDS = {
 
 
 def _numbers(version: str) -> list[int]:
-    """1.36.0-20261101 to compare with others."""
+    """The numbers of a version such as 1.36.0-20261101, to compare it with others."""
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _lost(key: str, built: Mapping[str, Any]) -> str:
-    """What of value a change of a key replaces, in words."""
+    """The precious parts that a change of a key replaces, in words."""
     parts = [part for part in PRECIOUS if part in _replaced(effect(key, built["cluster.kind"], built.get(VOLUME, "")))]
     if "data" in parts and (built.get("storage.retain") or built.get(VOLUME) == "given"):
         parts.remove("data")
@@ -159,7 +159,7 @@ def effect(key: str, kind: str, volume: str = "") -> str:
 
 
 def said(key: str) -> str | dict[str, str]:
-    """What infra/live.yaml says of a key, or of all keys of its section."""
+    """The entry of infra/live.yaml for a key, or for its whole section."""
     keys = table()["keys"]
     return keys.get(key) or keys[key.partition(".")[0]]
 
@@ -171,7 +171,7 @@ def _replaced(said: str) -> list[str]:
 
 
 def _is_guarded(key: str) -> bool:
-    """Whether what a stack was built with under a key is recorded."""
+    """Whether the value of a key is recorded: some change of it may be refused or warned of."""
     effects = table()["keys"][key]
     said = [effects] if isinstance(effects, str) else effects.values()
     refused = table()["impossible"]
@@ -181,7 +181,7 @@ def _is_guarded(key: str) -> bool:
 
 
 def value_of(config: StackConfig, key: str) -> Any:
-    """What a configuration says under a key, as it is written in a stack file; None: nothing."""
+    """The value of a key, written as in a stack file; None: the configuration has none."""
     first, *inner = key.split(".")
     found: Any = config.cloud if first == config.cluster.kind else getattr(config, first, None)
     for part in inner:
@@ -193,7 +193,7 @@ def value_of(config: StackConfig, key: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes out of a state: tuples are lists there."""
+    """The value as a state returns it: tuples become lists."""
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -216,7 +216,7 @@ def _shown(value: Any) -> str:
 
 @cache
 def table() -> dict[str, Any]:
-    """infra/live.yaml, with what the clouds say of their own keys."""
+    """infra/live.yaml, with the clouds' tables of their own keys."""
     folders = [Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder)]
     files = [load(folder / "live.yaml") for folder in folders]
     return {

@@ -1,5 +1,5 @@
-"""What a stack's names become, and what each of these may be called: names.yaml, here for Kubernetes and in each
-cloud's folder."""
+"""Checks the names that a stack gives its parts against each service's limits: names.yaml, here for Kubernetes and in
+each cloud's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.clouds import CLOUDS
 from infra.needs import load
 from infra.sections import ClusterConfig
 
-#: Stands for any zone's name: as long as the longest.
+#: Stands for a zone's name, as long as the longest.
 ZONE = "z" * 15
 REMEDY = {"stack": "take another name for the stack (`pulumi stack init`)"}
 
@@ -27,7 +27,7 @@ def rows(kind: str) -> list[dict[str, Any]]:
 
 
 def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:
-    """One line for the first thing that could not be called as it would be, by each name that the user chooses."""
+    """For each name that the user chooses, one line about the first part that would get an invalid name from it."""
     chosen = {
         "cluster.name": ("{name}", cluster.name or ""),
         "cluster.namespace": ("{namespace}", cluster.namespace),
@@ -41,7 +41,7 @@ def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:
 
 
 def made(row: dict[str, Any], **chosen: str) -> str:
-    """What one thing is called."""
+    """The name of one part."""
     return row["made"].format(zone=ZONE, **{"name": "", "namespace": "", "stack": "", **chosen})
 
 

@@ -1,7 +1,7 @@
-"""What a feature needs of its cloud before it works: infra/gke/needs.yaml and infra/eks/needs.yaml, held to a schema.
+"""What a feature needs of its cloud before it works: infra/gke/needs.yaml and infra/eks/needs.yaml, by a schema.
 
 The program enables and grants from these tables, the doctor checks from them, the stand-in clouds of the tests refuse a
-resource whose needs are not met, and tests/infra/test_needs.py holds the graph of every stack to them.
+resource whose needs are not met, and tests/infra/test_needs.py checks every stack's graph against them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Trace(_Fact):
     type: str
     """Pulumi's type token, such as gcp:container/nodePool:NodePool, or a pattern: gcp:compute/*."""
     where: dict[str, Any] = {}
-    """Dotted path of an input -> its value, a pattern of its text, or a list of either, one of which it has; "*": any
-    value that is not empty. All paths have to match; a path goes through lists."""
+    """Dotted path of an input -> its value, a pattern of its text, or a list of allowed ones; "*": any value that is
+    not empty. All paths must match; a path goes through lists."""
 
     def matches(self, type_: str, inputs: Mapping[str, Any]) -> bool:
         return fnmatchcase(type_, self.type) and all(_has(inputs, *condition) for condition in self.where.items())
 
 
 class Feature(_Fact):
-    """One feature, and everything that has to be there for it."""
+    """One feature, and everything that it needs."""
 
     why: str
     """What happens without it, in one line."""
@@ -46,15 +46,15 @@ class Feature(_Fact):
     seen: tuple[Trace, ...] = ()
     """Resources that use it."""
     apis: tuple[str, ...] = ()
-    """Services of Google Cloud that have to be enabled."""
+    """Services of Google Cloud that must be enabled."""
     roles: dict[str, tuple[str, ...]] = {}
-    """Whose -> roles or policies. `nodes`: the nodes' identity; the file explains any other."""
+    """Identity -> its roles or policies. `nodes`: the nodes' identity; the file explains any other."""
     permissions: dict[str, str] = {}
-    """What whoever runs `pulumi up` has to be allowed -> a role or policy that allows it."""
+    """Permission that `pulumi up` needs -> a role or policy that grants it."""
     addons: tuple[str, ...] = ()
     """Add-ons of the cluster."""
     quotas: tuple[str, ...] = ()
-    """Names of the quotas that it takes from."""
+    """Names of the quotas that it counts against."""
     versions: dict[str, str] = {}
     """Component -> its oldest version that has the feature."""
     zones: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def features(cloud: str) -> dict[str, Feature]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A data file; the C parser takes a tenth of the time of the other, and every preview reads these."""
+    """Read a data file. The C parser takes a tenth of the other's time, and every preview reads these files."""
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
@@ -94,7 +94,7 @@ def _equals(value: Any, wanted: Any) -> bool:
 
 
 def _values(content: Any, path: list[str]) -> Iterator[Any]:
-    """Every value under a path; lists on the way are gone through."""
+    """Every value under a path, through lists on the way."""
     if isinstance(content, list):
         for item in content:
             yield from _values(item, path)

@@ -1,8 +1,8 @@
 """Reads a stack's configuration from the values of a stack file, and reports every problem at once.
 
-A stack file holds structured values under `trainyard:`, one section a key (infra/sections.py, and one of each cloud).
-They are parsed here, before any resource exists, filled in from the machine type where the stack makes its nodes, and
-held to every rule; problems come as one line each: `path: what is wrong; what is allowed`.
+A stack file holds structured values under `trainyard:`, one section per key (infra/sections.py, and one of each cloud).
+This module parses them before any resource exists, fills in defaults from the machine type where the stack makes its
+nodes, and applies every rule. Each problem is one line: `path: what is wrong; what is allowed`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.section import Problems, Section, merged, named, validated
 
 _KEYS = load(Path(__file__).with_name("keys.yaml"))
-#: What to say about text of the wrong form: by path, and for names. Keys of stack files by their former names.
+#: Path -> error text for a value of the wrong form ("": for names). Former key of a stack file -> its present name.
 FORMS, RENAMED = _KEYS["forms"], _KEYS["renamed"]
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     """Parse the values under `trainyard:` of one stack.
 
-    Sections are validated one by one, so that a mistake in one does not hide the mistakes in the others, and the rules
-    run on every section that parsed.
+    It validates section by section, so that a mistake in one does not hide those in the others, and runs the rules on
+    every section that parsed.
 
     Raises:
         ConfigError: with all problems of the stack.
@@ -79,13 +79,13 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unfit(config.cluster, stack)):
         problems += _ask(rule, config)
     if problems:
-        # One line each, whatever text was given.
+        # The given text may contain newlines: each problem stays on one line.
         raise ConfigError(stack, sorted(" ".join(problem.split()) for problem in problems))
     return config
 
 
 def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, Any]:
-    """The training with what its DeepSpeed file says, and the file's text for its path, which pods do not see."""
+    """Merge the DeepSpeed file's settings into the training, and replace its path, unknown to pods, by its text."""
     path = given.get("engine", {}).get("deepspeed_config")
     if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
         return given
@@ -96,10 +96,10 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
 
 
 def refuse_misplaced(stack: str) -> None:
-    """Pulumi passes over sections that are not indented, and would go on with the defaults.
+    """Refuse sections beside `config:`, which Pulumi ignores: the stack would run with the defaults.
 
     Raises:
-        ConfigError: there are such.
+        ConfigError: the stack file has such sections.
     """
     if keys := beside_config(stack):
         why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
@@ -107,7 +107,7 @@ def refuse_misplaced(stack: str) -> None:
 
 
 def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:
-    """What a rule finds, up to where it looks into a section with mistakes of its own."""
+    """The problems that a rule finds until it reads an invalid section."""
     try:
         yield from rule(config)
     except Unreadable:
@@ -127,7 +127,7 @@ def _misplaced(parsed: Mapping[str, Any], kind: str) -> Iterator[str]:
 
 
 def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
-    """What follows from other keys, as far as those can be read."""
+    """Fill in keys that follow from others, where the others are valid."""
 
     def name_cluster(config: StackConfig) -> StackConfig:
         name = config.cluster.name or f"trainyard-{stack}"
@@ -147,7 +147,7 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
 
 
 def _fill_nodes(config: StackConfig) -> StackConfig:
-    """A pod for each node, as large as the machine type allows."""
+    """Size each pod to a whole node of the machine type, unless the stack file says otherwise."""
     machine, workers = config.machine, config.workers
     cpu, memory = for_pods(machine, config.section(NodesConfig).threads_per_core)
     whole_node: dict[str, Any] = {
@@ -163,7 +163,7 @@ def _fill_nodes(config: StackConfig) -> StackConfig:
 
 
 def _exchange_text(config: StackConfig) -> StackConfig:
-    """One key, training.task, exchanges the text as well: the Job fetches questions."""
+    """Replace `dataset.input` by the questions where training.task asks for them."""
     if config.training.task != "question_answering":
         return config
     asked = config.training.question_answering
@@ -172,7 +172,7 @@ def _exchange_text(config: StackConfig) -> StackConfig:
 
 
 def _name_dataset(config: StackConfig) -> StackConfig:
-    """A folder for each set of data: two never share one, unless they were given the same name."""
+    """Name the dataset's folder by what determines the data: two share one only if given the same name."""
     text, training = config.dataset, config.training
     if text.name:
         return config

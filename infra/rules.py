@@ -1,7 +1,7 @@
-"""The rules between the keys of a stack's configuration, whatever the kind of its cluster.
+"""Rules between the keys of a stack's configuration, for every kind of cluster.
 
-Each takes the configuration, asks it for its sections and yields one line a problem; it ends by itself where one has
-mistakes of its own. What holds on one cloud alone is in infra/gke/rules.py and infra/eks/rules.py.
+Each takes the configuration and yields one line per problem; it ends (Unreadable) at a section with mistakes of its
+own. The rules of a single cloud are in infra/gke/rules.py and infra/eks/rules.py.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _worker_range(config: StackConfig) -> Iterator[str]:
         yield f"workers.processes: {workers.processes} for {workers.gpus} GPUs; allowed: {workers.gpus}, one per GPU"
 
 
-#: What the pods take from Kubernetes itself, or from the stack's Secret.
+#: Variables that the pods get from Kubernetes itself or from the stack's Secret.
 _TAKEN = ("POD_IP", "RDZV_ID", "NODE_RANK", "NODE_NAME", "NAMESPACE", "HF_TOKEN", "WANDB_API_KEY")
-#: As in policy/kubernetes.py, which the pack runs where there is no infra.
+#: Copied from policy/kubernetes.py: the policy pack also runs where infra is missing.
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
 #: NCCL's limits for its helper threads, and for their sockets together (NVIDIA/nccl, src/transport/net_socket.cc).
 _THREADS, _SOCKETS = 16, 64
@@ -80,7 +80,7 @@ def _machine(config: StackConfig) -> Iterator[str]:
 
 
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
-    """A pod that asks for more than a node can give is pending for ever, and no autoscaler helps."""
+    """A pod that asks for more than a node can give stays Pending forever, whatever the autoscaler does."""
     machine, nodes, workers = config.machine, config.section(NodesConfig), config.workers
     pods = workers.count + workers.spares
     if pods > nodes.max:
@@ -120,7 +120,7 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
 
 
 def _training(config: StackConfig) -> Iterator[str]:
-    """What wastes nodes. By hand such a run is a usual trial, so the trainer takes it."""
+    """Refuse settings that waste nodes. The trainer itself accepts them: by hand they are usual trials."""
     training = config.training
     rate, warmup = training.optimizer.learning_rate, training.optimizer.warmup_steps
     if rate > 1:
@@ -141,12 +141,12 @@ def _training(config: StackConfig) -> Iterator[str]:
             yield f"training.{key}: {value} would not be used; the folder follows from {source}; remove it"
 
 
-#: NAME or OWNER/NAME, and a revision: a branch, a tag or a commit.
+#: NAME or OWNER/NAME, with an optional revision: a branch, a tag or a commit.
 _HUB_NAME = re.compile(r"\w[-\w.]*(/\w[-\w.]*)?(@[-\w.]+)?")
 
 
 def _models(config: StackConfig) -> Iterator[str]:
-    """What pods cannot see they would miss after their nodes have come."""
+    """Refuse models that pods cannot reach: the pods would fail only after their nodes have started."""
     training = config.training
     for key, given in (("model.name", training.model.name), ("distillation.teacher", training.distillation.teacher)):
         if not given or _HUB_NAME.fullmatch(given) or given.startswith(f"{DATA}/"):
@@ -190,13 +190,13 @@ def _tokenizer(config: StackConfig) -> Iterator[str]:
         yield f"dataset.tokenizer: {tokenizer} makes words that {learned} has not learned; leave it out"
 
 
-#: A run is refused when this part of what it needs by the formula exceeds all that there is. The formula counts what
-#: autograd keeps without the compiler, and the size in a model's name is rounded.
+#: A run is refused when this share of the memory that it needs by the formula exceeds what there is: the formula counts
+#: what autograd keeps without the compiler, and the size in a model's name is rounded.
 _SURE = 0.85
 
 
 def _memory(config: StackConfig) -> Iterator[str]:
-    """A model that fits no worker is told before anything is rented; nothing is said of one that is not known."""
+    """Refuse a model that fits no worker before anything is rented; a model of unknown size passes."""
     training, workers, machine = config.training, config.workers, config.node_machine
     tokenizer = config.dataset.tokenizer
     words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
@@ -205,14 +205,14 @@ def _memory(config: StackConfig) -> Iterator[str]:
     if shape is None or training.task == "question_answering" or (workers.gpus and not there):
         return
     if not there and "memory_gib" not in workers.model_fields_set:
-        return  # the default of a cluster that is there already promises nothing
+        return  # the default says nothing about the nodes of an existing cluster
     precisions = machine.precisions if machine else ("fp32", "bf16")
     if training.precision != "auto":
         precisions = (training.precision,)
     world = workers.count * workers.processes
 
     def gib(chosen: Config) -> float:
-        """Of an accelerator; of a pod's memory, which its workers share with the first one's checkpoint."""
+        """GiB of an accelerator, else of the pod's memory, which its workers share with the first one's checkpoint."""
         needs = min(memory.needed(shape, chosen, name, world, accelerator=bool(there)) for name in precisions)
         return (needs if there else needs * workers.processes + memory.saved(shape, chosen)) / 2**30
 
@@ -248,7 +248,7 @@ def _memory(config: StackConfig) -> Iterator[str]:
 
 
 def _exporters(config: StackConfig) -> Iterator[str]:
-    """Weights & Biases would be left out at each start of a worker, and the training would go on without it."""
+    """Without a key, each worker would start without Weights & Biases, and the training would go on unrecorded."""
     offline = config.workers.environment.get("WANDB_MODE") == "offline"
     if config.training.metrics.wandb_project and not config.secrets.wandb_api_key and not offline:
         yield (

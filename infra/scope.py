@@ -1,4 +1,4 @@
-"""What every part of a cluster that a stack makes shares on any cloud: names, kubeconfig, how long things may take."""
+"""What all parts of a cluster that a stack makes share on any cloud: names, timeouts, kubeconfig."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import pulumi
 
-#: A control plane takes 3 to 15 minutes; nodes that wait for capacity took up to 40 (NVIDIA/aicr #2065). Giving up
-#: earlier leaves behind what arrives later.
+#: A control plane takes 3 to 15 minutes; nodes that wait for capacity took up to 40 (NVIDIA/aicr #2065). What arrives
+#: after Pulumi gives up is orphaned.
 LONG = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
-#: Network parts are quick, but what a cluster leaves in them goes a while after it.
+#: Network parts are quick, but what a cluster leaves in them disappears some time after the cluster.
 NETWORK = pulumi.CustomTimeouts(create="20m", update="20m", delete="30m")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     name: str
-    """Beginning of all names."""
+    """Prefix of all names."""
     region: str
     parent: pulumi.Resource
-    """Component that all of it belongs to, with the provider."""
+    """Component that owns all resources, with the provider."""
 
     def options(self, timeouts: pulumi.CustomTimeouts | None = None, **others: Any) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self.parent, custom_timeouts=timeouts, **others)
@@ -31,8 +31,8 @@ class Scope:
 def kubeconfig(context: str, cluster: Mapping[str, Any], command: Mapping[str, Any]) -> str:
     """A kubeconfig with one context for a cluster that a stack makes.
 
-    `cluster` is its address, `command` what prints credentials (client-go's exec plug-in): they are asked for when they
-    are used, so none is in it, nor in the state.
+    `cluster` is its address, `command` the program that prints credentials at each use (client-go's exec plug-in), so
+    that neither the kubeconfig nor the state holds any.
     """
     exec_ = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",

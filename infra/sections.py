@@ -1,6 +1,6 @@
 """The sections of a stack's configuration: every key, its default, what it means.
 
-One class a key under `trainyard:`; infra/config.py reads them, infra/rules.py holds the rules between them. The
+One class per key under `trainyard:`; infra/config.py puts them together, infra/rules.py has the rules between them. The
 sentence under a field is its documentation in docs/configuration.md. `training:` is the trainer's own configuration.
 """
 
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.section import Section
 
-#: Where pods have the shared volume: all that they see of a person's files.
+#: Where pods mount the shared volume; they see no other files of the user.
 DATA = "/data"
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
@@ -43,86 +43,85 @@ def _node_labels(labels: dict[str, str]) -> dict[str, str]:
 
 class ClusterConfig(Section):
     kind: str = "existing"
-    """Where the cluster comes from. `existing`: one that a kubeconfig reaches; nothing of it is created or
-    destroyed. `gke` and `eks`: made on Google Cloud or on AWS, and destroyed with the stack; see `gke` or `eks`, and
+    """Where the cluster comes from. `existing`: one that a kubeconfig reaches, which the stack neither creates nor
+    destroys. `gke` and `eks`: made on Google Cloud or AWS and destroyed with the stack; see `gke` or `eks`, and
     `nodes`."""
     context: str | None = Field(default=None, min_length=1)
-    """Of an existing cluster: its context in the kubeconfig. `trainyard-local` is the node that `make up` starts on
-    this machine."""
+    """Context of an existing cluster in the kubeconfig. `trainyard-local` is the node that `make up` starts on this
+    machine."""
     kubeconfig: str | None = None
     """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
     name: Name | None = None
-    """Of a cluster that the stack makes: its name, and the beginning of the names of all that belongs to it. Default:
-    trainyard-STACK."""
+    """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
     deletion_protection: bool = False
-    """The cloud refuses to delete the cluster that the stack makes. `pulumi up` with false before `pulumi destroy`."""
+    """Let the cloud refuse to delete the cluster. Run `pulumi up` with false before `pulumi destroy`."""
     namespace: Name = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
     replace: bool = False
-    """Let a change replace the cluster, or all that the stack has in one, or its data; while it is false, `pulumi
-    preview` and `up` refuse such a change of a living stack. Set it for one `up`."""
+    """Allow a change that replaces the cluster, all that the stack has in it, or its data; otherwise `pulumi preview`
+    and `up` refuse such a change. Set it for one `up`."""
     ttl_hours: float | None = Field(default=None, gt=0)
-    """The workflow ttl.yml destroys the stack this long after its last `pulumi up`: a guard against a forgotten one.
-    Data on its own storage goes with it. Default: it stays."""
+    """The workflow ttl.yml destroys a forgotten stack this long after its last `pulumi up`, with the data on its own
+    storage. Default: never."""
 
 
 class NodesConfig(Section):
     machine_type: str
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
-    infra/gke/machines.yaml and infra/eks/machines.yaml list
-    them."""
+    infra/gke/machines.yaml and infra/eks/machines.yaml list them."""
     alternatives: tuple[str, ...] = Field(default=(), max_length=10)
-    """With kind eks: larger instance types with the same accelerators, any of which AWS may take, whatever their order.
-    Pods ask for what fits the first."""
+    """With kind eks: larger instance types with the same accelerators, any of which AWS may choose. Pods are sized for
+    `nodes.machineType`."""
     max: int = Field(default=2, ge=1, le=1000)
-    """Most nodes of the pool. It has none at rest: the autoscaler adds them for the Job and removes them after it."""
+    """Maximum number of nodes that train. At rest there are none: the autoscaler adds them for the Job and removes them
+    after it."""
     consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
-    """How the nodes are obtained. `on_demand`: now, or not at all. `spot`: 40 to 70 % cheaper, and taken back at
-    any time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: as flex_start, but all
-    nodes together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
+    """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
+    time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: like flex_start, but all nodes
+    together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
     fallback: Literal["none", "flex_start", "on_demand"] = "none"
-    """What to do when no zone has such a machine. `none`: the training waits, or continues with the workers that it
-    has. `on_demand`: add the same machine at its full price; it stays until its pod ends. With kind gke flex_start
-    comes first, which GKE tries for 15 minutes. `flex_start`: that, and no more."""
+    """What to do when no zone has such a machine. `none`: wait, or continue with the workers that are there.
+    `on_demand`: add the same machine at full price until its pod ends; with kind gke, GKE first tries flex_start for 15
+    minutes. `flex_start`: only try that."""
     zones: tuple[str, ...] = Field(default=(), max_length=8)
-    """With kind gke: zones of the region, from any of which the nodes may come. Default: `gke.zone`, where the rest
-    stays."""
+    """With kind gke: zones of the region that the nodes may come from. Default: `gke.zone`, where all else stays."""
     reservation: str | None = None
     """Name of the reservation that the nodes come from, with consumption reservation."""
     compact_placement: bool = False
-    """Place the nodes close to each other: less latency between them, harder to get."""
+    """Place the nodes close to each other: lower latency between them, but harder to get."""
     efa: bool = False
     """With kind eks: attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have
     libfabric and aws-ofi-nccl, or NCCL keeps using TCP."""
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
-    """Boot disk, with kind gke; on AWS it is an encrypted gp3 volume."""
+    """Type of the boot disk, with kind gke; on AWS it is an encrypted gp3 volume."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
     """Size of the boot disk, GiB: the image with its CUDA libraries takes 10."""
     local_ssds: int | None = Field(default=None, ge=0, le=32)
-    """Local SSDs (with kind gke of 375 GB) for the pods' scratch: images, /tmp and caches. Default: what the machine
-    type comes with."""
+    """Number of local SSDs (375 GB each with kind gke) for the pods' scratch: images, /tmp and caches. Default: those
+    of the machine type."""
     threads_per_core: Literal[1, 2] | None = None
-    """1 switches hyperthreads off, which halves the CPUs that pods can ask for. Default: as the machine type comes."""
+    """1 switches hyperthreading off, which halves the CPUs that pods can ask for. Default: the machine type's own."""
     max_run_hours: float | None = Field(default=None, gt=0, le=24 * 365)
-    """A node is removed after this time, whatever runs on it: a guard against a forgotten run. The training resumes on
-    a new node; `job.maxHours` ends it."""
+    """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
+    new node; `job.maxHours` ends it."""
     gpu_driver: Literal["managed", "daemonset"] = "managed"
-    """Who installs the accelerators' driver. `managed`: GKE, when the node starts. `daemonset`: a DaemonSet of ours."""
+    """Who installs the accelerators' driver. `managed`: GKE, at the node's start. `daemonset`: a DaemonSet of the
+    stack."""
     gpu_driver_version: Literal["DEFAULT", "LATEST"] = "LATEST"
-    """Which driver of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
+    """Driver version of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
 
 
 class WorkersConfig(Section):
     count: int = Field(default=2, ge=1, le=1000)
-    """Pods of the training Job; one a node where the stack makes the nodes."""
+    """Pods of the training Job; one per node where the stack makes the nodes."""
     min: int = Field(default=1, ge=1)
     """The training continues with this many pods when others are lost."""
     spares: int = Field(default=0, ge=0, le=100)
-    """Pods beyond `count` that wait, ready, for the place of one that is lost. With them a change of `count` makes a
-    new Job; without, pods join and leave the one that trains."""
+    """Ready pods beyond `count` that take the place of lost ones. With spares a change of `count` makes a new Job;
+    without, pods join and leave the running one."""
     processes: int = Field(default=1, ge=1, le=64)
-    """Training processes per pod: 1 per accelerator, or per NUMA node on CPUs. Default with `nodes`: one an
-    accelerator, or one."""
+    """Training processes per pod: one per accelerator, or per NUMA node on CPUs. Default with `nodes`: one per
+    accelerator, else one."""
     cpu: float = Field(default=1.0, gt=0)
     """CPU cores requested per pod; each process gets cpu / processes threads, at least one. Default with `nodes`: what
     a node can give."""
@@ -131,16 +130,16 @@ class WorkersConfig(Section):
     gpus: int = Field(default=0, ge=0, le=16)
     """Accelerators (nvidia.com/gpu) per pod. Default with `nodes`: all of a node."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the workers, over the stack's own: `NCCL_DEBUG: INFO` shows what NCCL chose, `NCCL_SOCKET_NTHREADS`
-    and `NCCL_NSOCKS_PERTHREAD` change it. No secrets: they go into `secrets`."""
+    """Environment variables of the workers, which override the stack's: `NCCL_DEBUG: INFO` shows what NCCL chose,
+    `NCCL_SOCKET_NTHREADS` and `NCCL_NSOCKS_PERTHREAD` change it. Secrets belong in `secrets`."""
     node_selector: Annotated[dict[str, str], AfterValidator(_node_labels)] = Field(default_factory=dict)
     """With kind existing: labels of the nodes that train, such as `agentpool: gpu`. Default: any node that has room."""
     tolerations: tuple[Annotated[str, AfterValidator(_taint)], ...] = Field(default=(), max_length=20)
-    """With kind existing: taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. The customary
-    one of GPU nodes, nvidia.com/gpu:NoSchedule, is tolerated anyway."""
+    """With kind existing: taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. Pods with GPUs
+    tolerate the customary nvidia.com/gpu:NoSchedule anyway."""
     runtime_class: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
-    """With kind existing: RuntimeClass of the pods that train. `nvidia` where `kubectl get runtimeclass` shows it, such
-    as on k3s, RKE2, MicroK8s and k0s: pods see no GPU there without it. Default: the nodes' own."""
+    """With kind existing: RuntimeClass of the pods that train. Set `nvidia` where `kubectl get runtimeclass` shows it,
+    such as on k3s, RKE2, MicroK8s and k0s: without it pods see no GPU there. Default: the nodes' own."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
     """Memory allocator of the trainer on the CPU: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
     else glibc with the trainer's settings for it."""
@@ -148,28 +147,28 @@ class WorkersConfig(Section):
 
 class StorageConfig(Section):
     kind: str | None = None
-    """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. `nfs`: a disk
-    of ours behind an NFS server in the cluster, and `filestore`: Google's NFS service, both with kind gke. `efs`:
-    Amazon's NFS service, with kind eks. Default: nfs with kind gke, efs with kind eks; the directory of the local node;
-    else the cluster's default class."""
+    """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. With kind
+    gke, `nfs`: a disk behind an NFS server in the cluster; `filestore`: Google's NFS service. With kind eks, `efs`:
+    Amazon's NFS service. Default: nfs with kind gke, efs with kind eks; the directory of the local node; else the
+    cluster's default class."""
     path: str | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
     class_name: str | None = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
-    """Default: ReadWriteMany for a class that is named; ReadWriteOnce for the cluster's default class, which is nearly
-    everywhere a disk or a directory of one node."""
+    """Default: ReadWriteMany for a named class; ReadWriteOnce for the cluster's default class, which is nearly always a
+    disk or a directory of one node."""
     size_gib: int = Field(default=10, ge=1)
-    """Size of the volume, GiB. It can grow. With efs an estimate for the bill: EFS grows by itself."""
+    """Size of the volume, GiB; it can grow. With efs only an estimate for the bill: EFS grows by itself."""
     retain: bool = False
     """With nfs or efs: the disk or file system stays when the stack is destroyed, and is still billed; `storage.disk`
     brings it back."""
     disk: str | None = None
-    """With nfs: name of a disk that exists already in the zone, instead of a new one; with efs: id of a file system
-    (fs-...) of the region. It is never deleted."""
+    """Existing storage to use, which is never deleted: with nfs the name of a disk in the zone, with efs the id of a
+    file system (fs-...) in the region."""
     disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-balanced"
-    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the machine of the NFS server, an
-    e2-standard-4, reads less from either."""
+    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
+    e2-standard-4, is the limit with either."""
     tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
     """With filestore: the service tier."""
     throughput: Literal["bursting", "elastic"] = "bursting"
@@ -181,18 +180,17 @@ class StorageConfig(Section):
 
 class ImageConfig(Section):
     builder: Literal["buildah", "buildkit", "prebuilt"] | None = None
-    """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs none; `prebuilt` builds nothing. Default:
-    what the local node offers, else buildkit."""
+    """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs neither; `prebuilt` builds nothing.
+    Default: what the local node offers, else buildkit."""
     registry: str | None = None
     """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
-    docker.io/you.
-    Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR repository that the
-    stack makes."""
+    docker.io/you. Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR
+    repository that the stack makes."""
     insecure: bool = False
-    """The registry speaks plain HTTP, as those of this machine (localhost:5001) and the local node's do anyway."""
+    """The registry speaks plain HTTP, as those of this machine (localhost:5001) and of the local node always do."""
     buildx: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][-_.a-zA-Z0-9]*$")] | None = None
-    """With `buildkit`: the builder, by its name in `docker buildx ls`. A registry of this machine needs one on the
-    host's network (`trainyard local use`). Default: the builder in use, else any that answers, else a new one."""
+    """With `buildkit`: the builder's name in `docker buildx ls`. A registry of this machine needs one on the host's
+    network (`trainyard local use`). Default: the builder in use, else any that answers, else a new one."""
     base: str | None = None
     """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
     ref: str | None = None
@@ -203,29 +201,29 @@ class RendezvousConfig(Section):
     image: str | None = None
     """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
     backend: Literal["etcd", "c10d"] = "etcd"
-    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, to run without etcd. Its restart costs one
-    new round."""
+    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, to run without etcd. A restart of that pod
+    costs one rendezvous round."""
     tls: bool = False
-    """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce policies. Needs
-    etcd."""
+    """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce NetworkPolicies.
+    Needs etcd."""
 
 
 class DatasetConfig(Section):
     name: Name = ""
-    """Folder under /data/datasets on the shared volume. Default: the first input and a hash of what the data follow
-    from, so that other text, another tokenizer or another task never meets them."""
+    """Folder under /data/datasets on the shared volume. Default: the first input and a hash of all that determines the
+    data, so that another text, tokenizer or task gets another folder."""
     input: tuple[str, ...] = Field(default=("sample",), min_length=1)
     """Text, or with task finetune conversations: files or folders on the shared volume; `sample`, Newton's Opticks,
-    which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. With
-    kind gke the stack may read the gs:// buckets named here, with kind eks the s3:// buckets."""
+    which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. The
+    stack gets read access to the gs:// buckets named here with kind gke, to the s3:// buckets with kind eks."""
     tokenizer: str = ""
-    """`gpt2`, a folder, a name on the Hugging Face hub, or `train:1024` for one of so many words that is trained on the
-    text: for a small model that begins from scratch. Default: that of `training.model.name`, else gpt2."""
+    """`gpt2`, a folder, a name on the Hugging Face hub, or `train:1024`: one of 1,024 tokens, trained on the text, for
+    a small model from scratch. Default: that of `training.model.name`, else gpt2."""
     text_field: str = Field(default="text", min_length=1)
-    """Where a record of JSON lines, Parquet or a data set has its text."""
+    """Field with the text in a record of JSON lines, Parquet or a data set of the hub."""
     documents: Literal["file", "lines", "blank-lines", "end-of-text"] = "file"
-    """What one document is in a text file: all of it, each line, each block between blank lines, or what stands between
-    lines of <|endoftext|>."""
+    """How a text file is split into documents: not at all, at each line, at blank lines, or at lines of
+    <|endoftext|>."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: int = Field(default=60, ge=1)
@@ -237,7 +235,7 @@ class DatasetConfig(Section):
 
     @property
     def reading(self) -> dict[str, str]:
-        """How text is found in the inputs, by key; empty where it is found as usual."""
+        """The keys that say how to find text in the inputs, where they differ from the defaults."""
         given = {"text_field": self.text_field, "documents": self.documents}
         return {key: value for key, value in given.items() if value != DatasetConfig.model_fields[key].default}
 
@@ -247,11 +245,11 @@ class JobConfig(Section):
     """Folder of the run under /data/runs. Default: the model and a hash of what changes the mathematics, so that the
     same training resumes and a different one starts afresh."""
     runtime: Literal["job", "trainjob"] = "job"
-    """What runs the pods. `job`: a Job of Kubernetes, which every cluster has. `trainjob`: the same Job inside a
-    TrainJob, for a cluster that has Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
+    """What runs the pods. `job`: a Kubernetes Job, on any cluster. `trainjob`: the same Job inside a TrainJob, for a
+    cluster with Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
     max_hours: float | None = Field(default=None, gt=0)
-    """The Job is ended after this time, whatever it has reached: a guard for the bill. It resumes with the next
-    training of the same name."""
+    """End the Job after this time, whatever it has reached, to limit the bill. The next training of the same name
+    resumes it."""
 
 
 class TensorBoardConfig(Section):
@@ -262,14 +260,14 @@ class TensorBoardConfig(Section):
 class CheckConfig(Section):
     enabled: bool = False
     """Before the training, run a Job on all workers that measures the exchange between them, lists their accelerators
-    and writes to the shared volume; its result is the output `gpuCheck`. A training that has the nodes is interrupted
-    for it; with kind existing, where it would evict the pods of others, it waits until that training has ended."""
+    and writes to the shared volume; its result is the output `gpuCheck`. It interrupts a training that has the nodes;
+    with kind existing, where it might evict the pods of others, it waits for that training's end."""
     megabytes: int = Field(default=256, ge=1, le=4096)
     """Size of the exchanged tensor, MB."""
     storage_megabytes: int = Field(default=1024, ge=1)
     """What the check writes to the shared volume, MB."""
     timeout_minutes: int = Field(default=45, ge=1)
-    """How long `pulumi up` waits for it: nodes with accelerators take up to 15 minutes to come."""
+    """How long `pulumi up` waits for the check: nodes with accelerators take up to 15 minutes to start."""
 
 
 def _login(given: SecretStr) -> SecretStr:
@@ -287,5 +285,5 @@ class SecretsConfig(Section):
     wandb_api_key: SecretStr | None = None
     """Key for Weights & Biases."""
     image_pull: Annotated[SecretStr, AfterValidator(_login)] | None = None
-    """USER:TOKEN with which nodes pull from a private `image.registry`, or what `image.ref` names: a new package of
+    """USER:TOKEN with which nodes pull from a private `image.registry`, or a private `image.ref`: a new package of
     ghcr.io is private. Not for `storage.serverImage`."""

@@ -1,5 +1,4 @@
-"""Reads what the stack file holds under `trainyard:`, as plain values for infra.config; nothing is built from its
-placeholders."""
+"""Reads the values under `trainyard:` from Pulumi, and refuses to build from a stack file's placeholders."""
 
 from __future__ import annotations
 
@@ -14,17 +13,16 @@ from infra.config import ConfigError, StackConfig
 
 
 def stack_values() -> dict[str, Any]:
-    """Every value under the project's name, decoded; keys that no section knows included, so that they can be
-    refused."""
+    """Every value under the project's name, decoded; unknown keys too, so that infra/parse.py can refuse them."""
     prefix = f"{pulumi.get_project()}:"
     return {key.removeprefix(prefix): _decode(value) for key, value in CONFIG.get().items() if key.startswith(prefix)}
 
 
 def refuse_placeholders(config: StackConfig, stack: str) -> None:
-    """Say what the stack file still has from the documents.
+    """Warn of placeholders in a preview, and refuse them in `pulumi up`.
 
     Raises:
-        ConfigError: it is no preview, which may go on; nothing was changed yet.
+        ConfigError: placeholders outside a preview; nothing was changed yet.
     """
     found = cloud_of(config).placeholders(config)
     if found and not pulumi.runtime.is_dry_run():
@@ -34,7 +32,7 @@ def refuse_placeholders(config: StackConfig, stack: str) -> None:
 
 
 def _decode(value: str) -> Any:
-    """Structured values reach the program as JSON, plain ones as they are."""
+    """Decode JSON, in which Pulumi passes structured values; plain ones stay as they are."""
     try:
         return json.loads(value)
     except json.JSONDecodeError:

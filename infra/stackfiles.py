@@ -1,4 +1,4 @@
-"""The stack files, read without Pulumi's engine; the mark on all that a stack is billed for."""
+"""Reads stack files without Pulumi's engine; names the labels or tags of everything that a stack is billed for."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def stack_file(stack: str) -> dict[str, Any]:
 
 
 def _unusable(stack: str, why: str) -> Exception:
-    from infra.config import ConfigError  # reads every section
+    from infra.config import ConfigError  # late: it imports every section
 
     return ConfigError(stack, [f"Pulumi.{stack}.yaml: {why}"])
 
 
 def stack_file_values(stack: str) -> dict[str, Any]:
-    """What Pulumi.STACK.yaml holds under `trainyard:`. Raises ConfigError."""
+    """The values under `trainyard:` in Pulumi.STACK.yaml. Raises ConfigError."""
     config = stack_file(stack).get("config")
     if not isinstance(config, dict) or not config:
         # `pulumi stack init` writes such a file.
@@ -48,16 +48,16 @@ def stack_file_values(stack: str) -> dict[str, Any]:
 
 
 def beside_config(stack: str) -> list[str]:
-    """Keys of ours that stand at the margin of a stack's file, beside `config:`, where Pulumi reads none of them."""
+    """Our keys at the top level of a stack file, beside `config:`, where Pulumi ignores them."""
     file = ROOT / f"Pulumi.{stack}.yaml"
     return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
 
 
 def marks(stack: str) -> dict[str, str]:
-    """Labels or tags; lower case, since Google's labels know no other."""
+    """The stack's labels or tags, in lower case, since Google's labels allow no other."""
     return {"app": "trainyard", "stack": stack.lower()}
 
 
 def is_marked(found: Mapping[str, str] | None, stack: str) -> bool:
-    """Whether labels or tags that a cloud tells are those of this stack."""
+    """Whether labels or tags that a cloud returns are those of this stack."""
     return bool(found) and marks(stack).items() <= found.items()

@@ -1,33 +1,33 @@
-"""What the trainer, whoever starts it (workloads/) and whoever reads its run folder (cli/, prove/) agree on.
+"""The contract between the trainer, workloads/, which starts it, and cli/ and prove/, which read its run folder.
 
 This module imports nothing, so that none of them needs torch for it.
 """
 
-# Exit codes: the Job decides by them whether a pod is replaced.
+# Exit codes: by them the Job decides whether to replace a pod.
 EXIT_DONE = 0
 EXIT_BROKEN = 1
-"""This node cannot train, others may: the Job counts a failure of its pod, and gives up that index after some."""
+"""This node cannot train, but others may: the Job counts a failure of the pod's index and gives it up after a few."""
 EXIT_FATAL = 42
-"""Bad configuration, bad data, NaN: the same again would fail the same. Never retried."""
+"""Bad configuration, bad data or NaN: another attempt would fail the same way. Never retried."""
 EXIT_RESTART = 75
-"""Nothing wrong with this process; start it again (sysexits.h: EX_TEMPFAIL)."""
+"""Nothing is wrong with this process: start it again (sysexits.h: EX_TEMPFAIL)."""
 EXIT_TERMINATED = 143
 """Ended by SIGTERM (128 + 15) after saving."""
 
 # Ports of the rendezvous.
 ETCD_PORT = 2379
 STORE_PORT = 29400
-"""Of the c10d store (trainer/store.py)."""
+"""The port of the c10d store (trainer/store.py)."""
 
 # Environment variables.
 BIND_CORES = "TRAINYARD_BIND_CORES"
-"""`1`: the node's cores belong to the training, so OpenMP's threads are tied to them (elastic/processor.py)."""
+"""`1`: the training owns the node's cores, so OpenMP's threads are bound to them (elastic/processor.py)."""
 DEVICE = "TRAINYARD_DEVICE"
-"""`cuda`: the node has accelerators, and is paid for them (parallel/world.py)."""
+"""`cuda`: the node has accelerators that are paid for, so it must not train on its CPU (parallel/world.py)."""
 CACHE_KEY = "TRAINYARD_CACHE_KEY"
-"""Signs what train/compiled.py keeps on the shared volume."""
+"""The key that signs the compiled code of train/compiled.py on the shared volume."""
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
-"""Where the launcher's last words go instead of /dev/termination-log."""
+"""File for the launcher's termination message, instead of /dev/termination-log."""
 
 # Files of a folder that trainer.fetch writes.
 FETCHED = "fetched.json"
@@ -39,4 +39,4 @@ METRICS = "metrics.jsonl"
 DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""
 EVALUATIONS = "evaluations"
-"""A folder: what benchmarks said of the checkpoint of each step (export/evaluations.py)."""
+"""Folder of the benchmark results, one file a step (export/evaluations.py)."""

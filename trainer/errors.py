@@ -1,4 +1,4 @@
-"""The exceptions that end a training or the launcher, and what each means; the exit codes stand in contract.py."""
+"""The exceptions that end a training or the launcher, and what each means; contract.py has the exit codes."""
 
 import functools
 import sys
@@ -12,23 +12,23 @@ EXIT_USAGE = 2
 
 
 class UserError(ValueError):
-    """What a person has to change. Shown as one line, never with a traceback."""
+    """Bad input that a person has to correct. Shown as one line, never with a traceback."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on and a retry cannot help (NaN loss, for one)."""
+    """Training cannot go on and a retry cannot help (such as a NaN loss)."""
 
 
 class Retry(RuntimeError):
-    """Something failed that may pass: the launcher makes one more round for it."""
+    """A failure that may be transient: the launcher starts one more round."""
 
 
 class BrokenNode(RuntimeError):
-    """This node cannot train, others may: its launcher leaves them alone."""
+    """This node cannot train, but others may: its launcher leaves the training to them."""
 
 
 def usage(main: Callable[P, int]) -> Callable[P, int]:
-    """A command that tells bad input in one line, and ends with EXIT_USAGE."""
+    """Make a command report a UserError in one line and return EXIT_USAGE."""
 
     @functools.wraps(main)
     def told(*given: P.args, **named: P.kwargs) -> int:
@@ -42,12 +42,12 @@ def usage(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def one_line(error: object, most: int = 200) -> str:
-    """What an error of a library says, in one line; its kind where it says nothing."""
+    """The message of an error in one line of at most `most` characters; its class name if the message is empty."""
     return " ".join(str(error).split())[:most] or type(error).__name__
 
 
 def cause(error: BaseException | None) -> str:
-    """Its kind, and what it says, in one line."""
+    """The class name and the message of an error, in one line."""
     kind, text = type(error).__name__, one_line(error)
     return kind if text == kind else f"{kind}: {text}"
 
@@ -55,7 +55,7 @@ def cause(error: BaseException | None) -> str:
 class Stopped(Exception):
     """All workers agreed to stop after a step, and the checkpoint of that step is written.
 
-    `asked`: whether this worker was asked to end; else it stops for the sake of another one.
+    `asked`: whether this worker was asked to end; otherwise another one was.
     """
 
     def __init__(self, asked: bool) -> None:
@@ -64,9 +64,9 @@ class Stopped(Exception):
 
 
 class Stop(BaseException):
-    """Ends the launcher with an exit code, from wherever it is.
+    """Ends the launcher with an exit code, from any depth of the stack.
 
-    Not an Exception: torch's agent catches those in many places, and a SIGTERM must get through all of them.
+    Not an Exception: torch's agent catches those in many places, and a SIGTERM must pass through all of them.
     """
 
     def __init__(self, code: int, message: str) -> None:

@@ -1,6 +1,7 @@
 """The loss of a model on held-out text: `python -m trainer.evaluate --run DIR`, or `--model FOLDER --data DIR`.
 
-With `--tasks hellaswag,...` what benchmarks say of it instead (harness.py), kept in the run's folder for its report.
+With `--tasks hellaswag,...` it runs benchmarks instead (harness.py) and keeps the results in the run's folder, for its
+report.
 """
 
 import argparse
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
     from trainer.tasks import work
 
 WINDOW = 2048
-"""Tokens in a window of a model with more positions: Llama 3.1 has 131,072, and no memory for all of them."""
+"""Most tokens in a window by default: Llama 3.1 has 131,072 positions, too many for the memory."""
 
 SLOWEST_SECONDS = 3600
-"""Workers that share a benchmark's texts wait for the slowest one."""
+"""Timeout of the collectives: workers that share a benchmark's texts wait for the slowest one."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     model: str
     step: int | None
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _judge(options)
     if options.batches is not None and options.batches < 0:
         raise UserError(f"--batches {options.batches}: give 0 or more")
-    with contextlib.redirect_stdout(sys.stderr):  # what a task tells of its data is no part of the result
+    with contextlib.redirect_stdout(sys.stderr):  # a task's messages about its data are not part of the result
         found = evaluate(options)
     shown = {**vars(found), **found.figures}
     del shown["figures"]
@@ -95,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _judge(options: argparse.Namespace) -> int:
-    """Run the tasks, keep their results with the run, print them. Raises UserError."""
+    """Run the benchmarks, store their results with the run and print them. Raises UserError."""
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     if not names:
         raise UserError("--tasks: empty; give names such as hellaswag,lambada_openai")
@@ -141,7 +142,7 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> Evaluation:
-    """With a run: its task, its data, the very set that training uses. With a model: windows of --data."""
+    """Evaluate a run on the validation set that its training uses, or a model on windows of --data."""
     source = sources.from_options(options)
     begin = time.monotonic()
     world = join(timeout_seconds=120)
@@ -164,14 +165,14 @@ Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str
 
 
 def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespace) -> Parts:
-    """The work that the checkpoint's own configuration describes, with its weights."""
-    # The checkpoint has all that is needed: not the weights that the run began with, and not the teacher, which a hub
-    # may no longer hand out. What distillation validates is the student's plain loss.
+    """Build the task that the checkpoint's configuration describes, and load the checkpoint's weights."""
+    # Use only the checkpoint: the hub may no longer serve the run's initial weights or its teacher. Distillation
+    # validates the student's plain loss, so the student is evaluated as a language model.
     given = schema.stored((path / "config.yaml").read_text("utf-8"))
     adapted = adapters.is_folder(path / "model")
     named = sources.base_of(source) if adapted else path / "model"
     given |= {"model.name": named, "model.preset": "", "model.config": ""}
-    given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # what that file said is among the rest
+    given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # the stored settings include that file's
     arguments = [f"{key}={value}" for key, value in given.items()]
     if schema.load(arguments).task == "distillation":
         arguments.append("task=language_model")

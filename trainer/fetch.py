@@ -1,10 +1,10 @@
-"""What comes from elsewhere into a folder, once: weights of the Hugging Face hub, or questions in SQuAD's format.
+"""Download weights from the Hugging Face hub, or questions in SQuAD's format, into a folder, once.
 
     python -m trainer.fetch --model NAME --output FOLDER
     python -m trainer.fetch --questions hf:squad --output FOLDER
 
-The pods that train reach nothing but each other; this runs before them, where the hub is in reach. Every file is held
-to the checksum that the hub names, all are of one revision, and after a kill the same command goes on where it stopped.
+Training pods can reach only each other; this runs before them, where the hub can be reached. Every file is verified
+against the hub's checksum, all files are of one revision, and after a kill the same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from trainer.tasks.squad_data import Question
 
 BEGUN = "fetching.json"
-"""Which revision the files belong to, until all are there."""
+"""Records the revision of the files until all of them are there."""
 DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Configuration, tokenizer and chat template. Pickled weights and programs can run code: they stay where they are."""
+"""Configuration, tokenizer and chat template. Pickled weights and programs can run code: they are not fetched."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 AT_ONCE = 4
-"""Files of weights on the way at once."""
+"""Weight files downloaded in parallel."""
 
 
 @usage
@@ -59,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def fetch(model: str, output: Path) -> None:
-    """Fetch `model` (NAME, or NAME@REVISION), go on with it, or find that it is there.
+    """Fetch `model` (NAME, or NAME@REVISION), continue an interrupted fetch, or find the model there.
 
-    Raises UserError when the hub does not give it, and for what the trainer could not use.
+    Raises UserError when the hub does not serve it or the trainer cannot use it.
     """
     found = read_json(output / FETCHED)
     if found is not None and found.get("asked") == model and _all_there(output, found.get("files", {})):
@@ -76,7 +76,7 @@ def fetch(model: str, output: Path) -> None:
     name, _, revision = model.partition("@")
     begun = read_json(output / BEGUN) or {}
     if begun.get("model") == model:
-        revision = begun["revision"]  # the model may have changed since
+        revision = begun["revision"]  # the hub's newest revision may have changed since
     try:
         info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
@@ -91,7 +91,7 @@ def fetch(model: str, output: Path) -> None:
             list(pool.map(lambda file: _bring(name, commit, file, output), weights))
     except (HTTPError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the volume, not of the hub
+            raise  # an error of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
     write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
@@ -104,7 +104,7 @@ def _all_there(folder: Path, sizes: dict[str, int]) -> bool:
 
 
 def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
-    """The files that transformers would read, by the description that is here. Raises UserError for none."""
+    """The weight files that transformers would read, by the files fetched so far. Raises UserError for none."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     config = read_json(output / "config.json")
@@ -134,13 +134,13 @@ def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
 
 
 def _places(output: Path, file: RepoSibling) -> tuple[Path, Path]:
-    """Where a file is when it is whole, and until then."""
+    """Where a file is when it is complete, and until then."""
     return output / file.rfilename, output / f".{file.rfilename}.part"
 
 
 def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
-    """Have a file with the hub's checksum; what is there of it is not fetched again."""
-    # Not by hf_hub_download, which begins a file anew after a kill and leaves the old part (huggingface_hub 2.4).
+    """Download a file and verify its checksum; continue a partial download."""
+    # Not hf_hub_download: after a kill it restarts the file and leaves the old part behind (huggingface_hub 2.4).
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -167,7 +167,7 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
 
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:
-    """Whether it is what the hub says: by SHA-256 for large files, by git's name for the others."""
+    """Whether the file has the hub's checksum: SHA-256 for large files, git's blob id for the others."""
     if path.stat().st_size != file.size:
         return False
     if file.lfs is not None:
@@ -198,7 +198,7 @@ def _refusal(model: str, error: Exception) -> str:
 
 
 def fetch_questions(named: list[str], output: Path) -> None:
-    """Write train.json and validation.json, or find that they are there. Raises UserError for what is no SQuAD."""
+    """Write train.json and validation.json, or find them there. Raises UserError for data that is not SQuAD's."""
     from trainer.tasks.squad_data import read_questions
 
     found = read_json(output / FETCHED)

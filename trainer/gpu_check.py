@@ -1,8 +1,8 @@
-"""Measures the nodes that are to train: `python -m trainer.gpu_check --nodes N --master HOST:PORT ...`, once a node.
+"""Measure the nodes before a training: `python -m trainer.gpu_check --nodes N --master HOST:PORT ...`, once a node.
 
-Lists the accelerators, times an all-reduce over all processes of all nodes (NCCL; gloo on processors), checks its sum,
-and writes to the shared volume from every node at once. The first node prints the result and, in a cluster, leaves it
-in a ConfigMap.
+It lists the accelerators, times an all-reduce over all processes of all nodes (NCCL; gloo on CPUs), checks its sum, and
+writes to the shared volume from every node at once. The first node prints the result and, in a cluster, stores it in a
+ConfigMap.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from trainer.elastic import network
 from trainer.errors import one_line, usage
 
 WAIT_SECONDS = 2400
-"""How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to come."""
+"""How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to start."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NVIDIA_SMI = "/usr/local/nvidia/bin/nvidia-smi"
-"""Where GKE's device plugin mounts it, which is in no PATH."""
+"""GKE's device plugin mounts it here, which is not on PATH."""
 SHARE = 0.4
-"""Of a network card's figure, what NCCL over plain TCP has to reach. A single socket, where eight or more are due, does
-not."""
+"""Fraction of a network card's nominal rate that NCCL over plain TCP must reach. A single socket, where eight or more
+are due, does not."""
 SECONDS = 2.0
-"""How long the exchange is repeated, after a warm-up."""
+"""How long the all-reduce is repeated, after a warm-up."""
 
 
 @usage
@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def judge(result: dict[str, Any], gbit: float | None) -> None:
-    """Put beside the measured exchange what the nodes' network should give; a warning where it is less."""
+    """Add the bandwidth that the nodes' network should give, and a warning if the measured one is lower."""
     if gbit is None:
         return
-    # In a ring, all that an all-reduce carries between nodes goes through each node's card once: 8 Gbit/s are 1 GB/s.
+    # In a ring all-reduce, all traffic between nodes goes through each node's card once: 8 Gbit/s are 1 GB/s.
     result["link_gigabytes_per_second"] = round(gbit / 8, 3)
     result["expected_bus_gigabytes_per_second"] = expected = round(SHARE * gbit / 8, 3)
     measured = result["bus_gigabytes_per_second"]
@@ -87,7 +87,7 @@ def judge(result: dict[str, Any], gbit: float | None) -> None:
 
 
 def accelerators() -> dict[str, Any]:
-    """Names and driver of the accelerators as nvidia-smi has them; empty on a node without."""
+    """Names and driver of the accelerators, from nvidia-smi; no names on a node without any."""
     program = shutil.which("nvidia-smi") or (NVIDIA_SMI if os.path.exists(NVIDIA_SMI) else None)
     if program is None:
         return {"accelerators": []}
@@ -102,7 +102,7 @@ def accelerators() -> dict[str, Any]:
 
 
 def write_speed(folder: Path, megabytes: int) -> float:
-    """MB/s of writing and flushing a file there. It does not stay."""
+    """MB/s of writing and fsyncing a file in `folder`; the file is deleted."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"write-{socket.gethostname()}-{os.getpid()}"
     block = os.urandom(1 << 20)
@@ -119,7 +119,7 @@ def write_speed(folder: Path, megabytes: int) -> float:
 
 
 def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, Any]) -> dict[str, Any] | None:
-    """Run this node's processes; the whole result on the first node, None on the others."""
+    """Run this node's processes; return the result of all nodes on the first node, None on the others."""
     import torch.multiprocessing as processes
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
@@ -127,7 +127,7 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
     try:
         processes.spawn(_process, (options, host, port, own, results), nprocs=options.processes)  # pyright: ignore
     except (ProcessRaisedException, ProcessExitedException) as error:
-        # The process's own traceback is on stderr already; its last line says what it was.
+        # The process has printed its traceback to stderr; the last line names the error.
         raise RuntimeError(str(error).strip().splitlines()[-1]) from None
     return results.get() if options.node_rank == 0 else None
 
@@ -168,7 +168,7 @@ def _process(
                     "backend": "nccl" if cuda else "gloo",
                     "megabytes": options.megabytes,
                     "all_reduce_seconds": round(seconds, 6),
-                    # What each process's link carries in a ring: the figure that NCCL's own tests call busbw.
+                    # Traffic on each process's link in a ring: what NCCL's own tests call busbw.
                     "bus_gigabytes_per_second": round(2 * (size - 1) / size * volume / seconds / 1e9, 3),
                     "storage_megabytes_per_second": round(
                         sum(node.get("storage_megabytes_per_second", 0) for node in nodes if node), 1
@@ -209,7 +209,7 @@ def _all_reduce(megabytes: int, rank: int, size: int, device: Any) -> tuple[floa
 
 
 def publish(name: str, result: dict[str, Any]) -> None:
-    """Write the result into a ConfigMap of this pod's namespace, with the pod's own account."""
+    """Write the result into a ConfigMap of this pod's namespace, with the pod's service account."""
     namespace = (ACCOUNT / "namespace").read_text().strip()
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     address = f"[{host}]" if ":" in host else host

@@ -1,8 +1,8 @@
 """Benchmarks by lm-evaluation-harness, for `python -m trainer.evaluate --tasks`: tasks by name, results as plain data.
 
-The harness brings its tasks' programs with it, in the locked package. What comes from elsewhere is data alone: data
-sets have no scripts, a metric that the hub would send as a program is refused, tasks that run what a model writes are
-refused, and a task of one's own (--include) is YAML without Python.
+Only the task programs in the harness's locked package run. Everything from elsewhere is data: data sets have no
+scripts, a metric that the hub serves as a program is refused, tasks that execute what a model writes are refused, and a
+user's own task (--include) is YAML without Python.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any, TextIO, cast
 import torch
 import yaml
 
-os.environ.setdefault("DISABLE_MULTIPROC", "1")  # resampling on all cores would fork a process that uses threads
+os.environ.setdefault("DISABLE_MULTIPROC", "1")  # else resampling on all cores forks this multi-threaded process
 
 import lm_eval.evaluator
 import lm_eval.utils
@@ -35,13 +35,13 @@ from trainer.models import sources
 from trainer.parallel.world import World
 
 RESAMPLES = 1000
-"""For the standard errors of figures that are no means, such as perplexity: exact to 2 %."""
+"""Bootstrap resamples for the standard errors of figures that are not means, such as perplexity: exact to 2 %."""
 BATCH = 8
-"""Texts at a time on a CPU; an accelerator tries what its memory holds."""
+"""Texts in a batch on a CPU; on an accelerator the harness tries what fits the memory."""
 
 
 _refused: list[str] = []
-"""Metrics that were asked for: the harness goes on without what raises."""
+"""Refused metrics: the harness swallows the exception and goes on without the metric."""
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> Any:
@@ -49,16 +49,16 @@ def _refuse(name: str, *_: Any, **__: Any) -> Any:
     raise UserError(f"the metric {name} is a program of the hub, which is not run")
 
 
-# In place of the package that fetches metrics as programs, and takes seconds to import.
+# Replaces the package that fetches metrics as programs and takes seconds to import.
 sys.modules["evaluate"] = cast("ModuleType", SimpleNamespace(load=_refuse))
-# Both start programs (pip, git), for what nobody reads here.
+# Both start programs (pip, git) for information that is not used here.
 lm_eval.evaluator.add_env_info = lambda storage: None
 lm_eval.evaluator.get_git_commit_hash = lambda: None
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
 
 class Model(HFLM):
-    """A loaded model as the harness asks it; its texts are dealt to the workers."""
+    """A loaded model behind the harness's interface; the workers share the texts."""
 
     def __init__(self, net: Any, tokenizer: Any, world: World, dtype: torch.dtype, length: int | None) -> None:
         start: Any = super().__init__
@@ -78,7 +78,7 @@ class Model(HFLM):
         return torch.tensor(self._world.gather(tensor.tolist())).flatten()
 
     def gather_object(self, obj: dict[str, dict[tuple[str, str], list[Any]]], dst: int = 0) -> list[Any]:
-        """Every worker's figures of each example. As JSON: the harness's own way would unpickle them."""
+        """Gather every worker's figures of each example as JSON: the harness's own method would unpickle them."""
         flat = [[task, *key, values] for task, found in obj.items() for key, values in found.items()]
         plain = json.loads(json.dumps(flat, default=lambda value: value.item()))
         gathered: list[Any] = []
@@ -93,7 +93,7 @@ class Model(HFLM):
 
 
 class Lines(io.TextIOBase):
-    """For a log, which shows whole lines alone: a bar that tqdm would redraw becomes a line."""
+    """A stream for logs, which show only whole lines: each redraw of a tqdm bar becomes a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -116,7 +116,7 @@ def judge(
     shots: int | None = None,
     length: int | None = None,
 ) -> dict[str, Any]:
-    """The results of some tasks, by task, as evaluations.py keeps them; empty on a worker that is not the first.
+    """Run tasks and return their results by task, in the form of evaluations.py; empty on all workers but the first.
 
     Raises UserError for a task that does not exist, that is refused, or whose data cannot be had.
     """
@@ -124,7 +124,7 @@ def judge(
         tasks = load_tasks(names, include)
         _check_shares(tasks, limit, world.size)
         net = sources.load_language_model(source).to(world.device)
-        build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators have no types
+        build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators are untyped
         model = build(net, _tokenizer(source), world, precision[1], length)
         found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
     if found is None:
@@ -144,10 +144,10 @@ def judge(
 
 
 def load_tasks(names: list[str], include: Path | None) -> list[Any]:
-    """Tasks and groups with their data. Raises UserError."""
+    """Load tasks and groups with their data. Raises UserError."""
     if include is not None:
         _check_data_alone(include)
-    # The harness's own index takes half a minute to read: left out where the user's tasks are all that is wanted.
+    # The harness takes half a minute to index its own tasks: skip that when only the user's tasks are wanted.
     manager: Any = TaskManager(include_path=include, include_defaults=False) if include else None
     if manager is None or any(name not in manager.task_index for name in names):
         manager = TaskManager(include_path=include)
@@ -164,7 +164,7 @@ def load_tasks(names: list[str], include: Path | None) -> list[Any]:
         problem, loaded = "", {}
         try:
             loaded = manager.load([name])
-        except Exception as error:  # data sets, the hub and each task's own program raise what they like
+        except Exception as error:  # data sets, the hub and each task's own program raise any exception
             problem = _unavailable(name, manager.task_index, error)
         if _refused:
             problem = f"its metric {_refused[0]} is a program of the hub, which is not run"
@@ -176,7 +176,7 @@ def load_tasks(names: list[str], include: Path | None) -> list[Any]:
 
 
 def _entries(index: dict[str, Any], name: str) -> Iterator[Any]:
-    """The tasks that a name stands for: itself, or those of a group or a tag."""
+    """Yield the tasks that a name stands for: the task itself, or those of a group or a tag."""
     entry = index.get(name)
     if entry is None:
         return
@@ -192,7 +192,7 @@ def _entries(index: dict[str, Any], name: str) -> Iterator[Any]:
 
 
 def _check_shares(tasks: list[Any], limit: int | None, workers: int) -> None:
-    """The harness needs an example for each worker."""
+    """Raise UserError where a task has fewer examples than workers: the harness needs one for each."""
     alone = [each for task in tasks for each in (task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task])]
     fewest, name = min((min(len(each.eval_docs), limit or sys.maxsize), each.task_name) for each in alone)
     if fewest < workers:
@@ -200,7 +200,7 @@ def _check_shares(tasks: list[Any], limit: int | None, workers: int) -> None:
 
 
 def _check_data_alone(folder: Path) -> None:
-    """Raises UserError where a task of the folder would run Python. Its templates run in a sandbox."""
+    """Raise UserError where a task of the folder would run Python, and sandbox the tasks' templates."""
     files = sorted(folder.rglob("*.yaml")) if folder.is_dir() else []
     if not files:
         raise UserError(f"--include {folder}: holds no task, a file NAME.yaml")
@@ -236,7 +236,7 @@ def _tokenizer(source: sources.Source) -> Any:
 
 
 def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
-    """The harness names a figure `acc,none` and its error `acc_stderr,none`; the filter is told where there is one."""
+    """Rename the harness's `acc,none` and `acc_stderr,none` to acc with value and stderr; keep the name of a filter."""
     found: dict[str, Any] = {}
     for key, value in figures.items():
         metric, comma, kind = key.partition(",")

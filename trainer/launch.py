@@ -1,7 +1,7 @@
-"""Starts a node's workers and keeps them in the training, whatever comes: `python -m trainer.launch ... -- ...`.
+"""Start a node's workers and keep them training through failures: `python -m trainer.launch ... -- ...`.
 
-Like torchrun, with what a pod needs: SIGTERM is heard from the first moment, exit codes tell a Job what to do
-(contract.py), a finished run ends at once, and the last words are in the termination log.
+Like torchrun, with what a pod needs: it handles SIGTERM from the start, its exit codes tell a Job what to do
+(contract.py), it ends at once when the run is done, and it writes a termination message.
 """
 
 import argparse
@@ -38,11 +38,11 @@ SAMPLE_CHARACTERS = 1500
 REACH_SECONDS = 120
 HEARD_AGAIN_SECONDS = 0.05
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
-"""Workers keep freed memory: glibc otherwise maps and clears the large activations anew at each step."""
+"""Workers keep freed memory: otherwise glibc maps and clears pages for the large activations again at each step."""
 
 
 def main(arguments: list[str]) -> int:
-    """The launcher's exit code."""
+    """Run the launcher and return its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _terminate)
     sys.unraisablehook = _hear_again
@@ -113,7 +113,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     store = standalone(options) if options.standalone else None
     etcd = options.rdzv_backend == "etcd-v3"
     host, port = network.split_endpoint(options.rdzv_endpoint, ETCD_PORT if etcd else STORE_PORT)
-    # Whoever hosts the store itself cannot wait for it.
+    # A launcher that hosts the store cannot wait for it.
     hosting = options.conf.get("is_host", "").lower() in ("1", "true", "t", "y", "yes")
     reason = network.wait_reachable(host, port, REACH_SECONDS, connect=not hosting)
     if reason is not None:
@@ -143,7 +143,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     )
     handler: rendezvous.Handler | None = None
     try:
-        # Built here and not through torch's registry: this works where the entry point is not installed, too.
+        # Built here and not through torch's registry: this also works where the entry point is not installed.
         handler = (rendezvous_etcd if etcd else rendezvous_c10d).create(parameters)
         with tempfile.TemporaryDirectory(prefix="trainer-") as logs:
             command = [sys.executable, "-m", "trainer.train", *arguments]
@@ -152,7 +152,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
             )
             agent.run()
         if read_json(run / DONE) is not None:
-            handler.shutdown()  # closes the rendezvous: nodes that wait for a next round end, too
+            handler.shutdown()  # closes the rendezvous: nodes that wait for the next round end too
     except RendezvousError as error:  # closed, timed out or out of reach
         raise Stop(EXIT_RESTART, f"rendezvous {options.rdzv_id}: {error or type(error).__name__}") from None
     except Stop:
@@ -164,7 +164,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
 
 
 def standalone(options: argparse.Namespace) -> object:
-    """Let the rendezvous be a store in this process, which lives as long as what is returned."""
+    """Host the rendezvous store in this process; it lives as long as the returned object."""
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -175,7 +175,7 @@ def standalone(options: argparse.Namespace) -> object:
 
 
 def last_words(content: dict[str, object]) -> None:
-    """Write the termination message, where there is a place for it. Written in place: it is a mount, not a file."""
+    """Write the termination message, if there is a place for it. In place, not by rename: the file is a mount."""
     path = os.environ.get(TERMINATION_LOG, KUBERNETES_LOG)
     if TERMINATION_LOG not in os.environ and not os.path.exists(path):
         return
@@ -189,14 +189,14 @@ def last_words(content: dict[str, object]) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """End through every frame; the workers get the signal on the way. A second signal changes nothing."""
+    """Unwind the stack with Stop; the agent ends the workers on the way. Ignore further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stop(EXIT_TERMINATED, f"asked to end by {signal.Signals(number).name}")
 
 
 def _hear_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise anew, a moment later, what a signal raised inside of a callback, whose exceptions Python only reports."""
+    """Raise a Stop again shortly after: Python only reports the exceptions of a callback that a signal interrupted."""
     reason = unraisable.exc_value
     if not isinstance(reason, Stop):
         sys.__unraisablehook__(unraisable)

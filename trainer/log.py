@@ -14,7 +14,7 @@ def line(**fields: Any) -> str:
 def say(text: str, stream: TextIO | None = None) -> None:
     """Write one line (stdout by default) at once.
 
-    In one write: print() writes text and line end apart when unbuffered, and the workers of a pod share one stream.
+    One write call: unbuffered print() writes text and line end separately, and the workers of a pod share one stream.
     """
     target = stream or sys.stdout
     target.write(text + "\n")

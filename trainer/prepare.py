@@ -1,8 +1,8 @@
-"""Text into token shards, once: `python -m trainer.prepare --input NAME... --output DIR`.
+"""Turn text into token shards, once: `python -m trainer.prepare --input NAME... --output DIR`.
 
-The inputs fall into pieces that follow from them alone; processes take pieces, write shards and record each with its
-checksum; the index comes last. So a killed preparation leaves no dataset that looks finished, the next one goes on
-where it stopped, the bytes are the same for any number of processes, and a second run ends at once.
+The inputs alone determine the pieces of work. Processes take pieces, write shards and record each with its checksum;
+the index is written last. So a killed preparation leaves no dataset that looks complete, the next one continues where
+it stopped, the bytes are the same for any number of processes, and a second run ends at once.
 """
 
 import argparse
@@ -43,10 +43,10 @@ from trainer.log import event
 __all__ = ["SAMPLE", "main", "prepare"]
 
 LISTED = 100
-"""Sources that index.json names one by one; the digest covers all."""
+"""Sources that index.json lists; its digest covers all."""
 TRAINED_ON = 10_000_000
-"""Bytes of text that a tokenizer is trained on: 110 bytes of memory each where few words repeat, as in Chinese, and the
-dataset Job has 2 GiB."""
+"""Bytes of text that a tokenizer is trained on. Each takes 110 bytes of memory where few words repeat, as in Chinese,
+and the dataset Job has 2 GiB."""
 
 
 @usage
@@ -121,7 +121,7 @@ def prepare(
     workers: int = 0,
     chat_template: Path | None = None,
 ) -> None:
-    """Write the dataset, go on with one that was begun, or find that it is there already."""
+    """Write the dataset, continue an interrupted preparation, or find the dataset complete."""
     if not 0 < fraction < 1:
         raise UserError(f"--validation-fraction {fraction}: give a number between 0 and 1, such as 0.05")
     if shard_tokens < 1:
@@ -134,7 +134,7 @@ def prepare(
     if words and documents == conversations.DOCUMENTS:
         raise UserError(f"--tokenizer {tokenizer_spec}: is for text; name the tokenizer of the model that is to learn")
     sources = find(inputs)
-    # Too few files to hold some out whole: passages are held out instead.
+    # With too few files to hold out whole ones, passages are held out.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
         documents, text_field, fraction, seed, shard_tokens, by_document=not texts or len(sources) >= 2 / fraction
@@ -156,7 +156,7 @@ def prepare(
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     elif len(between) > 1:
         identity["between"] = between
-    # Not by its own save(), which knows one kind of exception for all that may go wrong.
+    # Not tokenizer.save(), which raises one kind of exception for every failure.
     words_of = tokenizer.to_str(pretty=True)
     if _complete(output, identity):
         if not _holds(output / FILE, words_of):
@@ -193,7 +193,7 @@ def prepare(
 def _conversation_files(
     sources: list[Source], spec: str, tokenizer: Tokenizer, chat_template: Path | None
 ) -> dict[str, str]:
-    """What stands beside tokenizer.json, by name: its description, and the chat template that renders."""
+    """The files beside tokenizer.json, by name: tokenizer_config.json and the chat template. Raises UserError."""
     for source in sources:
         if source.kind == "text":
             raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
@@ -210,7 +210,7 @@ def _conversation_files(
 
 
 def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
-    """Of all that belongs to the tokenizer: with its end of text another text comes out."""
+    """SHA-256 of the tokenizer and its companion files: another end-of-text token gives another dataset."""
     digest = hashlib.sha256(tokenizer.to_str().encode())
     for name in COMPANIONS:
         if folder is not None and (folder / name).is_file():
@@ -219,11 +219,11 @@ def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
 
 
 def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
-    """A tokenizer for the text that is not held out; the one that lies in `output` where it was made of the same."""
+    """Train a tokenizer on the text that is not held out; reuse the one in `output` if its inputs were the same."""
     begun = read_json(output / PROGRESS / "recipe.json") or {}
     there = (read_json(output / INDEX) or {}).get("recipe", begun)
     if all(there.get(key) == value for key, value in made_of.items()) and (output / FILE).is_file():
-        with contextlib.suppress(UserError):  # damaged: the same text gives the same words again
+        with contextlib.suppress(UserError):  # damaged: train it again, to the same words
             found = load_tokenizer(str(output / FILE))
             if _digest(found, None) == there["tokenizer_sha256"]:
                 return found
@@ -233,7 +233,7 @@ def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[st
 
 
 def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:
-    """Text that is not held out, as much as a tokenizer is trained on."""
+    """Yield text that is not held out, up to TRAINED_ON bytes."""
     size = 0
     for piece in plan(sources):
         for unit, split, _ in placed(piece, recipe, TextField(recipe.text_field), lambda _: None):
@@ -245,7 +245,7 @@ def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:
 
 
 def _identity(recipe: Recipe, sources: list[Source], spec: str) -> dict[str, Any]:
-    """Everything that the bytes of the dataset follow from besides the tokenizer's, as index.json keeps it."""
+    """Everything that determines the dataset's bytes besides the tokenizer's content, as index.json keeps it."""
     listed = [{"name": Path(source.name).name or source.name, "identity": source.identity} for source in sources]
     return {
         **dataclasses.asdict(recipe),
@@ -278,12 +278,12 @@ def _complete(output: Path, identity: dict[str, Any]) -> bool:
 
 
 def _begin(output: Path, identity: dict[str, Any]) -> None:
-    """Make the folder ready; the journals of a preparation of the same identity stay.
+    """Prepare the folder; keep the journals of an interrupted preparation with the same identity.
 
-    Other inputs replace what is there. Raises UserError for what no training that read it could read any more.
+    Other inputs replace the dataset. Raises UserError where trainings that use it could not read the new one.
     """
     there = (read_json(output / INDEX) or {}).get("recipe", identity)
-    # Version 1 had no checksum. The words of a trained tokenizer are other ones for other text.
+    # Version 1 had no checksum. A tokenizer trained on other text has other words.
     deciding = ("tokenizer_sha256",) if words_to_train(identity["tokenizer"]) else ("tokenizer", "tokenizer_sha256")
     other_words = all(there.get(key) != identity[key] for key in deciding)
     if other_words or ("chat_sha256" in there) != ("chat_sha256" in identity):
@@ -304,7 +304,7 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
 def _index(
     parts: list[list[Part]], recipe: Recipe, identity: dict[str, Any], vocabulary: int, end_of_text: int
 ) -> dict[str, Any]:
-    """What index.json says. Raises UserError when a split would be empty."""
+    """The content of index.json. Raises UserError when a split would be empty."""
     splits = {}
     documents = sum(piece[-1]["documents"] for piece in parts if piece)
     for name in SPLITS:

@@ -1,7 +1,7 @@
 """One page about one or several runs: `python -m trainer.report RUN [RUN...] --output FOLDER`.
 
-Figures side by side, pictures, settings that differ, samples: one file without a script. Runs that are still going,
-were interrupted or have few points are shown as far as they got.
+It shows figures side by side, pictures, settings that differ and samples, in one file without scripts. Runs that are
+unfinished, were interrupted or have few points are shown as far as they got.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(runs: list[Run], output: Path) -> None:
-    """index.html with everything in it, and each picture as a file of its own."""
+    """Write a self-contained index.html, and each picture as a PNG file."""
     output.mkdir(parents=True, exist_ok=True)
     pictures = plots.draw(runs)
     for name, content in pictures.items():
@@ -49,7 +49,7 @@ def write(runs: list[Run], output: Path) -> None:
 
 
 def page(runs: list[Run], pictures: dict[str, bytes]) -> str:
-    """HTML that needs nothing beside itself."""
+    """Render the self-contained HTML page."""
     names = ", ".join(run.name for run in runs)
     known = [run for run in runs if run.settings]
     answers = any(run.last("f1") is not None for run in runs)
@@ -72,7 +72,7 @@ def page(runs: list[Run], pictures: dict[str, bytes]) -> str:
 
 
 def _wire(run: Run) -> float | None:
-    """The part of a step that waits for the exchange with the other workers."""
+    """Fraction of a step spent waiting for the exchange with the other workers."""
     waited, whole = _mean(run, "communication_seconds"), _mean(run, "step_seconds")
     return waited / whole if waited is not None and whole else None
 
@@ -85,7 +85,7 @@ def _note(runs: list[Run]) -> str:
 
 
 def _figures(runs: list[Run], columns: list[Column]) -> list[tuple[tuple[str, bool], ...]]:
-    """Of each run the text of each column, and whether it is the best where runs compete."""
+    """For each run, the text of each column and whether it is the best value among several runs."""
     shown = []
     for name, better, value in columns:
         values = [value(run) for run in runs]
@@ -103,7 +103,7 @@ def _perplexity(run: Run) -> float | None:
 
 
 def _mean(run: Run, name: str) -> float | None:
-    """Over the log lines but the first, which holds the warm-up of caches and compilers."""
+    """Mean over all log lines but the first, which includes the warm-up of caches and compilers."""
     values = run.series(name)[1]
     later = values[1:] or values
     return sum(later) / len(later) if later else None
@@ -128,7 +128,7 @@ def _duration(seconds: float) -> str:
 
 
 def _settings(runs: list[Run]) -> Iterator[tuple[str, list[str], list[Any]]]:
-    """Tables: their titles, the heads of their columns of values, and their lines."""
+    """Yield each settings table: its title, the heads of its value columns, and its lines."""
     defaults = schema.flat(schema.Config())
     keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in HIDDEN]
     differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
@@ -157,7 +157,7 @@ COLUMNS: list[Column] = [
     ("training time", None, lambda run: run.training_seconds),
     ("memory", None, lambda run: run.last("memory_bytes")),
 ]
-"""Name, which of several values is the best, and the value of a run."""
+"""Name, function that picks the best of several values, and the value of a run."""
 
 
 if __name__ == "__main__":

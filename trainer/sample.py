@@ -1,4 +1,4 @@
-"""Text from a trained model: `python -m trainer.sample --run DIR --prompt TEXT`; with --chat its answer."""
+"""Sample text from a trained model: `python -m trainer.sample --run DIR --prompt TEXT`; with --chat, its answer."""
 
 import argparse
 import sys
@@ -47,7 +47,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
-    """Texts that begin with the prompt, or with `chat` answers to it. `drawn`: as for `continuations`.
+    """Texts that begin with the prompt or, with `chat`, answers to it. `drawn`: as for `continuations`.
 
     Raises UserError when the model, its tokenizer or its chat template is missing.
     """
@@ -67,7 +67,7 @@ def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = Fal
 
 
 def _asked(model: str, message: str) -> list[int]:
-    """The tokens after which the model answers a user's message."""
+    """The tokens of a user's message and of the chat template's generation prompt. Raises UserError."""
     from transformers import PreTrainedTokenizerFast
 
     known = PreTrainedTokenizerFast.from_pretrained(model)

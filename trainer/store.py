@@ -1,6 +1,6 @@
-"""`python -m trainer.store`: the c10d rendezvous' store, for a pod that stays when workers come and go.
+"""`python -m trainer.store`: the store of the c10d rendezvous, for a pod that outlives the workers.
 
-It keeps nothing on disk: after its restart every member finds that it is in no round, and they make a new one.
+It keeps nothing on disk: after a restart every member finds that it is in no round, and they form a new one.
 """
 
 import argparse

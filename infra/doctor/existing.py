@@ -1,4 +1,4 @@
-"""Whether a cluster that is there already has what a stack needs: its version, rights, nodes, and a StorageClass."""
+"""Checks that an existing cluster has what a stack needs: version, rights, nodes, and a StorageClass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.existing import find_context, in_folder
 
 #: successPolicy of the training Job is on by default from 1.31.
 OLDEST_KUBERNETES = (1, 31)
-#: What the image is built for (infra/image.py).
+#: Platform that the image is built for (infra/image.py).
 PLATFORM = "linux/amd64"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -32,7 +32,7 @@ def checks(config: StackConfig, stack: str) -> Iterator[Finding]:
 
 
 def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
-    """The context, and the cluster behind it."""
+    """Check the context, and the cluster behind it."""
     name = config.cluster.context or ""
     start = "trainyard local up   # starts trainyard-local on this machine"
     if not shutil.which("kubectl"):
@@ -72,7 +72,7 @@ def _version(name: str, answer: str) -> Finding:
 
 
 def _rights(name: str, ask: Ask, folder: bool) -> Finding:
-    """To what belongs to no namespace; a cluster that gives these gives the rest."""
+    """Check the rights to objects outside of namespaces; a cluster that grants these grants the rest."""
     needed = ["namespaces", "priorityclasses.scheduling.k8s.io", *(["persistentvolumes"] if folder else [])]
     missing = [kind for kind in needed if ask("auth", "can-i", "create", kind) != "yes"]
     if missing:
@@ -112,7 +112,7 @@ def _nodes(gpus: int, ask: Ask) -> Iterator[Finding]:
 
 
 def _storage_class(wanted: str | None, ask: Ask) -> Finding:
-    """The class that makes the shared volume: a claim without one stays Pending."""
+    """Check the class that makes the shared volume: a claim without one stays Pending."""
     listed = ask("get", "storageclasses", "--output", "json")
     if listed is None:
         return unchecked("storage", "you may not list StorageClasses")

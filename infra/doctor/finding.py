@@ -23,10 +23,10 @@ MARKS: dict[Level, tuple[str, str]] = {
 class Finding:
     level: Level
     subject: str
-    """What was looked at: `credentials`, `quota NVIDIA_A100_GPUS`."""
+    """What was checked: `credentials`, `quota NVIDIA_A100_GPUS`."""
     text: str
     fix: str = ""
-    """The command that mends it, or the key to change."""
+    """The command that fixes it, or the key to change."""
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -39,12 +39,12 @@ def problem(subject: str, text: str, fix: str) -> Finding:
 
 
 def warning(subject: str, text: str, fix: str = "") -> Finding:
-    """It works, but something will be missing or surprise."""
+    """It works, but something will be missing or surprising."""
     return Finding("warning", subject, text, fix)
 
 
 def unchecked(subject: str, text: str, fix: str = "") -> Finding:
-    """Nobody could be asked; the text says why."""
+    """The check could not run; the text says why."""
     return Finding("unchecked", subject, text, fix)
 
 
@@ -52,11 +52,11 @@ class NoAnswer(Exception):
     """Why a cloud did not answer a question."""
 
     fix = ""
-    """The command after which it answers, if there is one."""
+    """The command that makes it answer, if there is one."""
 
 
 def asked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Hand on findings; a question without an answer ends them with one that says so."""
+    """Pass findings on; NoAnswer ends them with an unchecked one that gives the reason."""
     try:
         yield from findings
     except NoAnswer as reason:
@@ -64,7 +64,7 @@ def asked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def or_unchecked(subject: str) -> Callable[[Callable[_Given, Iterator[Finding]]], Callable[_Given, Iterator[Finding]]]:
-    """The same, for every call of a check."""
+    """Decorate a check so that every call of it goes through `asked`."""
 
     def guard(check: Callable[_Given, Iterator[Finding]]) -> Callable[_Given, Iterator[Finding]]:
         @functools.wraps(check)
@@ -89,7 +89,7 @@ def summary(findings: Iterable[Finding]) -> str:
 
 
 def show(title: str, findings: Iterable[Finding]) -> None:
-    """Print as they come: the checks ask a cloud, which takes seconds."""
+    """Print each finding as it comes: the checks ask a cloud, which takes seconds."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

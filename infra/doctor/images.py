@@ -1,4 +1,4 @@
-"""Who builds the images, whether that builder answers, and whether the registry takes what it pushes."""
+"""Checks that the image builder works, and that the registry accepts its pushes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from infra.sections import ImageConfig
 ENGINE = "sudo systemctl start docker"
 INSTALL = "pulumi config set --path image.builder buildah   # or: https://docs.docker.com/engine/install"
 REMOTE = "docker buildx create --name NAME --driver remote tcp://HOST:PORT   # then: image.buildx NAME"
-#: docker.io itself is a web site.
+#: Host of Docker Hub's API; docker.io itself is a web site.
 DOCKER_HUB_API = "registry-1.docker.io"
 PATIENCE = 10  # seconds for a registry to answer
 
 
 def builder(image: ImageConfig) -> Iterator[Finding]:
-    """What builds the image; with BuildKit, the builder that the plugin will take (infra/buildx.py)."""
+    """Check what builds the image; with BuildKit, the builder that the plugin will take (infra/buildx.py)."""
     if image.builder == "prebuilt":
         yield ok("image", "prebuilt, nothing is built")
     elif image.builder == "buildah":
@@ -44,7 +44,7 @@ def builder(image: ImageConfig) -> Iterator[Finding]:
 
 
 def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
-    """Builder and registry of a cluster that may offer both by itself."""
+    """Check builder and registry of an existing cluster, which may offer both itself."""
     try:
         image = image_settings(config, stack)
     except ConfigError as error:
@@ -87,7 +87,7 @@ def _buildx(image: ImageConfig, known: list[dict[str, Any]]) -> Finding:
 
 
 def _chosen(name: str | None, known: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The builder that the plugin takes; None: there is none, and it makes one."""
+    """The builder that the plugin takes; None: no such builder, or it makes one."""
     if name:
         return next((entry for entry in known if entry["Name"] == name), None)
     able = [entry for entry in known if entry["Driver"] not in ("", "docker")]
@@ -106,7 +106,7 @@ def _pulled(text: str) -> Finding:
 
 
 def registry(address: str, insecure: bool) -> Iterator[Finding]:
-    """Whether a registry of the user's is there, and whether Docker may push to it."""
+    """Check that the user's registry answers, and that Docker may push to it."""
     host = address.split("/")[0]
     api = DOCKER_HUB_API if is_docker_hub(address) else host
     try:

@@ -1,4 +1,4 @@
-"""What every stack needs: programs on PATH, a place for the state, the passphrase of its secrets."""
+"""Checks what every stack needs: programs on PATH, a place for the state, the passphrase of its secrets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.stackfiles import ROOT
 
 INSTALL_PULUMI = "curl -fsSL https://get.pulumi.com | sh"
-#: Pulumi.yaml says so to Pulumi itself, too late to say what to do.
+#: Pulumi itself checks this limit of Pulumi.yaml too late to say what to do.
 OLDEST_PULUMI = (3, 200)
 PATIENCE = 15  # seconds for a program to say its version
 
 
 def run(*command: str) -> str | None:
-    """What a program prints; None when it fails, hangs or is not there."""
+    """A program's output; None if it fails, hangs or is not there."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
@@ -45,7 +45,7 @@ def pulumi() -> Iterator[Finding]:
 
 
 def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator[Finding]:
-    """Where Pulumi keeps the state, and whether it can read the stack's secrets. `billed`: the stack is in a cloud."""
+    """Check where Pulumi keeps the state, and that it can read the secrets. `billed`: the stack is in a cloud."""
     backend = os.environ.get("PULUMI_BACKEND_URL") or _logged_in()
     if not backend:
         yield problem(
@@ -90,7 +90,7 @@ def _logged_in() -> str | None:
 
 
 def kubectl(install: str) -> Iterator[Finding]:
-    """`install`: how one gets it where the stack runs."""
+    """`install`: how to install kubectl for the stack's cloud."""
     if shutil.which("kubectl"):
         yield ok("kubectl", "is on PATH")
     else:
@@ -98,7 +98,7 @@ def kubectl(install: str) -> Iterator[Finding]:
 
 
 def docker_config() -> dict[str, Any]:
-    """Docker's own configuration, with the registries that it has credentials for; empty when there is none."""
+    """Docker's own configuration, with the registries that it has credentials for; empty if there is none."""
     path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         return json.loads(path.read_text())

@@ -1,11 +1,11 @@
-"""EKS' add-ons, in the order in which they and the nodes need each other.
+"""EKS's add-ons, in the order in which they and the nodes need each other.
 
     network plug-in, kube-proxy, pod identity agent, node monitoring agent  ->  nodes  ->  CoreDNS, EFS driver
 
-The first are DaemonSets: without three of them no node gets ready, and without the last EKS' node repair sees no fault
-of an accelerator (docs.aws.amazon.com/eks/latest/userguide/node-health.html). The others are Deployments, which are
-never ready without a node. Backwards it is as right: the network plug-in lives longer than the nodes, and gives their
-network interfaces back.
+The first four are DaemonSets: without three of them no node becomes ready, and without the last EKS's node repair sees
+no fault of an accelerator (docs.aws.amazon.com/eks/latest/userguide/node-health.html). The others are Deployments,
+which are never ready without a node. The reverse order is right too: the network plug-in outlives the nodes, and gives
+their network interfaces back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
         cluster,
         [],
         role=("aws-node", identity("network", scope, PODS, policies=policies, statements={"look": looks})),
-        # The policies of workloads/workspace.py are enforced by its agent, which is off by default.
+        # Its agent, which is off by default, enforces the NetworkPolicies of workloads/workspace.py.
         values={"enableNetworkPolicy": "true"},
     )
     monitor = _addon(
@@ -42,15 +42,15 @@ def before_nodes(scope: Scope, cluster: aws.eks.Cluster) -> list[pulumi.Resource
         scope,
         cluster,
         [],
-        # Its part that asks NVIDIA's DCGM tolerates no taint by itself (values.yaml of its chart, 1.7.0), and a node
-        # with accelerators that it does not run on counts as broken.
+        # Its DCGM agent tolerates no taint by default (values.yaml of its chart, 1.7.0), and a node with accelerators
+        # counts as broken without that agent.
         values={"dcgmAgent": {"tolerations": [{"key": NVIDIA_GPU, "operator": "Exists"}]}},
     )
     return [agent, network, _addon("kube-proxy", scope, cluster, []), monitor]
 
 
 def after_nodes(scope: Scope, cluster: aws.eks.Cluster, nodes: list[pulumi.Resource]) -> list[pulumi.Resource]:
-    """`nodes` are those that their Deployments run on."""
+    """The add-ons whose Deployments run on `nodes`."""
     statements = [{"Effect": "Allow", "Action": needed("efs", "driver"), "Resource": "*"}]
     driver = identity("efs-driver", scope, PODS, statements={"look": statements})
     return [
@@ -67,7 +67,7 @@ def _addon(
     role: tuple[str, Identity] | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> aws.eks.Addon:
-    """The version that EKS has for the cluster's. `role` is (service account, identity)."""
+    """An add-on in the version that EKS chooses for the cluster's. `role`: (service account, identity)."""
     association = aws.eks.AddonPodIdentityAssociationArgs
     return aws.eks.Addon(
         name,
@@ -75,7 +75,7 @@ def _addon(
         addon_name=name,
         configuration_values=json.dumps(values) if values else None,
         pod_identity_associations=[association(service_account=role[0], role_arn=role[1].role.arn)] if role else None,
-        # What an upgrade of EKS, or somebody by hand, has changed is ours again.
+        # Overwrite what an upgrade of EKS, or somebody by hand, has changed.
         resolve_conflicts_on_create="OVERWRITE",
         resolve_conflicts_on_update="OVERWRITE",
         opts=scope.options(

@@ -1,6 +1,6 @@
-"""What AWS is asked at preview: which zones have the workers' machines, and which images for nodes are the newest.
+"""Asks AWS at preview which zones have the workers' machines, and which images for nodes are the newest.
 
-Without an answer (no credentials, no right to ask) the preview goes on: with the table of zones (zones.yaml), and with
+Without an answer (no credentials, no right to ask) the preview goes on with the table of zones (zones.yaml), and with
 the images that the nodes have.
 """
 
@@ -18,7 +18,7 @@ from infra.eks.machines import regions, zones_date
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
 
-#: Images of EKS: with and without NVIDIA's driver and container runtime.
+#: EKS's images, without and with NVIDIA's driver and container runtime.
 IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
 #: Type of image -> AWS's parameter with its newest release (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id).
 PARAMETERS = {
@@ -29,7 +29,7 @@ _Answer = TypeVar("_Answer")
 
 
 def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str, tuple[str, ...]]:
-    """Zone -> those of the workers' machine types that it offers, both the most wanted first.
+    """Zone -> the workers' machine types that it offers; zones and types in order of preference.
 
     Zones without any are left out: EKS refuses a node group there.
 
@@ -62,7 +62,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
 
 
 def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> str | None:
-    """The release of a type of image that nodes shall have; None: the one that they have."""
+    """The release that nodes with a type of image should have; None: they keep theirs."""
     eks = config.section(EksConfig)
     if eks.node_release != "latest":
         return eks.node_release

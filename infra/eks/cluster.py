@@ -1,5 +1,5 @@
-"""The control plane: reached by an allow-list of addresses with IAM identities, its logs and Secrets in the stack's
-hands."""
+"""The control plane: open to an allow-list of addresses with IAM identities; the stack owns its log group and the key
+of its Secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.eks.section import EksConfig
 from infra.scope import LONG
 from infra.scope import kubeconfig as written
 
-#: Days in which a deleted KMS key can still be had back: the least that AWS allows. It is not billed.
+#: Days for which a deleted KMS key can be restored: the minimum that AWS allows. It is not billed meanwhile.
 KEY_DAYS = 7
 ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
 #: Get, list and watch of everything. AmazonEKSViewPolicy lacks Secrets and what is in no namespace, such as volumes and
@@ -30,7 +30,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
     """The cluster without nodes."""
     eks, c = config.section(EksConfig), aws.eks
     key = _key(scope) if eks.secrets_encryption else None
-    # Log lines that come late, while the cluster is deleted, would make its log group anew (terraform-aws-eks #920).
+    # Late log lines during the cluster's deletion would recreate its log group (terraform-aws-eks #920).
     statements: dict[str, pulumi.Input] = {
         "no-log-groups": [{"Effect": "Deny", "Action": "logs:CreateLogGroup", "Resource": "*"}]
     }
@@ -38,7 +38,8 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         use = needed("secrets_encryption", "cluster")
         statements["secrets"] = key.arn.apply(lambda arn: [{"Effect": "Allow", "Action": use, "Resource": arn}])
     who = identity("cluster", scope, CONTROL_PLANE, policies=needed("control_plane", "cluster"), statements=statements)
-    # EKS would make it by itself, keep it for ever, and leave it behind. What denies that goes after it.
+    # EKS would make this log group by itself, keep it forever, and leave it behind. The policy that denies this is
+    # deleted after the group.
     logs = aws.cloudwatch.LogGroup(
         "control-plane",
         name=f"/aws/eks/{scope.name}/cluster",
@@ -54,12 +55,12 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         access_config=c.ClusterAccessConfigArgs(
             authentication_mode="API", bootstrap_cluster_creator_admin_permissions=True
         ),
-        # Ours come in the order that they need (infra/eks/addons.py).
+        # infra/eks/addons.py makes ours in the order that they need.
         bootstrap_self_managed_addons=False,
         vpc_config=c.ClusterVpcConfigArgs(
-            # EKS takes no others later; nodes may be in any subnet of the network.
+            # EKS accepts no other subnets later; nodes may be in any subnet of the network.
             subnet_ids=[subnet.id for subnet in network.control_plane],
-            # Nodes do not leave the network to reach it.
+            # Nodes reach the API without leaving the network.
             endpoint_private_access=True,
             endpoint_public_access=True,
             public_access_cidrs=list(eks.api_allowed_cidrs),
@@ -71,13 +72,13 @@ def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluste
         )
         if key is not None
         else None,
-        # An old version costs six times as much; it is upgraded instead.
+        # Extended support of an old version costs six times as much; EKS upgrades it instead.
         upgrade_policy=c.ClusterUpgradePolicyArgs(support_type="STANDARD"),
         opts=scope.options(
             depends_on=[*who.grants, logs],
             timeouts=LONG,
-            # Pulumi's own protection too: it refuses in the preview of a destroy, before what goes with the cluster has
-            # left the state.
+            # Pulumi's own protection too, which refuses in the preview of a destroy, before the resources that are
+            # deleted with the cluster have left the state.
             protect=config.cluster.deletion_protection,
         ),
     )
@@ -100,7 +101,7 @@ def _key(scope: Scope) -> aws.kms.Key:
 
 
 def _admit(kind: str, policy: str, scope: Scope, cluster: aws.eks.Cluster, arn: str) -> None:
-    # By whom, not by place in the list: EKS takes one entry of an identity, and a shift would make a second.
+    # Named by identity, not by place in the list: EKS accepts one entry per identity, and a shift would make a second.
     name = "-".join([kind, *re.split("[:/]", arn.removeprefix("arn:aws:iam::"))])
     entry = aws.eks.AccessEntry(
         name, cluster_name=cluster.name, principal_arn=arn, opts=scope.options(deleted_with=cluster)
@@ -116,12 +117,12 @@ def _admit(kind: str, policy: str, scope: Scope, cluster: aws.eks.Cluster, arn: 
 
 
 def security_group(cluster: aws.eks.Cluster) -> pulumi.Output[str]:
-    """The one that EKS makes for control plane and nodes, and deletes with the cluster."""
+    """The security group that EKS makes for control plane and nodes, and deletes with the cluster."""
     return cluster.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
 
 
 def identifier(scope: Scope) -> str:
-    """The cluster in plain words that are known at preview; an unknown one would show every object as replaced."""
+    """A plain string for the cluster, known at preview: an unknown one would show every object as replaced."""
     return f"{scope.region}/{scope.name}"
 
 

@@ -10,7 +10,7 @@ from infra.sections import NodesConfig
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
-    """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
+    """`images_gib`: the stack's images in the registry, GiB."""
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     region = eks.region
     spot = nodes.consumption == "spot"
@@ -39,7 +39,7 @@ def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
 
 
 def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
-    """The way out: one gateway with its address, or an address for each node."""
+    """The way to the internet: one NAT gateway with its address, or an address for each node."""
     if eks.public_nodes:
         return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.FEES["public_address"])]
     gateway = prices.REGIONS.get(eks.region, {}).get("nat")

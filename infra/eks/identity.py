@@ -1,4 +1,4 @@
-"""Roles: who may take them, and no more rights than their work needs."""
+"""IAM roles: who may assume them, and no more rights than their work needs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from infra.config import StackConfig
 from infra.eks.scope import Scope
 from infra.needs import features
 
-#: Services of AWS that take a role, and the one that takes it for pods.
+#: AWS's services that assume a role; the last one assumes it for pods.
 CONTROL_PLANE, MACHINES, PODS = "eks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"
-#: Tags of cluster-autoscaler's on Auto Scaling groups; EKS gives OWNER/CLUSTER = owned to those of its node groups.
+#: Prefix of cluster-autoscaler's tags on Auto Scaling groups; EKS tags those of its node groups OWNER/CLUSTER = owned.
 OWNER = "k8s.io/cluster-autoscaler"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A role, and what has to exist before it can do its work."""
+    """A role, and what must exist before it can do its work."""
 
     role: aws.iam.Role
     grants: list[pulumi.Resource]
 
 
 def needed(feature: str, whose: str) -> list[str]:
-    """The policies or actions that a feature needs of somebody (needs.yaml)."""
+    """The policies or actions that a feature needs for one identity (needs.yaml)."""
     return list(features("eks")[feature].roles[whose])
 
 
@@ -42,7 +42,7 @@ def identity(
     policies: Sequence[str] = (),
     statements: Mapping[str, pulumi.Input[Sequence[Mapping[str, Any]]]] | None = None,
 ) -> Identity:
-    """A role that `service` takes, with AWS' own `policies` and with `statements` by the name of their policy."""
+    """A role that `service` assumes, with AWS's own `policies` and with `statements` by the name of their policy."""
     actions = ["sts:AssumeRole", "sts:TagSession"] if service == PODS else ["sts:AssumeRole"]
     trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}
     role = aws.iam.Role(
@@ -75,14 +75,14 @@ def _document(statements: Sequence[Mapping[str, Any]]) -> str:
 
 
 def for_nodes(scope: Scope) -> Identity:
-    """Join the cluster and pull images. Addresses of pods are the network plug-in's own business, with its own role."""
+    """Let nodes join the cluster and pull images. The network plug-in has its own role for the pods' addresses."""
     return identity("nodes", scope, MACHINES, policies=[*needed("nodes", "nodes"), *needed("registry", "nodes")])
 
 
 def pod_identity(
     name: str, scope: Scope, cluster: aws.eks.Cluster, namespace: str, account: str, who: Identity
 ) -> aws.eks.PodIdentityAssociation:
-    """The pods of a service account take the role; those that exist by then do not, so pods come after it."""
+    """Give a service account's pods the role. Pods that exist already do not get it, so they are made after it."""
     return aws.eks.PodIdentityAssociation(
         name,
         cluster_name=cluster.name,
@@ -95,10 +95,10 @@ def pod_identity(
 
 
 def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAssociation:
-    """Looks at all groups, since AWS knows no other way, and changes those of this cluster alone.
+    """Let the cluster-autoscaler describe all groups, which AWS cannot restrict, and change only this cluster's.
 
-    The labels, taints and accelerators of a group without nodes it learns from eks:DescribeNodegroup and
-    ec2:DescribeInstanceTypes; tags on the Auto Scaling groups, which say the same, are not needed.
+    It learns the labels, taints and accelerators of an empty group from eks:DescribeNodegroup and
+    ec2:DescribeInstanceTypes, so the Auto Scaling groups need no tags for them.
     """
     described = "eks:DescribeNodegroup"
     actions = [action for action in needed("autoscaler", "autoscaler") if action != described]
@@ -119,7 +119,7 @@ def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAss
 
 
 def bucket_reader(config: StackConfig, scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAssociation | None:
-    """The Kubernetes service account that may read the buckets that `dataset.input` names, if any."""
+    """Let the Kubernetes account READER read the buckets that `dataset.input` names; None: it names none."""
     buckets = sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("s3://")})
     if not buckets:
         return None
@@ -133,7 +133,7 @@ def bucket_reader(config: StackConfig, scope: Scope, cluster: aws.eks.Cluster) -
 
 
 def oidc(scope: Scope, cluster: aws.eks.Cluster) -> aws.iam.OpenIdConnectProvider:
-    """For software that takes roles by its service account's token (IRSA)."""
+    """The OIDC provider for software that assumes roles with its service account's token (IRSA)."""
     return aws.iam.OpenIdConnectProvider(
         "oidc",
         url=cluster.identities[0].oidcs[0].issuer.apply(lambda issuer: issuer or ""),

@@ -12,15 +12,15 @@ from infra.machine import Machine, machine_type
 from infra.needs import load
 
 _FOLDER = Path(__file__).parent
-#: EKS wants two zones for a control plane, and takes no others later.
+#: Zones of a control plane: EKS wants two, and accepts no others later.
 HOME_ZONES = 2
-#: Zones that workers are wanted from when none is named.
+#: Number of zones for the workers if the stack file names none.
 DEFAULT_ZONES = 4
 
 
 @cache
 def machines() -> dict[str, Machine]:
-    """All of them, by name."""
+    """All instance types, by name."""
     table = load(_FOLDER / "machines.yaml")
     found: dict[str, Machine] = {}
     for family, entry in table["workers"].items():
@@ -55,12 +55,12 @@ def _machine(family: str, size: str, row: list[Any], entry: Mapping[str, Any]) -
 
 
 def workers() -> dict[str, Machine]:
-    """What may train, by name."""
+    """The instance types that may train, by name."""
     return {name: machine for name, machine in machines().items() if not machine.system}
 
 
 def system() -> dict[str, Machine]:
-    """What the system group may consist of, by name."""
+    """The instance types that the system group may have, by name."""
     return {name: machine for name, machine in machines().items() if machine.system}
 
 
@@ -74,12 +74,12 @@ class Region:
 
     @property
     def home(self) -> tuple[str, ...]:
-        """Where control plane, system nodes and NAT gateway are, whatever zones the workers want: none of them can move
-        while it lives."""
+        """Zones of the control plane, the system nodes and the NAT gateway, which cannot move while they live; the
+        workers' zones do not matter."""
         return self.zones[:HOME_ZONES]
 
     def offers(self, machine_type: str, zone: str) -> bool:
-        """As of the table's date; of a zone that is not in it nothing is known."""
+        """Whether a zone offers a machine type, as of the table's date; an unknown zone counts as if it does."""
         return zone not in self.lacks.get(machine_type.partition(".")[0], ())
 
 

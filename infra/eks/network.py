@@ -1,14 +1,14 @@
-"""A network of the stack's own: a subnet in every zone for the nodes, and a way out for them.
+"""The stack's own network: a subnet in every zone for the nodes, and their way to the internet.
 
-What cannot move while the cluster lives (the control plane's interfaces, the NAT gateway, the system nodes) is in the
-region's home zones (machines.py), whatever zones the workers are wanted from: those can come and go.
+The parts that cannot move while the cluster lives (the control plane's interfaces, the NAT gateway, the system nodes)
+are in the region's home zones (machines.py). The workers' zones do not matter for them, and may change.
 
-Nodes have no public addresses and go out through one NAT gateway. One, not one a zone: it costs 33 dollars a month, and
-when its zone fails, nodes elsewhere lose the way to the internet, not each other, the volume or the control plane. What
-is heavy, the layers of images, comes from S3 through a gateway endpoint that costs nothing. With `publicNodes` there is
-no NAT at all; nobody may connect to a node either way.
+Nodes have no public addresses and go out through one NAT gateway. One per zone would cost 33 dollars a month each; when
+the gateway's zone fails, nodes elsewhere lose the internet, but not each other, the volume or the control plane. The
+heavy traffic, layers of images, comes from S3 through a gateway endpoint that costs nothing. With `publicNodes` there
+is no NAT at all; nobody may connect to a node either way.
 
-Nothing that Kubernetes would leave behind (load balancers, their security groups) is ever made in it, so it can be
+Kubernetes makes nothing in it that would outlive the cluster (load balancers, their security groups), so it can be
 deleted after the cluster.
 """
 
@@ -28,8 +28,8 @@ from infra.eks.section import EksConfig
 from infra.scope import NETWORK
 
 ANYWHERE = "0.0.0.0/0"
-#: The nodes and pods of zones 1 to 6 get an eighth of the network each (/19 of a /16); the last eighth ends with the
-#: little subnets of the NAT gateway and of the control plane, which wants 6 addresses or more in each of its two.
+#: The nodes and pods of zones 1 to 6 get an eighth of the network each (/19 of a /16). The last eighth ends with small
+#: subnets for the NAT gateway and the control plane, which needs at least 6 addresses in each of its two.
 NODE_BITS, LITTLE_BITS = 3, 8
 
 
@@ -40,7 +40,7 @@ class Network:
     """Zone -> subnet of its nodes."""
     control_plane: list[aws.ec2.Subnet]
     way_out: list[pulumi.Resource]
-    """What nodes need to reach the internet, and so has to outlive them."""
+    """What nodes need to reach the internet, and so must outlive them."""
 
 
 def build(config: StackConfig, scope: Scope) -> Network:
@@ -49,12 +49,12 @@ def build(config: StackConfig, scope: Scope) -> Network:
         "network",
         cidr_block=eks.vpc_cidr,
         enable_dns_support=True,
-        # The file system's mount targets have names.
+        # The nodes find the file system's mount targets by name.
         enable_dns_hostnames=True,
         tags=scope.named(),
         opts=scope.options(),
     )
-    # What nobody chose a security group for is let in nowhere.
+    # The default group allows nothing: what has no security group of its own cannot connect.
     aws.ec2.DefaultSecurityGroup("default", vpc_id=vpc.id, tags=scope.named("unused"), opts=scope.options())
     gateway = aws.ec2.InternetGateway(
         "internet", vpc_id=vpc.id, tags=scope.named(), opts=scope.options(timeouts=NETWORK)
@@ -70,7 +70,7 @@ def build(config: StackConfig, scope: Scope) -> Network:
         way_out = [outside, _route("private", scope, table, nat_gateway_id=nat.id)]
     blocks = list(ipaddress.IPv4Network(eks.vpc_cidr).subnets(prefixlen_diff=NODE_BITS))
     home = regions()[eks.region].home
-    # By the zone's number: another order of the zones, or one more, changes no subnet.
+    # A zone's number selects its block: another order of the zones, or one more, changes no subnet.
     subnets = {
         zone: _subnet(f"nodes-{zone}", scope, vpc, zone, blocks[int(zone[-1]) - 1], public=eks.public_nodes)
         for zone in sorted({*home, *scope.zones})
@@ -99,7 +99,7 @@ def _nat(
     gateway: aws.ec2.InternetGateway,
     out: aws.ec2.Route,
 ) -> tuple[aws.ec2.NatGateway, aws.ec2.RouteTableAssociation]:
-    """The gateway, in a public subnet of its own."""
+    """The NAT gateway, in a public subnet of its own."""
     subnet = _subnet("nat", scope, vpc, regions()[scope.region].home[0], block)
     # An internet gateway cannot be detached while an address of its network is in use.
     address = aws.ec2.Eip(

@@ -1,11 +1,11 @@
-"""The managed node groups: one that is always there for what holds a training together, and those of 0 to N nodes that
-train, one in each zone.
+"""The managed node groups: a permanent system group for what holds a training together, and in each zone a worker group
+of 0 to N nodes.
 
-One a zone, because gradients that cross zones cost 2 cents per GB, which for GPT-2 is soon more than the machines: the
-autoscaler is told to fill the first zone, and takes the next when the first has no capacity. A group over several zones
-would be spread evenly by its Auto Scaling group.
+Each zone has its own group, because gradients that cross zones cost 2 cents per GB, which for GPT-2 is soon more than
+the machines: the autoscaler fills the first zone, and takes the next when the first has no capacity. An Auto Scaling
+group over several zones would spread its nodes evenly.
 
-A Spot machine that is to be taken back is drained by EKS, which turns capacity rebalancing on for such groups
+EKS drains a Spot machine that is to be taken back, because it turns capacity rebalancing on for such groups
 (docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html): no termination handler is needed.
 """
 
@@ -35,21 +35,22 @@ from infra.needs import load
 from infra.scope import LONG
 from infra.sections import NodesConfig
 
-#: Limit of a group of workers, nodes, where `nodes.max` is not larger: that is what the autoscaler holds all groups
-#: together to. With another limit of a group the provider sends the state's number of nodes, 0, and EKS ends those that
-#: train (terraform-provider-aws, internal/service/eks/node_group.go). EKS' default quota was 100 nodes, and is 450 now.
+#: Maximum number of nodes of a worker group, or `nodes.max` if that is larger; the autoscaler limits all groups to
+#: `nodes.max` together. A change of a group's maximum makes the provider send the state's number of nodes, 0, and EKS
+#: ends those that train (terraform-provider-aws, internal/service/eks/node_group.go). EKS's default quota was 100
+#: nodes, and is 450 now.
 GROUP_LIMIT = 100
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.
 TAINT = "present"
 #: Label by which the autoscaler knows that a node has accelerators that its device plugin has not announced yet.
 ACCELERATOR = "k8s.amazonaws.com/accelerator"
-#: What a pod gets to save and leave: the notice of a Spot machine comes 120 s before its end, and EKS needs some of it
-#: until it evicts. A node that is drained for another reason gives as much, and at a shutdown that nobody announced the
-#: image's kubelet gives 120 s.
+#: Seconds that a pod gets to save and exit: a Spot machine's notice comes 120 s before its end, and EKS needs some of
+#: them before it evicts. A drain for another reason gives as much; at an unannounced shutdown the image's kubelet gives
+#: 120 s.
 GRACE = 90
-#: The container runtime puts the driver's libraries into containers that say what they use.
+#: The container runtime mounts the driver's libraries into containers that name the capabilities they use.
 DRIVER_ENVIRONMENT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-#: libfabric's provider. Its huge pages would be a resource that pods ask for; at this size it does as well without.
+#: libfabric's provider, without huge pages: pods would have to request them, and at this size it does as well without.
 EFA_ENVIRONMENT = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 
@@ -66,9 +67,9 @@ class Groups:
     offers: Mapping[str, tuple[str, ...]]
     """Zone -> the workers' machine types that it offers."""
     releases: Mapping[str, str | None]
-    """Type of image -> its release; None: the one that the nodes have."""
+    """Type of image -> its release; None: the nodes keep theirs."""
     after: list[pulumi.Resource]
-    """What nodes need, and so has to outlive them."""
+    """What nodes need, and so must outlive them."""
 
     def group(
         self,
@@ -80,8 +81,8 @@ class Groups:
         update: str = "DEFAULT",
         **how: Any,
     ) -> aws.eks.NodeGroup:
-        """`size`: fewest to most nodes; it begins with the fewest. `update`: MINIMAL ends old nodes, then starts
-        new ones; DEFAULT the other way round."""
+        """`size`: minimum to maximum number of nodes; the group starts with the minimum. `update`: MINIMAL ends old
+        nodes, then starts new ones; DEFAULT the other way round."""
         g = aws.eks
         return g.NodeGroup(
             name,
@@ -101,7 +102,7 @@ class Groups:
             opts=self.scope.options(
                 depends_on=[*self.nodes.grants, *self.after],
                 timeouts=LONG,
-                # The autoscaler's; a `pulumi up` must not take nodes away from a training.
+                # The autoscaler sets it; a `pulumi up` must not take nodes away from a training.
                 ignore_changes=["scalingConfig.desiredSize"],
                 # The name is fixed, so a new group cannot stand beside the old one.
                 delete_before_replace=True,
@@ -126,11 +127,11 @@ def system_group(groups: Groups) -> aws.eks.NodeGroup:
 
 
 def worker_groups(groups: Groups) -> list[pulumi.Resource]:
-    """The nodes that train: none until the Job asks, so that making the groups needs neither capacity nor quota.
+    """The groups of nodes that train. They are empty until the Job asks: making them needs neither capacity nor quota.
 
-    With a fallback each zone has a second group, of the lowest priority: pods see no difference, so that an elastic
+    With a fallback each zone has a second group, of the lowest priority. Pods see no difference, so that an elastic
     training runs on both at once. The autoscaler turns to it when no Spot group delivers: it reads an Auto Scaling
-    group's failed activities, gives its request back and leaves the group alone for some minutes
+    group's failed activities, withdraws its request and skips the group for some minutes
     (cluster-autoscaler, cloudprovider/aws/auto_scaling_groups.go: isNodeGroupAvailable).
     """
     nodes, machine = groups.config.section(NodesConfig), groups.config.machine
@@ -139,8 +140,8 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
     made: list[pulumi.Resource] = []
     for zone in worker_zones(groups.config, groups.scope):
         template = shared or templates.worker_template(f"workers-{zone}", *what)
-        # The first type is what the autoscaler takes them for: the smallest. In the fallback's groups there is no
-        # other, because what stands in for a Spot machine is paid in full.
+        # The autoscaler takes every node for the first type, the smallest. The fallback's groups have no other, because
+        # machines that stand in for Spot are paid in full.
         kinds = {"workers": ("SPOT" if nodes.consumption == "spot" else "ON_DEMAND", list(groups.offers[zone]))}
         if nodes.fallback == "on_demand":
             kinds["fallback"] = ("ON_DEMAND", [groups.offers[zone][0]])
@@ -151,11 +152,11 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
                 template,
                 GPU_IMAGE,
                 range(max(GROUP_LIMIT, nodes.max) + 1),
-                # The other way wants up to two machines more in each group, whatever it has, and fails where there are
-                # none (docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html).
+                # DEFAULT needs up to two more machines in each group, whatever its size, and fails where there are none
+                # (docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html).
                 update="MINIMAL",
-                # A training at its fewest workers lets none be evicted, and EKS would give up after 15 minutes with
-                # the `up` (managed-node-groups.html): it resumes from its checkpoint.
+                # A training at its minimum of workers allows no eviction, and EKS would give up after 15 minutes, and
+                # the `up` fail (managed-node-groups.html). Forced, the training resumes from its checkpoint.
                 force_update_version=True,
                 capacity_type=capacity,
                 instance_types=types,
@@ -169,7 +170,7 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
 
 
 def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup) -> None:
-    """Tells the autoscaler of one adapter a node, which it could not know of a group without nodes."""
+    """Tell the autoscaler that each node has one adapter, which it cannot see in a group without nodes."""
     aws.autoscaling.Tag(
         name,
         autoscaling_group_name=group.resources[0].autoscaling_groups[0].name.apply(lambda name: name or ""),
@@ -181,7 +182,7 @@ def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup) -> None:
 
 
 def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
-    """Zones that workers may be in, the most wanted first. An Elastic Fabric Adapter does not reach another zone."""
+    """Zones of the workers, the preferred first. An Elastic Fabric Adapter does not reach another zone."""
     return scope.zones[:1] if config.section(NodesConfig).efa else scope.zones
 
 
@@ -199,7 +200,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         min_nodes=0,
         max_nodes=nodes.max,
         environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else INTERCONNECT["nccl"]),
-        # The slowest of those that may come.
+        # The slowest type that may come.
         network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in (machine.name, *nodes.alternatives)),
         devices={EFA: "1"} if nodes.efa else {},
         device_plugin=True,
@@ -208,7 +209,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
 
 
 def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
-    """What adds and removes nodes."""
+    """Settings of the cluster-autoscaler."""
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     return Autoscaler(
         image=versions()[eks.version]["autoscaler"],
@@ -218,7 +219,7 @@ def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
             "node-group-auto-discovery": f"asg:tag={OWNER}/enabled,{OWNER}/{scope.name}",
         },
         environment={"AWS_REGION": scope.region},
-        # EKS' Auto Scaling groups are named eks-GROUP-ID.
+        # EKS's Auto Scaling groups are named eks-GROUP-ID.
         priorities=tuple(
             f"^eks-{kind}-{zone}-.*"
             for kind in ("workers", *(["fallback"] if nodes.fallback == "on_demand" else []))

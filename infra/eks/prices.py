@@ -21,7 +21,7 @@ REGIONS: dict[str, dict[str, Any]] = _TABLE["regions"]
 def machine(region: str, instance_type: str, *, spot: bool = False) -> float | None:
     """USD per hour; None: no price is known.
 
-    Spot prices of the sizes other than g4dn.xlarge are taken to be as much below theirs on demand.
+    Other sizes than g4dn.xlarge are assumed to have its ratio of Spot to on-demand price.
     """
     prices, base = REGIONS.get(region), US_EAST_1.get(instance_type)
     if prices is None or base is None:

@@ -1,4 +1,4 @@
-"""AWS: a machine is terminated by EC2, taken back by Fault Injection Service, and every list is looked through."""
+"""`trainyard prove` on AWS: EC2 ends a machine, Fault Injection Service interrupts one, and every list is searched."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.doctor.leftovers import rows
 from infra.stackfiles import marks
 
-#: Of the experiment (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
-#: workshops/fis/fisspotinterruption.yaml; read 2026-11-22): the shortest notice is the two minutes of a real one.
+#: Action and notice of the experiment: the shortest notice is the two minutes of a real interruption
+#: (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
+#: workshops/fis/fisspotinterruption.yaml; read 2026-11-22).
 ACTION, NOTICE = "aws:ec2:send-spot-instance-interruptions", "PT2M"
 TRUST = {"Effect": "Allow", "Principal": {"Service": "fis.amazonaws.com"}, "Action": "sts:AssumeRole"}
 RIGHTS = [
@@ -49,7 +50,7 @@ class Aws:
         return f"taken back by {ACTION}, with a notice of 2 minutes"
 
     def _started(self, template: str) -> str | None:
-        """The experiment's id; None while IAM has not told everybody of the new role."""
+        """Start the experiment and return its id; None while the new role has not reached all of IAM."""
         try:
             begun = self.amazon.ask("fis", "start_experiment", clientToken=_token(), experimentTemplateId=template)
         except NoAnswer as reason:
@@ -100,7 +101,7 @@ class Aws:
             self.amazon.ask("fis", "delete_experiment_template", id=template)
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
-        """By list, which is what holds: by tag, AWS names what was deleted for about an hour longer."""
+        """Search lists, which are right at once: by tag AWS still names deleted resources for about an hour."""
         lists, found = rows("lists", NAME=config.name, STACK=marks(stack)["stack"]), list[str]()
         for each in lists:
             given = each.get("arguments", {})
@@ -115,7 +116,7 @@ class Aws:
 
 
 def _instance(provider_id: str) -> str:
-    """aws:///ZONE/i-..., as a node's spec.providerID has it."""
+    """The instance's id in aws:///ZONE/i-..., a node's spec.providerID."""
     return provider_id.rsplit("/", 1)[-1]
 
 

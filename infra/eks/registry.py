@@ -1,8 +1,8 @@
-"""The repositories of the stack's image; they depend on no cluster, so that images are built while the cluster is made.
+"""The repositories of the stack's image. They depend on no cluster, so that images are built while the cluster is made.
 
-Tags may change, for pods name images by digest: the same content has other times, and so another digest, when it
-is built again where no cache has it any more, and a repository of immutable tags would refuse that. BuildKit's cache, a
-tag that changes with each build, has a repository of its own, so that old ones go soon.
+Tags are mutable; pods name images by digest. A rebuild of the same content without a cache has other times, and so
+another digest, which a repository with immutable tags would refuse. BuildKit's cache, a tag that changes with each
+build, has a repository of its own, so that old caches are deleted soon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from infra.config import StackConfig
 from infra.eks.scope import Scope
 from infra.image import TRAINER, compression
 
-#: Newest images that stay.
+#: Number of newest images to keep.
 KEPT_IMAGES = 10
 CACHE = "-cache"
 #: A rule of a lifecycle policy, without its number (docs.aws.amazon.com/AmazonECR/latest/userguide/LifecyclePolicies).
@@ -26,12 +26,12 @@ Rule = dict[str, Any]
 
 
 def build(config: StackConfig, scope: Scope) -> Registry | None:
-    """Nothing for prebuilt images."""
+    """The registry; None for prebuilt images."""
     if config.image.builder == "prebuilt":
         return None
     images = _repository("images", TRAINER.repository, scope, [_untagged(7), _newest(KEPT_IMAGES)])
     _repository("cache", f"{TRAINER.repository}{CACHE}", scope, [_untagged(1)])
-    # Asked for when the repository is there; good for twelve hours, and a difference to nobody.
+    # Asked for once the repository exists; valid for twelve hours. A new token changes no resource.
     token = aws.ecr.get_authorization_token_output(
         registry_id=images.registry_id, opts=pulumi.InvokeOutputOptions(parent=scope.parent)
     )
@@ -53,7 +53,7 @@ def _repository(name: str, path: str, scope: Scope, rules: list[Rule]) -> aws.ec
         image_tag_mutability="MUTABLE",
         image_scanning_configuration=aws.ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
         encryption_configurations=[aws.ecr.RepositoryEncryptionConfigurationArgs(encryption_type="AES256")],
-        # Or destroy fails on the images in it.
+        # Otherwise destroy fails on the images in it.
         force_delete=True,
         opts=scope.options(),
     )
@@ -65,12 +65,12 @@ def _repository(name: str, path: str, scope: Scope, rules: list[Rule]) -> aws.ec
 
 
 def _untagged(days: int) -> Rule:
-    """What a newer push has replaced. ECR keeps untagged parts of an image, its SBOM among them, as long as that."""
+    """Expire what a newer push replaced. ECR keeps an image's untagged parts, such as its SBOM, as long as it."""
     selection = {"tagStatus": "untagged", "countType": "sinceImagePushed", "countUnit": "days", "countNumber": days}
     return {"description": f"untagged, after {days} d", "selection": selection}
 
 
 def _newest(count: int) -> Rule:
-    # By tags: an image counts once, whatever it consists of.
+    # Counts tags: an image counts once, whatever parts it has.
     selection = {"tagStatus": "tagged", "tagPatternList": ["*"], "countType": "imageCountMoreThan"}
     return {"description": f"the newest {count} stay", "selection": {**selection, "countNumber": count}}

@@ -1,4 +1,4 @@
-"""What AWS refuses, or accepts and never does, said before anything is created."""
+"""What AWS refuses, or accepts and never does: checked before anything is created."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from infra.eks.section import EksConfig
 from infra.machine import nearest, refuse_dataset
 from infra.sections import NodesConfig, StorageConfig
 
-#: Beginnings of regions that are a world of their own, with other names for everything.
+#: Prefixes of regions outside of AWS's public partition, which have other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
-#: The network's plan has room for six zones.
+#: The network's address plan has room for six zones.
 MOST_ZONES = 6
-#: EKS' range for Services (infra/eks/cluster.py), which the network must not overlap.
+#: EKS's range for Services (infra/eks/cluster.py), which the network must not overlap.
 SERVICES = ipaddress.IPv4Network("172.20.0.0/16")
-#: Of the network: /16 is the largest that a VPC takes, and an eighth of a /20 still has 507 addresses.
+#: Prefix lengths of the network: /16 is the largest that a VPC takes, and an eighth of a /20 still has 507 addresses.
 LARGEST, SMALLEST = 16, 20
-#: Ranges of the API's allow-list: fewer fixed digits than this let half of the internet in.
+#: Shortest prefix in the API's allow-list: a shorter one would let up to half of the internet in.
 WIDEST = 8
 MOST_CIDRS = 40
-#: Addresses of documents (RFC 5737, TEST-NET-3): the shipped stack file has one, so that it can be previewed as it is.
+#: Documentation addresses (RFC 5737, TEST-NET-3): the shipped stack files have one, so that they can be previewed.
 NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 
 
@@ -75,7 +75,7 @@ def _endpoint(config: StackConfig) -> Iterator[str]:
 
 
 def placeholders(config: StackConfig) -> list[str]:
-    """What a preview may have and an account must not: a control plane would be built that nobody reaches."""
+    """Refuse placeholders, except in a preview: nobody would reach a control plane that is built with them."""
     found = [
         text for text in config.section(EksConfig).api_allowed_cidrs if ipaddress.IPv4Network(text).overlaps(NOBODY)
     ]
@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (_place, _endpoint, _network, _system, _alternatives, 
 
 
 def complete(config: StackConfig) -> StackConfig:
-    """With the zones that the workers are wanted from when none is named."""
+    """Fill in the workers' default zones."""
     eks = config.section(EksConfig)
     zones = eks.zones or default_zones(eks.region, config.section(NodesConfig).machine_type)
     return replace(config, cloud=eks.model_copy(update={"zones": zones}))

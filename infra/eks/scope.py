@@ -1,4 +1,4 @@
-"""What every part of a cluster on AWS shares: names, place, provider and tags."""
+"""What all parts of a cluster on AWS share: names, place, provider and tags."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from infra.eks.section import EksConfig
 from infra.scope import Scope as Common
 from infra.stackfiles import marks
 
-#: Of what the provider gives no time for a change: subnets, security groups, mount targets. It has no times at all for
-#: networks and file systems, and for an address only those of a change and of its end (hashicorp/terraform-provider-aws
-#: 5.100.0, by its schemas).
+#: Timeouts of resources for which the provider takes none for updates: subnets, security groups, mount targets. It
+#: takes none at all for networks and file systems, and for an address only those of update and delete
+#: (hashicorp/terraform-provider-aws 5.100.0, by its schemas).
 PART = pulumi.CustomTimeouts(create="20m", delete="30m")
 MOUNT = pulumi.CustomTimeouts(create="60m", delete="60m")
 ADDRESS = pulumi.CustomTimeouts(delete="30m")
@@ -26,16 +26,16 @@ class Scope(Common):
     """Where things are made, and by which provider."""
 
     zones: tuple[str, ...]
-    """Of the workers, by their ids, the most wanted first."""
+    """Ids of the workers' zones, the preferred first."""
     stack: str
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """On everything that is billed: the bill and the check for leftovers go by them."""
+        """Tags of everything that is billed, for the bill and for the search for leftovers."""
         return marks(self.stack)
 
     def named(self, suffix: str = "") -> dict[str, str]:
-        """The tag that AWS' lists show as the name of what has no other."""
+        """The tag that AWS's lists show as the name of a resource without another."""
         return {"Name": f"{self.name}-{suffix}" if suffix else self.name}
 
 

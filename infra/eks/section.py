@@ -28,7 +28,7 @@ Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role
 
 @cache
 def versions() -> dict[str, dict[str, Any]]:
-    """Kubernetes on EKS: version -> what is known of it (versions.yaml)."""
+    """Kubernetes version on EKS -> its facts (versions.yaml)."""
     return load(Path(__file__).parent / "versions.yaml")["versions"]
 
 
@@ -38,8 +38,8 @@ else:
     Version = Literal[tuple(versions())]
 
 
-#: Variable of the environment with which nodes keep their release, whatever AWS has by now: for a look at what somebody
-#: changed by hand.
+#: Environment variable with which nodes keep their release even if AWS has a newer one, so that a drift check shows
+#: only what somebody changed by hand.
 KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
 #: Boot disk of the system group's nodes.
 SYSTEM_DISK_GIB = 50
@@ -49,41 +49,42 @@ class EksConfig(Section):
     region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
     """Region of everything."""
     zones: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z]{3,4}[0-9]-az[1-6]$")], ...] = ()
-    """Zones of the workers by their ids (use2-az1: a letter means another place in each account), one to six, the most
-    wanted first. One that does not offer the machines gets no nodes. Zones can be added and removed at any time.
+    """Ids of one to six zones for the workers, the preferred first (use2-az1; letters mean another zone in each
+    account). A zone that does not offer the machines gets no nodes. Zones can be added and removed at any time.
     Default: the first four of the region that offer `nodes.machineType`."""
     api_allowed_cidrs: tuple[Cidr, ...] = ()
-    """IPv4 ranges that may reach the cluster's API, such as the address of this machine with /32. Needed: nothing else
-    gets in, and the one that runs Pulumi has to."""
+    """IPv4 ranges that may reach the cluster's API, such as the address of this machine with /32. Required: nothing
+    else gets in, and the machine that runs Pulumi must."""
     admins: tuple[Identity, ...] = ()
-    """IAM roles and users that administer the cluster, beside the one that creates it."""
+    """IAM roles and users that administer the cluster, besides its creator."""
     viewers: tuple[Identity, ...] = ()
-    """IAM roles and users that may read every object of the cluster, Secrets too, and change nothing: who previews with
-    a refresh, such as the workflows' role (docs/operations.md), needs that."""
+    """IAM roles and users that may read every object of the cluster, Secrets too, and change nothing. The role of a
+    preview with a refresh needs that, such as the workflows' (docs/operations.md)."""
     public_nodes: bool = False
-    """true: nodes have public addresses and no NAT gateway is paid for. Nothing may connect to them either way."""
+    """true: nodes have public addresses, which saves the NAT gateway. Nothing may connect to them either way."""
     version: Version = list(versions())[-1]
-    """Kubernetes. When its standard support ends, EKS upgrades the control plane by itself."""
+    """Kubernetes version. When its standard support ends, EKS upgrades the control plane by itself."""
     node_release: Annotated[str, StringConstraints(pattern=r"^(latest|1\.[0-9]{2}\.[0-9]+-[0-9]{8})$")] = "latest"
-    """Release of the nodes' images. `latest`: each `pulumi up` brings the newest, node by node, with the pods' grace
-    period each. A release such as 1.36.0-20261101 stays until it is changed."""
+    """Release of the nodes' image. `latest`: each `pulumi up` rolls out the newest, node by node, with the pods' grace
+    period. A release such as 1.36.0-20261101 stays until it is changed."""
     secrets_encryption: bool = True
-    """Encrypt the cluster's Secrets with a KMS key of the stack, beside AWS's own encryption of all that it stores."""
+    """Encrypt the cluster's Secrets with a KMS key of the stack, on top of AWS's own encryption at rest."""
     irsa: bool = False
-    """Make the cluster an OIDC provider of IAM, for software that knows roles of service accounts only. The stack's own
-    uses pod identity, and needs none."""
+    """Make the cluster an OIDC provider of IAM, for software that supports only IAM roles for service accounts. The
+    stack itself uses pod identity."""
     logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = (
         "api",
         "authenticator",
     )
-    """What the control plane writes to CloudWatch, which bills each GB; `audit` is most of it."""
+    """Logs that the control plane writes to CloudWatch, which bills each GB; `audit` is most of them."""
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 180, 365] = 7
     """Days for which CloudWatch keeps the control plane's logs."""
     system_machine_type: str = "m6i.large"
-    """Nodes for etcd, the dataset Job, TensorBoard and the cluster's own: on demand, without accelerators."""
+    """Machine type of the nodes for etcd, the dataset Job, TensorBoard and the cluster's own pods: on demand, without
+    accelerators."""
     system_nodes: int = Field(default=3, ge=1, le=10)
-    """Most nodes of the system group; one runs at rest."""
+    """Maximum number of nodes of the system group; one runs at rest."""
     vpc_cidr: Cidr = "10.0.0.0/16"
-    """Addresses of the stack's network, /16 to /20; each zone gets an eighth."""
+    """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""

@@ -1,12 +1,12 @@
-"""Puts a cluster on AWS together, in the order in which its parts are made; it is destroyed backwards.
+"""Makes a cluster on AWS, its parts in this order; they are destroyed in the reverse order.
 
     network -> control plane -> add-ons of nodes -> node groups -> add-ons with pods -> Kubernetes provider
             -> mount targets -----------------------^
     log group, key, roles -^
     repository -> image       (beside the cluster: a build takes as long as a control plane)
 
-Kubernetes objects and add-ons go with their cluster, not one by one; node groups go before it, because EKS deletes no
-cluster that has some; then logs, key, network, file system and repository.
+Kubernetes objects and add-ons are deleted with their cluster, not one by one; node groups before it, because EKS
+deletes no cluster that has any; then logs, key, network, file system and repository.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     system = nodes.system_group(groups)
     workers = nodes.worker_groups(groups)
     running = addons.after_nodes(scope, control_plane, [system])
-    # Pods take the roles of their service accounts when they start.
+    # Pods get the roles of their service accounts when they start.
     reader = identity.bucket_reader(config, scope, control_plane)
     roles = [identity.autoscaler(scope, control_plane), *([reader] if reader else [])]
     if eks.irsa:
@@ -58,7 +58,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         kubeconfig=cluster.kubeconfig(scope, control_plane),
         cluster_identifier=cluster.identifier(scope),
         enable_server_side_apply=True,
-        # Objects come after nodes to run on, and go before them.
+        # Objects are made after the nodes that they run on, and deleted before them.
         opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers, *running, *roles]),
     )
     component.register_outputs({"name": control_plane.name})

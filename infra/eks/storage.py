@@ -1,7 +1,7 @@
 """The shared volume: a file system on EFS, entered through an access point that belongs to the trainer.
 
-It does not depend on the cluster, and is made while that is. The nodes wait for the mount targets, and pods for nodes:
-what is mounted has to outlive them, or a destroy would pull the volume away under pods that save a last checkpoint.
+It does not depend on the cluster, and is made beside it. The nodes depend on the mount targets, and pods on nodes: the
+volume must outlive them, or a destroy would take it away from pods that save a last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Storage:
     shared: SharedStorage
     group: aws.ec2.SecurityGroup
     mounted: list[pulumi.Resource]
-    """What the nodes mount."""
+    """Resources that the nodes need to mount the volume."""
 
 
 def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
@@ -44,7 +44,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         tags=scope.named("storage"),
         opts=scope.options(timeouts=PART),
     )
-    # One in each zone, in the subnet of the nodes: a node finds the one of its own zone by name.
+    # One per zone, in the nodes' subnet: a node finds the one of its own zone by name.
     targets = [
         aws.efs.MountTarget(
             f"data-{zone}",
@@ -58,7 +58,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
     point = aws.efs.AccessPoint(
         "data",
         file_system_id=system,
-        # Whoever writes through it is the trainer, and the folder is the trainer's from the start.
+        # All access through it is as the trainer, and EFS creates the folder for the trainer.
         posix_user=aws.efs.AccessPointPosixUserArgs(uid=OWNER, gid=OWNER),
         root_directory=aws.efs.AccessPointRootDirectoryArgs(
             path=FOLDER,
@@ -77,7 +77,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
     )
     shared = static_volume(
         config.storage.size_gib,
-        # Encrypted on the way: the driver's tunnel, which is always on (its mount option `tls` is deprecated).
+        # Encrypted in transit by the driver's tunnel, which is always on (its mount option `tls` is deprecated).
         csi=source,
         address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),
     )
@@ -87,7 +87,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
 def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
     return aws.efs.FileSystem(
         "data",
-        # AWS' own key for EFS: a key of the stack's would be gone when the file system is kept.
+        # With AWS's own key for EFS: the stack would delete its own key, even if the file system stays.
         encrypted=True,
         performance_mode="generalPurpose",
         throughput_mode=config.storage.throughput,
@@ -97,12 +97,12 @@ def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
 
 
 def _policy(scope: Scope, system: aws.efs.FileSystem) -> aws.efs.FileSystemPolicy:
-    """In through a mount target and encrypted, or not at all; not as root.
+    """Allow access only through a mount target, encrypted, and not as root.
 
-    Of who mounts without `iam` EFS knows no more than that: its documents use the condition AccessPointArn for roles
-    alone (docs.aws.amazon.com/efs/latest/ug/access-points-iam-policy.html), and the driver's add-on gives its nodes'
-    part no role (aws-efs-csi-driver issue 1759). That only the cluster's nodes reach a target is the security group's
-    business (let_in), and who writes is the access point's.
+    EFS knows no more of a client that mounts without `iam`: its documentation uses the condition AccessPointArn for
+    roles alone (docs.aws.amazon.com/efs/latest/ug/access-points-iam-policy.html), and the driver's add-on gives its
+    node part no role (aws-efs-csi-driver issue 1759). The security group lets only the cluster's nodes reach a target
+    (let_in), and the access point sets the writing user.
     """
 
     def document(file_system: str) -> str:
@@ -127,7 +127,7 @@ def _policy(scope: Scope, system: aws.efs.FileSystem) -> aws.efs.FileSystemPolic
 
 
 def let_in(scope: Scope, storage: Storage, nodes: pulumi.Input[str]) -> aws.vpc.SecurityGroupIngressRule:
-    """NFS from one security group, that of the nodes, and from nowhere else."""
+    """Allow NFS from the nodes' security group, and from nowhere else."""
     return aws.vpc.SecurityGroupIngressRule(
         "nfs",
         security_group_id=storage.group.id,

@@ -1,4 +1,4 @@
-"""The launch templates: disks, credentials and the kubelet's own configuration of the machines in a node group."""
+"""The launch templates: disks, credentials and nodeadm's configuration of the machines in a node group."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
 ROOT_DEVICE = "/dev/xvda"
-#: The device plugin and the trainers have no privileges, and name their accelerators in a variable. Whether the runtime
-#: heeds it of such has been another thing in another release of the image (awslabs/amazon-eks-ami issue 2706:
-#: v20260403 and v20260423); it is read at each start of a container (NVIDIA/k8s-device-plugin issue 856).
+#: The device plugin and the trainers run unprivileged, and name their accelerators in an environment variable. Releases
+#: of the image differ in whether the runtime honours it for such containers (awslabs/amazon-eks-ami issue 2706:
+#: v20260403 and v20260423). The runtime reads this setting at each start of a container (NVIDIA/k8s-device-plugin
+#: issue 856).
 DEVICES = """\
 #!/bin/sh
 nvidia-ctk config --in-place --set accept-nvidia-visible-devices-envvar-when-unprivileged=true
@@ -38,7 +39,7 @@ def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> a
         metadata_options=t.LaunchTemplateMetadataOptionsArgs(
             http_endpoint="enabled",
             http_tokens="required",
-            # One hop ends on the node: pods, who have identities of their own, do not get at the node's.
+            # One hop ends on the node: pods, which have identities of their own, cannot get the node's credentials.
             http_put_response_hop_limit=1,
         ),
         # A node group's own tags reach neither machines nor disks.
@@ -56,7 +57,7 @@ def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.
     nodes, eks, e = config.section(NodesConfig), config.section(EksConfig), aws.ec2
     options: dict[str, Any] = {}
     if nodes.compact_placement:
-        # As close to each other as can be, in a placement group of their own: it is in one zone.
+        # As close to each other as possible, in a placement group of their own, which is in one zone.
         near = e.PlacementGroup(name, name=f"{scope.name}-{name}", strategy="cluster", opts=scope.options())
         options["placement"] = e.LaunchTemplatePlacementArgs(group_name=near.name)
     parts = {}
@@ -72,7 +73,7 @@ def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.
             interface_type="efa",
             delete_on_termination="true",
             associate_public_ip_address="true" if eks.public_nodes else None,
-            # EKS adds its group by itself only where no interface is spelled out.
+            # EKS adds its security group by itself only if the template has no interface.
             security_groups=[group],
         )
         options["network_interfaces"] = [interface]
@@ -80,17 +81,17 @@ def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.
 
 
 def _local_disks() -> str:
-    """Images, logs and the pods' scratch are on the machine's own NVMe disks (awslabs/amazon-eks-ami, nodeadm).
+    """Put images, logs and the pods' scratch on the machine's own NVMe disks (awslabs/amazon-eks-ami, nodeadm).
 
-    The kubelet's times for a shutdown are the image's: 150 s, the last 30 of them for the node's own pods, from
-    Kubernetes 1.34 on (nodeadm/internal/kubelet/config.go, pull request 2390); a trainer has its whole grace period.
+    From Kubernetes 1.34 on, the image sets the kubelet's shutdown grace period: 150 s, the last 30 of them for the
+    node's own pods (nodeadm/internal/kubelet/config.go, pull request 2390). A trainer has its whole grace period.
     """
     spec = {"instance": {"localStorage": {"strategy": "RAID0"}}}
     return json.dumps({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}, indent=2)
 
 
 def _user_data(parts: Mapping[str, str]) -> str:
-    """Parts by their types, as the image's cloud-init and nodeadm take them."""
+    """User data for the image's cloud-init and nodeadm, from content type -> text."""
     lines = ["MIME-Version: 1.0", 'Content-Type: multipart/mixed; boundary="NODE"', ""]
     for kind, text in parts.items():
         lines += ["--NODE", f"Content-Type: {kind}", "", text, ""]

@@ -1,4 +1,4 @@
-"""The control plane: zonal, without a public address, reached by DNS name with the caller's Google identity."""
+"""The control plane: zonal, without a public IP address, reached by DNS name with the caller's Google identity."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from infra.scope import LONG
 from infra.scope import kubeconfig as written
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-#: What prints the cluster's credentials: those of the provider, not gcloud's own login, which may be somebody else's or
-#: nobody's, as in CI (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin/cred.go, read 2026-11-22).
+#: Exec plug-in that prints the provider's credentials, not those of gcloud's own login, which may be another user's or,
+#: as in CI, missing (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin/cred.go, read 2026-11-22).
 PLUGIN: dict[str, Any] = {
     "command": "gke-gcloud-auth-plugin",
     "args": ["--use_application_default_credentials"],
@@ -31,11 +31,12 @@ def build(
 ) -> gcp.container.Cluster:
     """The cluster without nodes.
 
-    `after` are what must outlive it when the stack is destroyed, such as a disk that its nodes have attached.
+    `after`: resources that must outlive it when the stack is destroyed, such as a disk that its nodes have attached.
     """
     c = gcp.container
     disabled = c.ClusterAddonsConfigHttpLoadBalancingArgs(disabled=True)
-    # Free; what accelerators do is worth its samples, the state of every object is not.
+    # System metrics are free. The accelerators' metrics are worth the price of their samples, those of every object's
+    # state are not.
     components = ["SYSTEM_COMPONENTS"]
     gke, machine = config.section(GkeConfig), config.machine
     if machine.accelerators:
@@ -45,7 +46,7 @@ def build(
         name=scope.name,
         location=scope.zone,
         deletion_protection=config.cluster.deletion_protection,
-        # The default pool is one node for a minute; ours are resources of their own, so that one can be replaced alone.
+        # The default pool is one node for a minute. Ours are separate resources, so that each can be replaced alone.
         remove_default_node_pool=True,
         initial_node_count=1,
         node_config=c.ClusterNodeConfigArgs(
@@ -64,10 +65,10 @@ def build(
         ip_allocation_policy=c.ClusterIpAllocationPolicyArgs(
             cluster_secondary_range_name=network.pods, services_secondary_range_name=network.services
         ),
-        # Network policies without a further add-on.
+        # Enforces NetworkPolicies without an add-on.
         datapath_provider="ADVANCED_DATAPATH",
         private_cluster_config=c.ClusterPrivateClusterConfigArgs(enable_private_nodes=True),
-        # Who may connect is IAM's to say (container.clusters.connect); there is no address to scan.
+        # IAM decides who may connect (container.clusters.connect); there is no address to scan.
         control_plane_endpoints_config=c.ClusterControlPlaneEndpointsConfigArgs(
             dns_endpoint_config=c.ClusterControlPlaneEndpointsConfigDnsEndpointConfigArgs(allow_external_traffic=True),
             ip_endpoints_config=c.ClusterControlPlaneEndpointsConfigIpEndpointsConfigArgs(enabled=False),
@@ -98,18 +99,18 @@ def build(
             timeouts=LONG,
             # It describes the default pool, which is gone.
             ignore_changes=["nodeConfig"],
-            # Pulumi's own protection too: it refuses in the preview of a destroy. The cloud's refusal alone would come
-            # when pools and objects, which go with the cluster, have left the state already, while they still exist.
+            # Pulumi's own protection too, which refuses in the preview of a destroy. The cloud would refuse only after
+            # pools and objects, which are deleted with the cluster, have left the state, although they still exist.
             protect=config.cluster.deletion_protection,
         ),
     )
 
 
 def _profile(machine: Machine) -> str:
-    """How soon a node that is not needed goes: after ten minutes, or after one or two.
+    """How soon the autoscaler removes an idle node: BALANCED after ten minutes, the other after one or two.
 
-    A pod that was lost waits up to six minutes before its Job tries again (Kubernetes' back-off limit). A node with
-    accelerators that goes meanwhile may not be had again.
+    A Job waits up to six minutes before it replaces a lost pod (Kubernetes' back-off limit). A node with accelerators
+    that is removed meanwhile may not be available again.
     """
     return "BALANCED" if machine.accelerators else "OPTIMIZE_UTILIZATION"
 
@@ -120,7 +121,7 @@ def _maintenance(no_upgrades_since: str | None) -> gcp.container.ClusterMaintena
         exclusion_name="training",
         start_time=no_upgrades_since or "",
         exclusion_options=c.ClusterMaintenancePolicyMaintenanceExclusionExclusionOptionsArgs(
-            # Security patches of the control plane go on; nothing that restarts a node does.
+            # The control plane still gets security patches; no upgrade restarts a node.
             scope="NO_MINOR_OR_NODE_UPGRADES",
             end_time_behavior="UNTIL_END_OF_SUPPORT",
         ),
@@ -137,12 +138,12 @@ def context_name(scope: Scope) -> str:
 
 
 def identifier(scope: Scope) -> str:
-    """The cluster in plain words that are known at preview; an unknown one would show every object as replaced."""
+    """A plain string for the cluster, known at preview: an unknown one would show every object as replaced."""
     return f"{scope.project}/{scope.zone}/{scope.name}"
 
 
 def kubeconfig(scope: Scope, cluster: gcp.container.Cluster) -> pulumi.Output[str]:
-    """Credentials that are asked for when they are used: no token is in it, and so none in the state."""
+    """A kubeconfig that gets credentials at each use: neither it nor the state contains a token."""
     endpoint = cluster.control_plane_endpoints_config.apply(_dns_endpoint)
     return endpoint.apply(lambda address: _kubeconfig(context_name(scope), address))
 

@@ -11,7 +11,7 @@ from infra.sections import NodesConfig
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
-    """`images_gib`: what the registry holds, GiB; 0: nothing of the stack's."""
+    """`images_gib`: the stack's images in the registry, GiB."""
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
     region = gke.region
     title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
@@ -43,7 +43,7 @@ def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int)
 
 def _local_ssds(region: str, config: StackConfig) -> list[Line]:
     nodes = config.section(NodesConfig)
-    # What a machine always has is in its price.
+    # A machine's price includes its bundled SSDs.
     count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
         return []

@@ -1,4 +1,4 @@
-"""Who the nodes are, and who may read the user's buckets: no more rights than their work needs."""
+"""The nodes' account, and the right to read the user's buckets: no more rights than the work needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from infra.gke.services import buckets, used
 
 #: The feature whose role is granted on the stack's repository and not on the project.
 REGISTRY_PULL = "registry_pull"
-#: What every node needs: logs and metrics.
+#: Role that every node needs to write logs and metrics.
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
-#: What its grant was called until 2026-11-22: as another resource it would be granted once more, and then taken away.
+#: Name of its grant until 2026-11-22: without this alias Pulumi would grant the role again, and then revoke it.
 FORMER = "nodes-role"
 
 
@@ -24,12 +24,12 @@ FORMER = "nodes-role"
 class NodeIdentity:
     account: gcp.serviceaccount.Account
     grants: list[pulumi.Resource]
-    """What nodes need before they start."""
+    """Resources that nodes need before they start."""
 
 
 def node_identity(config: StackConfig, scope: Scope, after: list[pulumi.Resource]) -> NodeIdentity:
-    """The account of the nodes, with the roles that the stack's features need and no more: Compute Engine's default
-    account, which nodes have otherwise, is an editor of the whole project."""
+    """The nodes' account, with only the roles that the stack's features need: Compute Engine's default account, which
+    nodes otherwise have, is an editor of the whole project."""
     account = gcp.serviceaccount.Account(
         "nodes",
         account_id=f"{scope.name}-nodes",
@@ -37,7 +37,7 @@ def node_identity(config: StackConfig, scope: Scope, after: list[pulumi.Resource
         opts=scope.options(depends_on=after),
     )
     needed = {name: feature.roles.get("nodes", ()) for name, feature in used(config).items()}
-    # On the repository alone (registry.py).
+    # Granted on the repository alone (registry.py).
     needed.pop(REGISTRY_PULL, None)
     grants = [
         gcp.projects.IAMMember(
@@ -57,13 +57,13 @@ def grant_bucket_reader(
 ) -> bool:
     """Let the Kubernetes account READER read the buckets that `dataset.input` names; False: it names none.
 
-    The account is a principal of its own (Workload Identity Federation for GKE): it needs no Google account that it
-    impersonates, and no annotation.
+    The account is a principal of its own (Workload Identity Federation for GKE): it needs neither a Google account to
+    impersonate nor an annotation.
     """
     names = buckets(config)
     if not names:
         return False
-    # Known once the API that answers is enabled; the pool's principals are named by the project's number.
+    # The principals' names contain the project's number, which is known once the API for it is enabled.
     project = gcp.organizations.get_project_output(
         project_id=scope.project, opts=pulumi.InvokeOutputOptions(parent=scope.parent, depends_on=after)
     )
@@ -79,7 +79,7 @@ def grant_bucket_reader(
             bucket=name,
             role="roles/storage.objectViewer",
             member=member,
-            # The project's pool of principals is made with its first cluster.
+            # The project's first cluster creates its pool of principals.
             opts=scope.options(depends_on=[*after, cluster]),
         )
     return True

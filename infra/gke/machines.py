@@ -15,7 +15,7 @@ FILESTORE_TIERS = {"BASIC_HDD": (1024, 65_433), "BASIC_SSD": (2560, 65_433), "ZO
 
 @cache
 def machines() -> dict[str, Machine]:
-    """All of them, by name."""
+    """All machine types, by name."""
     offered = load(_FOLDER / "zones.yaml")["zones"]
     zones = {
         family: frozenset(f"{region}-{letter}" for region, letters in regions.items() for letter in letters)
@@ -30,12 +30,12 @@ def machines() -> dict[str, Machine]:
 
 
 def workers() -> dict[str, Machine]:
-    """What may train, by name."""
+    """The machine types that may train, by name."""
     return {name: machine for name, machine in machines().items() if not machine.system}
 
 
 def system() -> dict[str, Machine]:
-    """What the system pool may consist of, by name."""
+    """The machine types that the system pool may have, by name."""
     return {name: machine for name, machine in machines().items() if machine.system}
 
 

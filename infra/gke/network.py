@@ -1,8 +1,7 @@
-"""A network of the stack's own: one subnet with ranges for pods and services, and a way out for nodes that have no
-address of their own.
+"""The stack's own network: one subnet with ranges for pods and services, and a NAT for nodes without public addresses.
 
-Nothing in it has a public address, and nothing that Kubernetes would leave behind (load balancers, their firewall
-rules) is ever made in it, so it can be deleted with the cluster.
+Nothing in it has a public address. Kubernetes makes nothing in it that would outlive the cluster (load balancers, their
+firewall rules), so it can be deleted with the cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pulumi_gcp as gcp
 from infra.gke.scope import Scope
 from infra.scope import NETWORK
 
-#: Addresses of 4,096 nodes; of the pods of 1,024 (110 pods a node take a /24); of 4,096 services.
+#: Addresses for 4,096 nodes, for the pods of 1,024 nodes (110 pods a node take a /24), and for 4,096 services.
 NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/14", "10.32.0.0/20"
 
 
@@ -49,7 +48,7 @@ def build(scope: Scope, after: list[pulumi.Resource]) -> Network:
             ranges(range_name="pods", ip_cidr_range=PODS),
             ranges(range_name="services", ip_cidr_range=SERVICES),
         ],
-        # Images and buckets are reached without leaving Google's network, and without paying the NAT for it.
+        # Nodes reach images and buckets within Google's network, without paying for the NAT.
         private_ip_google_access=True,
         opts=scope.options(timeouts=NETWORK),
     )
@@ -63,7 +62,7 @@ def build(scope: Scope, after: list[pulumi.Resource]) -> Network:
         router=router.name,
         nat_ip_allocate_option="AUTO_ONLY",
         source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
-        # A VM has 64 ports to one destination otherwise: too few for many connections to one host of data
+        # Otherwise a VM has 64 ports to one destination: too few for many connections to one data host
         # (cloud.google.com/nat/docs/ports-and-addresses, read 2026-11-22).
         enable_dynamic_port_allocation=True,
         enable_endpoint_independent_mapping=False,

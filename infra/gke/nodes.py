@@ -1,4 +1,4 @@
-"""The node pools: one that is always there for what holds a training together, one of 0 to N nodes that train."""
+"""The node pools: a permanent system pool for what holds a training together, and worker pools of 0 to N nodes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from infra.machine import Machine, for_pods
 from infra.needs import load
 from infra.sections import NodesConfig
 
-#: Seconds that pods of a Spot node have after its notice, all that the machine gets; system pods the last of them.
+#: Seconds that a Spot machine gets after its notice, all of them for its pods; the last of them for system pods.
 SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
-#: Seconds for a pod on any other node. Who drains one waits for what its pods ask for, up to an hour (gcloud container
-#: node-pools delete, upgrades as well).
+#: Grace period of a pod on any other node, seconds. A drain grants what the pods ask for, up to an hour (gcloud
+#: container node-pools delete, and upgrades).
 GRACE = 90
-#: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images look in it by themselves.
+#: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images search it by themselves.
 DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
-#: New nodes for a pool's old ones: GKE waits up to an hour on each for a pod whose disruption budget lets nothing evict
-#: it, such as the NFS server's (cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies).
+#: Long enough to replace a pool's nodes: on each, GKE waits up to an hour for a pod whose disruption budget forbids
+#: eviction, such as the NFS server's (cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies).
 ROLLED = pulumi.CustomTimeouts(create="60m", update="180m", delete="60m")
 INTERCONNECT = load(Path(__file__).parent / "interconnect.yaml")
 
@@ -49,8 +49,8 @@ def system_pool(
     nodes: NodeIdentity,
     after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
-    """One to a few nodes without accelerators, on demand. First of the pools: GKE taints accelerators only where pods
-    have somewhere else to go (terraform-google-kubernetes-engine #703)."""
+    """One to a few nodes without accelerators, on demand. It is made first: GKE taints nodes with accelerators only if
+    pods have other nodes to run on (terraform-google-kubernetes-engine #703)."""
     gke = config.section(GkeConfig)
     return gcp.container.NodePool(
         "system",
@@ -83,8 +83,8 @@ def worker_pool(
     nodes: NodeIdentity,
     after: list[pulumi.Resource],
 ) -> gcp.container.NodePool:
-    """Nodes that train, had in one of the `kinds`: none until the Job asks, so that making the pool needs neither
-    capacity nor quota."""
+    """Nodes that train, obtained in one of the `kinds`. The pool is empty until the Job asks, so that making it needs
+    neither capacity nor quota."""
     name, machine, c = pool_name(config, kind), config.machine, gcp.container
     pool = config.section(NodesConfig).model_copy(update={"consumption": kind})
     flexible = pool.consumption in ("flex_start", "queued")
@@ -95,13 +95,13 @@ def worker_pool(
         location=scope.zone,
         node_locations=list(zones(config)),
         initial_node_count=0,
-        # Limits of the pool, not of each zone; from wherever there is capacity.
+        # Limits for the whole pool, not for each zone; nodes come from any zone with capacity.
         autoscaling=c.NodePoolAutoscalingArgs(
             total_min_node_count=0, total_max_node_count=pool.max, location_policy="ANY"
         ),
-        # A node that is had for a time is not repaired: it would be gone, not back.
+        # No repair of a node that is obtained for a limited time: it would be deleted and not come back.
         management=c.NodePoolManagementArgs(auto_repair=not flexible, auto_upgrade=True),
-        # A surge node would need accelerators beside those in use.
+        # A surge node would need more accelerators than those in use.
         upgrade_settings=c.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=0, max_unavailable=1),
         placement_policy=c.NodePoolPlacementPolicyArgs(type="COMPACT") if pool.compact_placement else None,
         queued_provisioning=c.NodePoolQueuedProvisioningArgs(enabled=True) if pool.consumption == "queued" else None,
@@ -135,10 +135,10 @@ def worker_pool(
 def order_pools(
     config: StackConfig, provider: k8s.Provider, cluster: gcp.container.Cluster, parent: pulumi.Resource
 ) -> tuple[pulumi.Resource, ...]:
-    """The class that pods of the training ask for; nothing where the nodes come in one way.
+    """The compute class that the training's pods ask for; none where there is only one way to obtain nodes.
 
-    GKE's autoscaler takes the first of its pools that can grow, and leaves one that has just failed alone for some
-    minutes. It holds for pools that we make, without auto-creation, if each has the class's label and taint
+    GKE's autoscaler takes the first of the class's pools that can grow, and skips one that has just failed for some
+    minutes. A class may consist of pools that we make, without auto-creation, if each has the class's label and taint
     (cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes, GKE 1.30.3 and newer). A flex-start
     pool gives up after 15 minutes and passes on (GoogleCloudPlatform/cluster-autoscaler 7d25050,
     DefaultFlexStartCapacityCheckWaitTime). Within a pool the autoscaler takes whichever zone has machines (location
@@ -154,7 +154,7 @@ def order_pools(
             metadata=k8s.meta.v1.ObjectMetaArgs(name=CLASS),
             spec={
                 "priorities": [{"nodepools": [pool_name(config, kind)]} for kind in kinds(config)],
-                # Said, because the default has changed with 1.33: no node of another machine type.
+                # Explicit, because the default changed with 1.33: no node of another machine type.
                 "whenUnsatisfiable": "DoNotScaleUp",
             },
             opts=pulumi.ResourceOptions(parent=parent, provider=provider, deleted_with=cluster),
@@ -168,7 +168,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
-        # Of the shortest: a pod does not know which of the pools it will run in.
+        # The shortest of all pools: a pod does not know which pool it will run in.
         grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if "spot" in kinds(config) else GRACE,
         node_selector=_selector(config) or {POOL: "workers"},
         tolerations=tuple(
@@ -200,22 +200,22 @@ _DRIVER_INSTALLER = DriverInstaller(
 
 
 def _selector(config: StackConfig) -> dict[str, str]:
-    """The class of the pools, where there are several; alone, because GKE rejects pods that choose more of theirs."""
+    """The class's label where there are several pools, alone: GKE rejects pods that select more labels of the pools."""
     return {COMPUTE_CLASS: CLASS} if len(kinds(config)) > 1 else {}
 
 
 def _taints(config: StackConfig) -> list[tuple[str, str]]:
-    # The one that GKE adds by itself; written down, it is there for certain (cluster-toolkit does the same).
+    # GKE adds the taint of accelerators by itself; declared, it is there for certain (cluster-toolkit does the same).
     return [(NVIDIA_GPU, "present") if config.machine.accelerators else (POOL, "workers"), *_selector(config).items()]
 
 
 def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
-    """What every node has. `own_driver`: a DaemonSet of ours loads a kernel module."""
+    """Settings of every node. `own_driver`: a DaemonSet of ours loads a kernel module."""
     c = gcp.container
     return {
         "image_type": "COS_CONTAINERD",
         "service_account": nodes.account.email,
-        # What the account may do is IAM's to say; scopes would only hide it.
+        # IAM decides what the account may do; narrower scopes would only hide it.
         "oauth_scopes": [CLOUD_PLATFORM],
         "gvnic": c.NodePoolNodeConfigGvnicArgs(enabled=True),
         # Containers start while their image streams in.
@@ -241,7 +241,7 @@ def _reservation(pool: NodesConfig) -> gcp.container.NodePoolNodeConfigReservati
                 values=[pool.reservation or ""],
             )
         case "on_demand":
-            # An open reservation that fits is used: it is paid for anyway.
+            # Nodes use an open reservation that fits: it is paid for anyway.
             return None
         case _:
             return affinity(consume_reservation_type="NO_RESERVATION")
@@ -285,10 +285,10 @@ def _scratch(
 def _kubelet(pool: NodesConfig, machine: Machine) -> gcp.container.NodePoolNodeConfigKubeletConfigArgs:
     spot = pool.consumption == "spot"
     return gcp.container.NodePoolNodeConfigKubeletConfigArgs(
-        # Pods that ask for whole CPUs get them for themselves: oneDNN's threads are not moved from core to core.
+        # Pods that ask for whole CPUs get exclusive cores: oneDNN's threads do not move from core to core.
         cpu_manager_policy="static" if machine.capability else "none",
         insecure_kubelet_readonly_port_enabled="FALSE",
-        # Workers save within it. Other nodes are drained with the pods' own grace period.
+        # Workers save a checkpoint within this time. Other nodes are drained with the pods' own grace period.
         shutdown_grace_period_seconds=SPOT_GRACE if spot else None,
         shutdown_grace_period_critical_pods_seconds=SPOT_GRACE_SYSTEM if spot else None,
     )

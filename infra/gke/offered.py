@@ -1,7 +1,7 @@
-"""Whether the zones have the machine types: asked of Google where there are credentials, else read from zones.yaml.
+"""Checks that the zones have the machine types: asks Google where there are credentials, else reads zones.yaml.
 
-One request of compute.machineTypes a zone, while the program runs. Without credentials, without an answer within
-PATIENCE, and where no engine runs (tests, `trainyard plan`) the dated table says.
+The program sends one request for compute.machineTypes per zone. Without credentials, without an answer within PATIENCE,
+and without an engine (tests, `trainyard plan`), the dated table decides.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from infra.gke.machines import zones_date
 from infra.gke.section import GkeConfig, zones
 from infra.sections import NodesConfig
 
-#: Seconds to connect, and to answer: a preview that cannot reach Google says so by itself, a little later.
+#: Seconds to connect, and to answer: a preview that cannot reach Google reports that by itself, a little later.
 PATIENCE = (2, 4)
 TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def has_credentials() -> bool:
-    """Whether there are some on this machine; the metadata server, which takes seconds to be missed, is not asked."""
+    """Whether this machine has Google credentials. Does not ask the metadata server, whose absence takes seconds."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
     found = Path(os.environ.get(FILE) or Path(folder) / "application_default_credentials.json")
     return bool(os.environ.get(TOKEN)) or found.is_file()
 
 
 def by_table(config: StackConfig) -> Iterator[str]:
-    """One line for each zone that has no such machine, by zones.yaml."""
+    """One line for each zone that lacks the machine type, by zones.yaml."""
     machine = config.machine
     for zone in zones(config):
         if machine.zones is None or zone in machine.zones:
@@ -40,7 +40,7 @@ def by_table(config: StackConfig) -> Iterator[str]:
 
 
 def problems(config: StackConfig) -> list[str]:
-    """One line for each zone that has no such machine."""
+    """One line for each zone that lacks the machine type."""
     if not _engine_runs() or not has_credentials():
         return list(by_table(config))
     project, machine = config.section(GkeConfig).project, config.machine.name
@@ -67,11 +67,11 @@ def _engine_runs() -> bool:
 
 
 def _offers(project: str, zone: str, machine_type: str) -> bool | None:
-    """Google's answer; None: it gives none."""
+    """Whether Google offers the machine type in the zone; None: no answer."""
     from infra.gke.doctor.google_client import connect
 
     try:
         connect(patience=PATIENCE).get("compute", f"projects/{project}/zones/{zone}/machineTypes/{machine_type}")
-    except Exception as reason:  # Whatever it is that credentials and networks do, the table answers instead.
+    except Exception as reason:  # Whatever fails, credentials or network, the table answers instead.
         return False if getattr(reason, "status", 0) == 404 else None
     return True

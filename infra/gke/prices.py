@@ -34,7 +34,7 @@ def of_machine(region: str, machine: Machine) -> Rate | None:
         return None
     rate = _scaled(each, machine.vcpus)
     l4 = REGIONS[region]["l4"] if machine.family == "g2-standard" else None
-    # The others' accelerators are in the price of their vCPU.
+    # For other families the price of a vCPU includes the accelerators.
     extra = _scaled(l4, machine.accelerators) if l4 else Rate(0, 0)
     return Rate(rate.on_demand + extra.on_demand, rate.spot + extra.spot)
 
@@ -49,7 +49,7 @@ def vcpu(region: str, family: str) -> Rate | None:
             cpu, gib = _TABLE["e2"]["vcpu"], _TABLE["e2"]["gib"]
             return _scaled(prices["e2-standard"], (cpu + 8 * gib) / (cpu + 4 * gib))
         case "c3-highcpu":
-            # Half of the memory of c3-standard, of which c3-highmem has twice as much.
+            # It has half of the memory of c3-standard; c3-highmem has twice as much.
             standard, highmem = prices["c3-standard"], prices["c3-highmem"]
             return Rate(
                 standard.on_demand - (highmem.on_demand - standard.on_demand) / 2,

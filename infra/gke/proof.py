@@ -1,4 +1,4 @@
-"""Google Cloud: a machine is deleted or taken back through Compute Engine's API, and every list is looked through."""
+"""`trainyard prove` on Google Cloud: ends or interrupts a machine by Compute Engine's API, and searches every list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gcp:
         self.google.delete("compute", _instance(provider_id))
 
     def interrupt(self, provider_id: str, until: Until) -> str:
-        """A simulated maintenance: what cannot be migrated alive, such as a Spot machine, is stopped by it.
+        """Simulate a host maintenance, which stops machines that cannot migrate live, such as Spot machines.
 
         docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance, read 2026-11-22.
         """
@@ -37,7 +37,7 @@ class Gcp:
         return "stopped by instances.simulateMaintenanceEvent"
 
     def _gone(self, path: str, born: str | None) -> bool:
-        """Stopped, deleted, or made anew by its group under the same name."""
+        """Whether the machine is stopped, deleted, or recreated by its group under the same name."""
         try:
             found = self.google.get("compute", path)
         except NoAnswer as reason:
@@ -72,7 +72,7 @@ class Gcp:
         return f"{', '.join(looked)} of {project}, by name and by label", found
 
     def _pages(self, service: str, path: str, key: str) -> list[dict[str, Any]]:
-        """All items; an aggregated list has them by place."""
+        """All items of all pages; an aggregated list has them by place."""
         found: list[dict[str, Any]] = []
         query: dict[str, Any] = {}
         while True:
@@ -85,6 +85,6 @@ class Gcp:
 
 
 def _instance(provider_id: str) -> str:
-    """gce://PROJECT/ZONE/NAME, as a node's spec.providerID has it, as a path of the API."""
+    """The API's path of gce://PROJECT/ZONE/NAME, a node's spec.providerID."""
     project, zone, name = provider_id.removeprefix("gce://").split("/")
     return f"projects/{project}/zones/{zone}/instances/{name}"

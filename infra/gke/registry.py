@@ -1,4 +1,4 @@
-"""The repository of the stack's images; it depends on no cluster, so that images are built while the cluster is made.
+"""The repository of the stack's images. It depends on no cluster, so that images are built while the cluster is made.
 
 The machine that runs Pulumi pushes with Docker's own credentials (`gcloud auth configure-docker
 REGION-docker.pkg.dev`), so no token enters the state.
@@ -16,14 +16,14 @@ from infra.gke.scope import Scope
 from infra.image import compression
 from infra.needs import features
 
-#: Newest images that stay; untagged ones, which a newer push has replaced, go after a week.
+#: Number of newest images to keep; untagged ones, which a newer push has replaced, are deleted after a week.
 KEPT_IMAGES, UNTAGGED_SECONDS = 10, 7 * 24 * 3600
 
 
 def build(
     config: StackConfig, scope: Scope, nodes: NodeIdentity, after: list[pulumi.Resource]
 ) -> tuple[Registry | None, list[pulumi.Resource]]:
-    """The registry, and what has to exist before a node can pull from it; nothing for prebuilt images."""
+    """The registry, and what must exist before a node can pull from it; nothing for prebuilt images."""
     if config.image.builder == "prebuilt":
         return None, []
     policy = gcp.artifactregistry.RepositoryCleanupPolicyArgs
@@ -33,7 +33,7 @@ def build(
         location=scope.region,
         format="DOCKER",
         description=f"Images of {scope.name}",
-        # Tags stay mutable: BuildKit's cache is one. What runs is named by digest.
+        # Tags stay mutable, because BuildKit's cache is one. Pods name images by digest.
         cleanup_policies=[
             policy(
                 id="keep-newest",

@@ -1,7 +1,7 @@
-"""What Google Cloud refuses, said before anything is created.
+"""What Google Cloud refuses: checked before anything is created.
 
-Most of these the API would refuse too, an hour into `pulumi up`; some it accepts, and the nodes never come. They follow
-the preconditions of Google's cluster-toolkit (modules/compute/gke-node-pool) and the documentation of each feature.
+The API would refuse most of it too, an hour into `pulumi up`; the rest it accepts, and the nodes never come. The rules
+follow the preconditions of Google's cluster-toolkit (modules/compute/gke-node-pool) and each feature's documentation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from infra.sections import NodesConfig
 
 
 def _zone(config: StackConfig) -> Iterator[str]:
-    # With credentials Google itself is asked, once the program runs (infra/gke/stack.py).
+    # With credentials the program asks Google itself (infra/gke/stack.py).
     if not offered.has_credentials():
         yield from offered.by_table(config)
 
 
-#: Machines whose network needs what GKE does not set up by itself (GPUDirect-TCPX: four more networks, an installer):
+#: Machines whose network needs GPUDirect-TCPX (four more networks, an installer), which GKE does not set up by itself:
 #: with one interface and plain TCP, nodes exchange gradients at a fraction of the speed (cluster-toolkit,
 #: examples/gke-a3-highgpu, read 2026-11-22).
 ONE_NODE_ONLY = ("a3-highgpu-8g",)

@@ -1,4 +1,4 @@
-"""What every part of a cluster on Google Cloud shares: names, place and provider."""
+"""What all parts of a cluster on Google Cloud share: names, place and provider."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The section `gke` of a stack's configuration: where on Google Cloud the cluster is, and what it consists of;
-in which ways the nodes that train are had, and from which zones."""
+"""The section `gke` of a stack's configuration, and what follows from it and `nodes`: the ways to obtain the nodes that
+train, and their zones."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from infra.config import StackConfig
 from infra.sections import NodesConfig
 from trainer.config.section import Section
 
-#: The cheapest first.
+#: Ways to obtain nodes between which `nodes.fallback` chooses, the cheapest first.
 ORDER = ("spot", "flex_start", "on_demand")
-#: flex_start and queued nodes are given for this long (cloud.google.com/kubernetes-engine/docs/concepts/dws).
+#: Maximum life of flex_start and queued nodes, hours (cloud.google.com/kubernetes-engine/docs/concepts/dws).
 FLEX_HOURS = 7 * 24
 #: Boot disk of the system pool's nodes.
 SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
-#: Label and taint by which GKE knows the pools of a class, and the class's name, which may not begin with `gke`.
+#: Key of the label and taint that mark the pools of a compute class; our class's name, which may not begin with `gke`.
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 
 
 class GkeConfig(Section):
     project: Annotated[str, StringConstraints(pattern=r"^[a-z][-a-z0-9]{4,28}[a-z0-9]$")]
-    """Id of the Google Cloud project; it has to exist, with billing."""
+    """Id of the Google Cloud project, which must exist and have billing."""
     zone: Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
-    """Zone of everything: accelerators are zonal, and a zonal control plane is quicker to make and costs the same."""
+    """Zone of everything: accelerators are zonal, and a zonal control plane starts faster at the same price."""
     release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
-    """What GKE upgrades the control plane to."""
+    """Release channel from which GKE upgrades the control plane."""
     no_upgrades_since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = (
         "2026-11-01T00:00:00Z"
     )
-    """Start of the time in which neither minor version nor nodes are upgraded, up to the version's end of support; an
-    upgrade of the nodes restarts a training. null: upgrades come as the channel brings them."""
+    """From this time until the version's end of support, GKE upgrades neither the minor version nor the nodes, which
+    would restart a training. null: upgrades come with the channel."""
     system_machine_type: str = "e2-standard-4"
-    """Nodes for etcd, the dataset Job, TensorBoard and the NFS server: on demand, without accelerators."""
+    """Machine type of the nodes for etcd, the dataset Job, TensorBoard and the NFS server: on demand, without
+    accelerators."""
     system_nodes: int = Field(default=3, ge=1, le=10)
-    """Most nodes of the system pool; one runs at rest."""
+    """Maximum number of nodes of the system pool; one runs at rest."""
 
     @property
     def region(self) -> str:
@@ -44,7 +45,7 @@ class GkeConfig(Section):
 
 
 def kinds(config: StackConfig) -> tuple[str, ...]:
-    """The ways in which nodes are had, the most wanted first."""
+    """The ways to obtain the nodes that train, the preferred first."""
     nodes = config.section(NodesConfig)
     if nodes.fallback == "none" or nodes.consumption not in ORDER:
         return (nodes.consumption,)
@@ -54,7 +55,7 @@ def kinds(config: StackConfig) -> tuple[str, ...]:
 
 
 def pool_name(config: StackConfig, kind: str) -> str:
-    """The node pool of one of the `kinds`."""
+    """Name of the node pool for one of the `kinds`."""
     return "workers" if kind == config.section(NodesConfig).consumption else f"workers-{kind.replace('_', '-')}"
 
 

@@ -14,7 +14,7 @@ from infra.gke.section import kinds
 from infra.needs import Feature, features
 from infra.sections import NodesConfig
 
-#: Of every cluster that a stack makes.
+#: Features of every cluster that a stack makes.
 ALWAYS = (
     "project",
     "project_roles",
@@ -57,7 +57,7 @@ def apis(config: StackConfig) -> list[str]:
 
 
 def enable(config: StackConfig, scope: Scope) -> list[pulumi.Resource]:
-    """The APIs, to depend on. Those by which the provider reads any of them come first."""
+    """Enable the APIs; return them to depend on. Those through which the provider reads any API come first."""
     first = features("gke")["project"].apis
     made = [_service(name, scope, []) for name in first]
     return [*made, *(_service(name, scope, made) for name in apis(config) if name not in first)]

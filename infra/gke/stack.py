@@ -1,11 +1,11 @@
-"""Puts a cluster on Google Cloud together, in the order in which its parts are made; it is destroyed backwards.
+"""Makes a cluster on Google Cloud, its parts in this order; they are destroyed in the reverse order.
 
     services -> network -----> cluster -> system pool -> worker pools -> Kubernetes provider
              -> node identity ----^            ^
              -> disk -------------^   NAT -----'
              -> repository -> image       (beside the cluster: a build takes as long as a control plane)
 
-Kubernetes objects go with their cluster, not one by one; then network, identity, disk and repository.
+Kubernetes objects are deleted with their cluster, not one by one; then network, identity, disk and repository.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     """The cluster that a configuration of kind gke describes.
 
     Raises:
-        ConfigError: when its zones do not have the machines.
+        ConfigError: its zones do not have the machines.
     """
     gke = config.section(GkeConfig)
     if problems := offered.problems(config):
@@ -56,7 +56,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         kubeconfig=cluster.kubeconfig(scope, control_plane),
         cluster_identifier=cluster.identifier(scope),
         enable_server_side_apply=True,
-        # Objects come after nodes to run on, and go before them.
+        # Objects are made after the nodes that they run on, and deleted before them.
         opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers]),
     )
     order = nodes.order_pools(config, kubernetes, control_plane, component)

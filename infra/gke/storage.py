@@ -1,7 +1,7 @@
-"""The shared volume: a disk that an NFS server in the cluster makes into one, or a Filestore instance.
+"""The shared volume: a disk behind an NFS server in the cluster, or a Filestore instance.
 
-Neither depends on the cluster: both are made while it is. The cluster waits for the disk, because a disk that a node
-has attached cannot be deleted: on destroy it goes after the cluster.
+A Filestore instance is made beside the cluster. The cluster depends on the disk, because a disk that a node has
+attached cannot be deleted: on destroy it goes after the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infra.scope import LONG
 
 #: Name of the file share of a Filestore instance, and so its path.
 SHARE = "data"
-#: Hard: a restart of the server makes processes wait, not fail. No access times: they are writes.
+#: hard: processes wait for a server that restarts, and do not fail. noatime: access times are writes.
 MOUNT_OPTIONS = ["hard", "noatime", "nodiratime"]
 
 
@@ -28,7 +28,7 @@ MOUNT_OPTIONS = ["hard", "noatime", "nodiratime"]
 class Storage:
     shared: SharedStorage
     before_cluster: list[pulumi.Resource]
-    """What the nodes attach, and so has to outlive them."""
+    """Disks that the nodes attach, and that must outlive them."""
 
 
 def build(config: StackConfig, scope: Scope, network: Network, after: list[pulumi.Resource]) -> Storage:
@@ -74,13 +74,13 @@ def _filestore(config: StackConfig, scope: Scope, network: Network, after: list[
         name=f"{scope.name}-data",
         location=scope.zone,
         tier=storage.tier,
-        # 4.1 has leases: the locks of a node that is gone go with it. The basic tiers have 3 only.
+        # NFS 4.1 has leases: the locks of a lost node expire. The basic tiers have only NFS 3.
         protocol="NFS_V4_1" if storage.tier == "ZONAL" else "NFS_V3",
         file_shares=gcp.filestore.InstanceFileSharesArgs(
             name=SHARE,
             capacity_gb=storage.size_gib,
             nfs_export_options=[
-                # From the nodes alone, which mount it for the pods. The share's root is root's at first.
+                # Only for the nodes, which mount it for the pods. The share's root folder belongs to root at first.
                 gcp.filestore.InstanceFileSharesNfsExportOptionArgs(
                     ip_ranges=[NODES], access_mode="READ_WRITE", squash_mode="NO_ROOT_SQUASH"
                 )

@@ -6,10 +6,10 @@ checkpoints/step-00000100/
     config.yaml             the resolved configuration
     manifest.json           step, figures and small state of the run, size and sha256 of every other file; written last
 
-All of it is written to a hidden folder, pushed to the disk and renamed, so a folder named step-* is complete unless
-the storage itself damaged it: then its checksums tell, and the one before it is used. No file holds code (pickle).
+The files are written to a hidden folder, which is fsynced and renamed, so a folder named step-* is complete unless the
+storage damaged it. The checksums detect that, and the previous checkpoint is used. No file holds code (pickle).
 
-saver.py decides when to write one, and which older ones go.
+saver.py decides when to write a checkpoint and which older ones to delete.
 """
 
 import errno
@@ -41,7 +41,7 @@ ModelWriter = Callable[["dict[str, torch.Tensor]", Path], None]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a run after a step, by names that know neither the engine nor the number of workers."""
+    """The state of a run after a step, by names that depend on neither the engine nor the number of workers."""
 
     weights: "Mapping[str, torch.Tensor]"
     """The model's state dict: fp32, full tensors. Tied tensors may be there under each of their names."""
@@ -49,11 +49,11 @@ class Snapshot:
     """By parameter name, then by state: {"transformer.wte.weight": {"exp_avg": ..., "exp_avg_sq": ..., "step": ...}}.
     Full tensors, in whatever type the optimizer keeps them."""
     state: dict[str, Any] = field(default_factory=dict)
-    """What else the next attempt needs, as JSON: the loss scaler's state, counters of the schedule, ..."""
+    """Further state that a resume needs, as JSON: the loss scaler's state, counters of the schedule, ..."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """What the run remembers beside that, such as initial_validation_loss."""
+    """Figures that the run keeps, such as initial_validation_loss."""
     owned: bool = False
-    """Whether these tensors are in host memory already, and change no more."""
+    """Whether these tensors are already in host memory and will not change."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: Mode
     try:
         temporary.mkdir(parents=True)
         _write_files(temporary, step, snapshot, write_model, configuration)
-        if target.exists():  # same step, but damaged: out of the way first, a rename cannot replace a full folder
+        if target.exists():  # damaged: move it away, since a rename cannot replace a non-empty folder
             target.rename(target.with_name(f".{target.name}.damaged.{os.getpid()}"))
         temporary.rename(target)
         fsync(target.parent)
@@ -132,13 +132,13 @@ def clean(run: Path) -> None:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoint folders, oldest first; not what somebody has put beside them under a name like step-500-good."""
+    """The checkpoint folders, oldest first; leaves out folders that somebody named like step-500-good."""
     found = (run / "checkpoints").glob("step-*")
     return sorted(path for path in found if path.name.removeprefix("step-").isdecimal() and path.is_dir())
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums hold; each damaged one on the way is named on stderr."""
+    """The newest checkpoint whose checksums hold; each damaged one that it skips is named on stderr."""
     for path in reversed(list_checkpoints(run)):
         found = verify_checkpoint(path)
         if found is not None:
@@ -148,9 +148,9 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
-    """The checkpoint in `path` when every file in its manifest is there with the right checksum.
+    """The checkpoint in `path` if every file in its manifest is there with the right checksum, else None.
 
-    share (number, of how many): read only this part of the files, the largest dealt out first.
+    share (i, n): read only the i-th of n parts of the files, which are dealt out largest first.
     """
     manifest: Any = read_json(path / MANIFEST)
     try:
@@ -164,7 +164,7 @@ def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint
 
 
 def is_complete(path: Path) -> bool:
-    """Whether every file of the manifest is there in its size: `verify_checkpoint` without reading gigabytes."""
+    """Whether every file of the manifest is there with its size: unlike `verify_checkpoint`, reads no gigabytes."""
     manifest: Any = read_json(path / MANIFEST)
     try:
         return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())
@@ -173,13 +173,13 @@ def is_complete(path: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Where a Hugging Face folder has its safetensors: one file, or those that its index names."""
+    """The safetensors files of a Hugging Face folder: one, or those that its index names."""
     index = read_json(folder / "model.safetensors.index.json")
     return sorted(folder / name for name in (set(index["weight_map"].values()) if index else ["model.safetensors"]))
 
 
 def load_weights(path: Path, model: "nn.Module") -> None:
-    """Put the saved weights into `model`, tensor by tensor. Raises UserError when they are those of another model."""
+    """Copy the saved weights into `model`, tensor by tensor. Raises UserError when they belong to another model."""
     import torch
     from safetensors import safe_open
 
@@ -187,7 +187,7 @@ def load_weights(path: Path, model: "nn.Module") -> None:
     with ExitStack() as stack, torch.no_grad():
         files = [stack.enter_context(safe_open(file, "pt")) for file in weight_files(path / "model")]
         places = {name: file for file in files for name in file.keys()}  # noqa: SIM118, no dictionary
-        tied = getattr(model, "all_tied_weights_keys", {})  # of these each pair is saved under one of its names
+        tied = getattr(model, "all_tied_weights_keys", {})  # each tied pair is saved under one of its names
         saved_as = places.keys() | {twice for pair in tied.items() for twice in pair if places.keys() & set(pair)}
         for name in sorted(places.keys() | own.keys()):
             here = tuple(own[name].shape) if name in own else None

@@ -1,6 +1,7 @@
-"""When a checkpoint is written, by whom, and which older ones go. Rank 0 only.
+"""Decides when to write a checkpoint and which older ones to delete. Rank 0 only.
 
-Training waits for a copy to host memory; a thread writes it to the storage. Measured in bench/results/checkpoint.md.
+Training waits only for a copy to host memory; a thread writes the copy to the storage (measured in
+bench/results/checkpoint.md).
 """
 
 import os
@@ -28,29 +29,28 @@ if TYPE_CHECKING:
     import torch
 
 RETRY_SECONDS = 30.0
-"""After a failed write, until the next attempt; doubled with each failure in a row."""
+"""Pause after a failed write; doubles with each consecutive failure."""
 LONGEST_RETRY_SECONDS = 600.0
 LAST_SECONDS = 60.0
-"""When the other workers are lost, the next round waits for a checkpoint that is being written: minutes of work.
-The worker that writes waits this long, and so does its launcher."""
+"""When the other workers are lost, the next round waits for a checkpoint in progress, since it holds minutes of work.
+The worker that writes it and its launcher wait this long."""
 
 
 def scheduled(step: int, settings: Settings) -> bool:
-    """Whether a checkpoint is due by its step: the same on every worker."""
+    """Whether a checkpoint is due at this step: the same answer on every worker."""
     return any(every and step % every == 0 for every in (settings.every_steps, settings.keep_every))
 
 
 def retry_pause(failures: int) -> float:
-    """Seconds from the last of so many failed writes in a row to the next attempt."""
+    """Seconds until the next attempt after this many consecutive failed writes."""
     return min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)
 
 
 class Saver:
     """Writes one checkpoint at a time.
 
-    A save that comes while one is written waits for it: each checkpoint that was asked for is written, and host memory
-    holds one copy. A failed write is told as event=checkpoint_failed and training goes on; `overdue` asks for another
-    attempt soon.
+    A save waits for the one in progress: every requested checkpoint is written, and host memory holds one copy. A
+    failed write is logged as event=checkpoint_failed and training goes on; `overdue` asks for another attempt soon.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Saver:
         self._error: OSError | None = None
         self._failures = 0
         self._since = clock()
-        """When the last checkpoint was taken, or its attempt failed."""
+        """When the last checkpoint was copied, or the last write failed."""
         self.blocked_seconds = 0.0
         """How long `save` and `wait` have held training up so far."""
 
@@ -86,15 +86,15 @@ class Saver:
         return 0 < self._settings.every_minutes * 60 <= waited
 
     def save(self, step: int, snapshot: Snapshot) -> Path:
-        """Copy the snapshot and have it written by a thread; return the folder it will be in.
+        """Copy the snapshot, start a thread that writes it, and return its future folder.
 
-        Its tensors may change as soon as this returns. Never raises for a storage that fails: see `wait`.
+        The snapshot's tensors may change once this returns. Storage failures are not raised here: see `wait`.
         """
         begin = self._clock()
         self._join()
         copy = snapshot if snapshot.owned else self._copied(snapshot)
         self._since = self._clock()
-        # No daemon: a process that ends on an error finishes the checkpoint that it has begun.
+        # Not a daemon: a process that ends on an error still finishes its checkpoint.
         self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
         self._thread.start()
         self.blocked_seconds += self._clock() - begin
@@ -109,7 +109,7 @@ class Saver:
             raise self._error
 
     def finish(self, seconds: float = LAST_SECONDS) -> None:
-        """Give the checkpoint that is being written this long: before an end that waits for no thread (os._exit)."""
+        """Wait up to this long for the checkpoint in progress. For use before os._exit, which waits for no thread."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -119,7 +119,7 @@ class Saver:
             self._thread = None
 
     def _copied(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot in host memory of ours. The memory is kept: its pages cost more than the copy does."""
+        """Copy the snapshot to our own host memory, which is reused: new pages cost more than the copy itself."""
         import torch
 
         copies: dict[tuple[int, torch.Size, torch.dtype], torch.Tensor] = {}
@@ -128,7 +128,7 @@ class Saver:
             tensor = tensor.detach()
             same = (tensor.data_ptr(), tensor.shape, tensor.dtype)
             if tensor.numel() and same in copies:
-                return copies[same]  # tied weights stay tied: save_pretrained tells them by their memory
+                return copies[same]  # tied weights stay tied: save_pretrained recognises them by their memory
             buffer = self._host.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -151,12 +151,12 @@ class Saver:
         return copy
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        """Write, then delete what is no longer kept. Its outcome is in `_error`."""
+        """Write the checkpoint, put the outcome into `_error`, and delete old checkpoints."""
         begin = self._clock()
         try:
             path = write_checkpoint(self._run, step, snapshot, self._write_model, self._configuration)
             self._error, self._failures = None, 0
-        except Exception as error:  # whatever it is, training must not stop for it
+        except Exception as error:  # whatever it is, it must not stop the training
             self._error = error if isinstance(error, OSError) else OSError(0, f"{type(error).__name__}: {error}")
             self._failures += 1
             self._since = self._clock()
@@ -174,8 +174,8 @@ class Saver:
 def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
     """Delete all but the newest `keep` checkpoints, those at multiples of `keep_every`, and `written`, which is good.
 
-    One of a later step than `written` did not verify when the run went on from before it: it counts for nothing and
-    is left to be written anew. An incomplete one takes no good one's place.
+    A checkpoint later than `written` failed verification when the run resumed from an earlier one: it is not counted,
+    and stays until it is written again. An incomplete checkpoint never takes the place of a good one.
     """
     older = [path for path in list_checkpoints(run) if path.name < written.name]
     good = [path for path in older if is_complete(path)]

@@ -1,8 +1,8 @@
-"""Reads a DeepSpeed JSON file as the tutorials have them, and says what it means in our settings.
+"""Read a DeepSpeed JSON file, as in the tutorials, and translate it into our settings.
 
-Optimizer, scheduler, clipping and precision become keys of config.py: so they are checked, stored in each checkpoint
-and kept when the engine changes. The section zero_optimization goes to DeepSpeed. Sizes of batches follow from
-tokens_per_step, micro_batch and the number of workers; the file may repeat them, not contradict them.
+Optimizer, scheduler, clipping and precision become settings (schema.py), so they are checked, stored in each checkpoint
+and kept when the engine changes. The section zero_optimization goes to DeepSpeed. Batch sizes follow from
+tokens_per_step, micro_batch and the number of workers; the file may repeat them but not contradict them.
 """
 
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 AUTO = "auto"
-"""Hugging Face's word for: take it from the trainer."""
+"""Hugging Face's word for a value that the trainer provides."""
 PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_breakdown", "gradient_predivide_factor")
-"""Sections that go to DeepSpeed as they are: they change no result."""
+"""Sections passed to DeepSpeed unchanged: they do not change the result."""
 IGNORED = {
     "steps_per_print": "metrics.every says when to log",
     "zero_allow_untested_optimizer": "the optimizer is ours",
@@ -25,13 +25,13 @@ DEPRECATED = {
     "cpu_offload_params": ("offload_param", {"device": "cpu"}),
     "cpu_offload_use_pin_memory": ("offload_optimizer", {"device": "cpu", "pin_memory": True}),
 }
-"""Keys of zero_optimization that DeepSpeed has replaced: by which key, and its value for `true`."""
+"""Keys of zero_optimization that DeepSpeed has replaced -> the new key, and its value for `true`."""
 
 
 @dataclass(frozen=True)
 class Meaning:
     settings: dict[str, Any] = field(default_factory=dict)
-    """By key of config.py."""
+    """By dotted key of schema.py."""
     sections: dict[str, Any] = field(default_factory=dict)
     """For deepspeed.initialize."""
     sequences_per_step: int | None = None
@@ -42,12 +42,12 @@ class Meaning:
 
 
 def shown(given: str) -> str:
-    """What messages call the file: its path, or what stands for the content that a stack passes on."""
+    """The name of the file in messages: its path, or `the file` if a stack passes its content."""
     return "the file" if given.startswith("{") else given
 
 
 def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") -> Meaning:
-    """What the file at this path, or of this content, means; what is wrong with it is added to `problems`."""
+    """Translate the file at this path, or with this content; add what is wrong with it to `problems`."""
     name = f"{key}: {shown(given)}"
     try:
         document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
@@ -177,5 +177,5 @@ class _Reader:
 
 
 def _given(section: dict[str, Any]) -> dict[str, Any]:
-    """Without what is left to the trainer."""
+    """The section without the values that are left to the trainer."""
     return {key: value for key, value in section.items() if value not in (AUTO, None)}

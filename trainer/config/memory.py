@@ -1,32 +1,31 @@
-"""What a training needs of a worker's memory, from the model's shape and the settings: arithmetic, without torch.
+"""The memory that a training needs on one worker, from the model's shape and the settings: arithmetic, without torch.
 
-The micro-batch that nobody gave follows from it (trainer/models/memory.py), and a stack whose model cannot fit its
-machines is refused before anything is rented (infra/rules.py). In bytes; P: parameters, n: workers, b: bytes of a
-number in the products (2, with fp32 4); w: width, q and k: widths of all queries and of all keys, m: of the MLP, h:
-heads, L: layers, V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an adapter; t: tokens of
-the pass.
+models/memory.py chooses the default micro-batch by it, and infra/rules.py refuses a stack whose model cannot fit its
+machines before anything is rented. In bytes; P: parameters, n: workers, b: bytes of an operand of a matrix product (2,
+with fp32 4); w: width, q and k: widths of all queries and of all keys, m: of the MLP, h: heads, L: layers, V:
+vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an adapter; t: tokens of the pass.
 
 | what                                                                           | bytes                         |
 |--------------------------------------------------------------------------------|-------------------------------|
 | ddp: weights 4, gradients 4, AdamW's moments 8; copies for the products        | 16 P + b P (fp32: 16 P)       |
 | deepspeed in bf16: weights 2, gradients 4 (stage 2: 4/n), fp32 and moments 12/n | 6 P + 12 P/n (2 P + 16 P/n)  |
 | ... in fp16 and fp32: weights 4 and their copies instead of 2                  | and 2 P + b P (fp32: 2 P)     |
-| fsdp: weights, gradients and moments in parts; whole: E and its gradient,      | 16 P/n + 2 b E + 3 b l        |
+| fsdp: weights, gradients and moments sharded; whole: E and its gradient,       | 16 P/n + 2 b E + 3 b l        |
 | two layers and a layer's gradient, and what is sent of the larger              | + 4 max(E, l)                 |
-| diloco: where all started from, and the outer momentum                         | 8 P                           |
+| diloco: the weights of the last exchange, and the outer momentum               | 8 P                           |
 | adapter: the frozen model, and all of ddp for what is trained                  | b P + (16 + b) A              |
 | the head: its gradient and the product that is added to it, in fp32            | 8 V w (frozen: 0)             |
 | ... logits of 16,384 tokens, 2,048 rows of them in fp32 three times            | b V min(t, 16384) + 12 V 2048 |
-| kept for the way back: residual stream, norms, queries, keys and values,       | t L (22 w + 4 m + 4 h + 16)   |
+| kept for the backward pass: residual stream, norms, queries, keys and values,  | t L (22 w + 4 m + 4 h + 16)   |
 | attention and MLP; with a gated MLP (Llama and its heirs)                      | t L (24 w + 6 q + 4 k + 8 m   |
 | ...                                                                            | + 4 h + 8)                    |
-| ... GPT-2 under fsdp or with an adapter: transformers' GELU of many parts      | t L 6 m more                  |
+| ... GPT-2 under fsdp or with an adapter: transformers' GELU of several kernels | t L 6 m more                  |
 | ... checkpointing: each layer's input in fp32, and one layer                   | t L 4 w, and the above once   |
-| on the way back: gradients of one layer, first and last hidden state           | 40 t w                        |
+| in the backward pass: gradients of one layer, first and last hidden state      | 40 t w                        |
 
-What is kept is counted from what autograd keeps without the compiler, with products of 2 bytes; with 4 it is at most
-twice as much (tests/trainer/models/test_memory.py does it). The compiler keeps less. None of it has been measured on an
-accelerator yet.
+The kept activations are those that autograd keeps without the compiler, with 2-byte operands; 4-byte ones take at most
+twice as much (tests/trainer/models/test_memory.py counts them). The compiler keeps less. None of it has been measured
+on an accelerator yet.
 """
 
 import json
@@ -43,30 +42,30 @@ from trainer.config.schema import Config, changed
 VOCABULARY = 50_257
 """GPT-2's."""
 TRAIN = "train:"
-"""Before a number of words, in place of a tokenizer's name: one is trained on the text."""
+"""Prefix of a number of words in place of a tokenizer's name: a tokenizer is trained on the text."""
 WORDS = range(257, 1 << 20)
-"""The 256 bytes and the end of text, up to more than any tokenizer in use has."""
+"""From the 256 bytes and the end of text to more than any tokenizer in use has."""
 TRAINABLE = f"give {TRAIN}WORDS with {WORDS.start} to {WORDS.stop - 1} words, such as {TRAIN}1024"
 PUBLISHED = {"distilgpt2": "distil", "gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "gpt2-xl": "xl"}
 """Presets by the names of their weights on the hub."""
 PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom", "mpt", "gpt_bigcode", "starcoder2")
-"""model_type of those without a gate in the MLP (transformers 5.23)."""
+"""model_type of models without a gate in the MLP (transformers 5.23)."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(m|b)(?![a-z0-9])")
-"""Of a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
+"""The size in a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
 
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where a container finds its own, of cgroups 2 and 1."""
+"""Files with the container's memory limit, of cgroups 2 and 1."""
 
 
 def limit(files: Sequence[str] = LIMITS) -> int | None:
-    """Bytes of memory that this container may take; None where nothing limits it."""
+    """The memory limit of this container in bytes; None if it has none."""
     for file in files:
         try:
             text = Path(file).read_text().strip()
         except OSError:
             continue
-        return int(text) if text.isdecimal() and int(text) < 1 << 60 else None  # cgroups 1 write a huge number
+        return int(text) if text.isdecimal() and int(text) < 1 << 60 else None  # cgroups 1: huge if unlimited
     return None
 
 
@@ -79,7 +78,7 @@ class Shape:
     width: int
     vocabulary: int
     positions: int = 0
-    """Learned ones."""
+    """Learned position embeddings."""
     queries: int = 0
     """Width of all heads' queries together; 0: the width."""
     keys: int = 0
@@ -111,14 +110,14 @@ class Shape:
         return self.layers * self.layer + self.outer
 
     def adapter(self, rank: int) -> int:
-        """Parameters of one beside every product in the layers."""
+        """Parameters of an adapter of this rank beside every matrix in the layers."""
         queries, keys, mlp = self.sizes
         inner = (3 if self.gated else 2) * self.experts * (self.width + mlp)
         return self.layers * rank * (2 * (self.width + queries) + 2 * (self.width + keys) + inner)
 
 
 def held(shape: Shape, config: Config, precision: str, world: int) -> float:
-    """Bytes that a worker holds between the passes, and the copies that its products read."""
+    """Bytes that a worker holds between passes, with the copies of the weights for its matrix products."""
     model, width = shape.parameters, 4 if precision == "fp32" else 2
     copies = 0 if precision == "fp32" else 2
     if config.adapter.kind != "none":
@@ -136,7 +135,7 @@ def held(shape: Shape, config: Config, precision: str, world: int) -> float:
 
 
 def passed(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
-    """Bytes that a pass of so many tokens needs beside that, forward and back."""
+    """Further bytes that a forward and backward pass of `tokens` tokens needs."""
     padded, width = -(-shape.vocabulary // 128) * 128, 4 if precision == "fp32" else 2
     logits = width * padded * min(tokens, 16_384 if accelerator else 4096)
     logits += 12 * padded * min(tokens, 2048) if accelerator else 0  # a CPU takes a few rows at a time
@@ -147,7 +146,7 @@ def passed(shape: Shape, config: Config, precision: str, tokens: int, accelerato
 
 
 def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
-    """Bytes of a token that a layer keeps for the way back, without the compiler."""
+    """Bytes a token that a layer keeps for the backward pass, without the compiler."""
     queries, keys, mlp = shape.sizes
     if shape.gated:
         kept = 24 * shape.width + 6 * queries + 4 * keys + 8 * mlp + 4 * shape.heads + 8
@@ -159,13 +158,13 @@ def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
 
 
 def needed(shape: Shape, config: Config, precision: str, world: int, accelerator: bool = True) -> float:
-    """Bytes that a worker needs at the given micro-batch, or at the smallest."""
+    """Bytes that a worker needs at the configured micro-batch, or at 1."""
     tokens = config.sequence_length * (config.micro_batch or 1)
     return held(shape, config, precision, world) + passed(shape, config, precision, tokens, accelerator)
 
 
 def words_to_train(tokenizer: str) -> int | None:
-    """The number of words in train:1024, 0 where there can be no such number; None where a tokenizer is named."""
+    """The number of words in train:1024; 0 if it is not allowed; None if `tokenizer` is a name."""
     if not tokenizer.startswith(TRAIN):
         return None
     words = tokenizer.removeprefix(TRAIN)
@@ -212,13 +211,13 @@ def of_document(document: Mapping[str, Any]) -> Shape | None:
 
 
 def of_size(parameters: float) -> Shape:
-    """What a model of so many parameters may look like: layers of Llama's kind, one for each 128 of the width."""
+    """A plausible shape for a number of parameters: as deep as Llama, one layer for each 128 of the width."""
     width = round((parameters * 128 / 12) ** (1 / 3))
     return Shape(max(1, round(parameters / (12 * width**2))), max(1, width // 128), width, vocabulary=0)
 
 
 def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
-    """What is known of the model that is trained without a look at the hub, if by the size in its name; or None."""
+    """The shape of the trained model without asking the hub, at worst estimated from its name; None if unknown."""
     model = config.model
     if model.size:
         return of_preset(model.size, vocabulary)
@@ -234,18 +233,18 @@ def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
 
 
 def is_estimate(config: Config) -> bool:
-    """Whether nothing but a size in the model's name is known."""
+    """Whether only the size in the model's name is known."""
     shape = shape_of(config)
     return shape is not None and shape.vocabulary == 0
 
 
 def allowed(config: Config, changes: Mapping[str, Any]) -> Config | None:
-    """The configuration with other values under some dotted keys, where the rules take that."""
+    """The configuration with other values under some dotted keys; None if a rule forbids it or nothing changes."""
     before, chosen = set(broken(config, str)), changed(config, changes)
     return chosen if set(broken(chosen, str)) <= before and chosen != config else None
 
 
 def size_in(name: str) -> float | None:
-    """Parameters, as the name on the hub has them: 0.5B, 7b, 135M; None where it has none, or more than one."""
+    """The number of parameters in a name on the hub: 0.5B, 7b, 135M; None if there is none, or more than one."""
     found = SIZE.findall(name.rpartition("/")[2].lower()) if not name.startswith(("/", ".", "~")) else []
     return float(found[0][0]) * (1e6 if found[0][1] == "m" else 1e9) if len(found) == 1 else None

@@ -1,7 +1,7 @@
 """Sizes of GPT-2 by name.
 
-Plain numbers, apart from the model, so that the launcher and the rules in config.py need no torch.
-distil to xl are those of openai-community/gpt2* and distilgpt2.
+Plain numbers, apart from the model's code, so that the launcher and rules.py need no torch. distil to xl are those of
+openai-community/gpt2* and distilgpt2.
 """
 
 from dataclasses import dataclass

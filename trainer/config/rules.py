@@ -1,4 +1,4 @@
-"""The rules between settings; what one setting may be stands with its type in sections.py."""
+"""The rules between settings; the limits of one setting are in its type (sections.py)."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def broken(config: "Config", spell: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
-    """Key and problem of every rule that the configuration breaks; `spell` writes other keys as the reader does."""
+    """Yield key and problem of every broken rule; `spell` writes other keys as the reader does."""
     yield from _task(config)
     yield from _adapter(config)
     yield from _engine(config)

@@ -1,8 +1,8 @@
 """Every setting of a training run with its default: `training:` of a stack, and the trainer's file and arguments.
 
 Read from an optional YAML file, then from arguments (`steps=200`), so that one file serves several runs. All problems
-are reported together: a person mends them in one go, and no accelerator is rented to find the second. Imports nothing
-but pydantic and YAML, so that a stack is checked by what checks in the pod.
+are reported together: a person corrects them in one go, and no accelerator is rented to find the second. It imports
+only pydantic and YAML, so that the same code validates a stack and the pod's arguments.
 """
 
 import os
@@ -54,51 +54,51 @@ RENAMED = {
         )
     },
 }
-"""Former names of keys, which checkpoints still hold; infra/config.py has those of stack files."""
+"""Former key -> present key, for old checkpoints; infra/keys.yaml has those of stack files."""
 
 DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
-"""What tasks and adapters change of those below."""
+"""Defaults of tasks and adapters, where they differ from those below."""
 
 
 class Config(Settings):
     task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
-    """language_model | finetune | distillation | question_answering: to continue text, to answer as in given
+    """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
     conversations, to imitate a teacher, or to find answers in a text."""
     steps: Positive = 1000
-    """Optimizer steps from the beginning of the run, however often it is interrupted."""
+    """Optimizer steps of the whole run, however often it is interrupted."""
     tokens_per_step: Positive = 524_288
-    """Tokens in one optimizer step, whatever the number of workers: it fixes the mathematics."""
+    """Tokens in one optimizer step, the same for any number of workers, so that the mathematics stays the same."""
     sequence_length: Annotated[Positive, Field(ge=2)] = 1024
     """Tokens in one training window."""
     micro_batch: Size = 0
     """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
     tokens; at most 8 on a CPU, and 8 in question answering and distillation."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto | fp32 | bf16 | fp16. auto asks the hardware (optimizer state and weights stay fp32)."""
+    """auto | fp32 | bf16 | fp16. auto: by the hardware. Optimizer state and weights stay fp32."""
     compile: Switch = "auto"
     """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
     of a run; later workers find the compiled code in the run directory."""
     require_capability: str = ""
-    """Processor flag that every node must have, such as amx_bf16: a node without it ends the run, where it would train
-    at a tenth of the speed. Empty: any processor will do."""
+    """CPU flag that every node must have, such as amx_bf16: a node without it ends the run, instead of training at a
+    tenth of the speed. Empty: any CPU."""
     model: Model = Model()
     """What is trained."""
     adapter: Adapter = Adapter()
-    """What is added to a frozen model and trained in its place."""
+    """The adapter that is trained in place of the model."""
     data: Data = Data()
-    """The text."""
+    """The training data."""
     run: Run = Run()
     """The folder of the run, and its seed."""
     optimizer: Optimizer = Optimizer()
     """AdamW or Muon, and the schedule."""
     engine: Engine = Engine()
-    """What divides the optimizer's work among the workers."""
+    """How the training state is divided among the workers."""
     communication: Communication = Communication()
     """How workers exchange gradients."""
     evaluation: Evaluation = Evaluation()
     """The validation loss."""
     checkpoint: Checkpoint = Checkpoint()
-    """When checkpoints are written and how many stay."""
+    """When checkpoints are written and how many are kept."""
     metrics: Metrics = Metrics()
     """What is logged, and where."""
     distillation: Distillation = Distillation()
@@ -123,7 +123,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def checked(given: Any, problems: Problems) -> Config:
-    """The configuration that `given` holds, with default values in the place of what is wrong."""
+    """Validate `given` with all rules and report its problems; defaults replace wrong values."""
     config = validated(Config, given, problems)
     assert config is not None, "every key has a default"
     for key, text in rules.broken(config, problems.spell):
@@ -161,7 +161,7 @@ def load(arguments: list[str]) -> Config:
 
 
 def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """The settings with those of the DeepSpeed file that they name."""
+    """Merge the DeepSpeed file that `given` names into `given`; report settings that contradict it."""
     path = given.get("engine", {}).get("deepspeed_config")
     if not path or not isinstance(path, str):
         return given
@@ -177,7 +177,7 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
 
 
 def arguments(config: Config) -> list[str]:
-    """What `load` reads this configuration from: key=value of all that differs from the task's defaults."""
+    """The arguments for `load` that give this configuration: key=value where it differs from the task's defaults."""
     defaults = flat(Config(task=config.task, adapter=Adapter(kind=config.adapter.kind)))
     named = {"task": config.task, "adapter.kind": config.adapter.kind}
     plain = flat(Config())
@@ -187,7 +187,7 @@ def arguments(config: Config) -> list[str]:
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The configuration with other values under some dotted keys."""
+    """A copy of the configuration with other values under some dotted keys."""
     return Config.model_validate(merged(config.model_dump(), _nested(changes)))
 
 
@@ -197,7 +197,7 @@ def resolved(config: Config) -> str:
 
 
 def stored(text: str) -> dict[str, Any]:
-    """What `resolved` wrote, by dotted key; in runs that began before a key got its present name, under that."""
+    """The settings that `resolved` wrote, by dotted key; former keys get their present name."""
     return {RENAMED.get(key, key): value for key, value in _flat(yaml.safe_load(text)).items()}
 
 
@@ -218,7 +218,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: str, problems: Problems) -> dict[str, Any]:
-    """What a file of settings holds."""
+    """Read a file of settings, or an example by its name."""
     example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
     shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:

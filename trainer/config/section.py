@@ -1,6 +1,6 @@
-"""Sections of a configuration, read with every problem told at once: `path: what was given; what is allowed`.
+"""Read configuration sections and report every problem at once: `path: what was given; what is allowed`.
 
-Keys are camelCase in a stack file and snake_case in the trainer's files and arguments; both are understood in either.
+Keys are camelCase in a stack file and snake_case in the trainer's files and arguments; either works in both.
 """
 
 import difflib
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=Section)
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The class of a section, which may be optional; None for a plain value."""
+    """The section class of a field, which may be optional; None for a plain value."""
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, Section):
             return candidate
@@ -40,7 +40,7 @@ def section_of(annotation: Any) -> type[Section] | None:
 
 
 def keys_of(section: type[Section], spell: Callable[[str], str] = str, path: str = "") -> dict[str, FieldInfo]:
-    """Every key of a section and of those in it, such as optimizer.learning_rate."""
+    """Every key of a section and its subsections, such as optimizer.learning_rate."""
     found: dict[str, FieldInfo] = {}
     for name, field in section.model_fields.items():
         key, inner = f"{path}{spell(name)}", section_of(field.annotation)
@@ -49,7 +49,7 @@ def keys_of(section: type[Section], spell: Callable[[str], str] = str, path: str
 
 
 class Problems:
-    """One line for each thing that is wrong, its keys written as the reader writes them."""
+    """One line for each problem, with keys spelled as the reader spells them."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Problems:
         forms: Mapping[str, str] | None = None,
         keys: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`renamed`: present keys by former ones; `forms`: what text of the wrong form is not, by key; `keys`: all of
-        the configuration, for one that stands in the wrong section."""
+        """`renamed`: former key -> present key; `forms`: key -> what to say about text of the wrong form; `keys`: all
+        keys of the configuration, to find the right section of a misplaced one."""
         self.spell, self.forms, self._all = spell, forms or {}, keys
         self.lines: list[str] = []
         self.keys: set[str] = set()
-        """Those that are wrong, by the names of their fields."""
+        """Keys that have a problem, by field name."""
         self._prefix, self._renamed = [prefix] if prefix else [], renamed or {}
         self.typed: dict[tuple[str, ...], str] = {}
-        """Path of a key -> how it was written first."""
+        """Path of a key -> the spelling in which it was first given."""
 
     def path(self, path: Iterable[object]) -> str:
         """A key as the reader wrote it, else in the spelling of this configuration."""
@@ -80,7 +80,7 @@ class Problems:
         self.lines.append(f"{self.path(path)}: {text}")
 
     def tell_former(self, path: tuple[str, ...], value: Any) -> bool:
-        """Whether this key, or one in it, is a former one; then the present one is told."""
+        """Report the present names of this key and of keys in it that were renamed; return whether there are any."""
         inner = [(*path, str(key)) for key in value] if isinstance(value, Mapping) else []
         names = {key: ".".join([*self._prefix, *map(self._spelled, key)]) for key in (path, *inner)}
         former = [key for key, name in names.items() if name in self._renamed]
@@ -96,7 +96,7 @@ class Problems:
         self.add(path, f"unknown key; {hint}")
 
     def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
-        """Keys and sections of this name in the nearest other sections; none where it says too little."""
+        """Keys and sections of this name in the nearest other sections; none if there are more than three."""
         here = [*self._prefix, *map(self._spelled, path)]
 
         def shared(key: str) -> int:
@@ -114,7 +114,7 @@ class Problems:
 
 
 def validated(section: type[S], given: Any, problems: Problems) -> S | None:
-    """The section with what can be used of `given`; None when a key is missing that it cannot do without."""
+    """Validate `given` and report its problems; defaults replace wrong values. None without a required key."""
     values = named(section, given, problems)
     while True:
         try:
@@ -123,17 +123,17 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
             details = error.errors(include_url=False)
             for detail in details:
                 if detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]:
-                    continue  # an item of the list is wrong, which is told
-                # What was left out below for being wrong is not missing.
+                    continue  # an item of the list is wrong, which is reported
+                # A wrong value that was dropped below is not missing.
                 if detail["type"] != "missing" or ".".join(map(str, detail["loc"])) not in problems.keys:
                     problems.add(detail["loc"], _described(section, detail, problems))
-            # A default stands in for what is wrong until that is told.
+            # Drop wrong values: defaults replace them until all problems are found.
             if not all([_drop(values, detail["loc"]) for detail in details]):
                 return None
 
 
 def named(section: type[Section], given: Any, problems: Problems, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What is given, by the names of fields, without the keys that the section does not know."""
+    """The given values by field name; reports unknown, renamed and repeated keys and leaves them out."""
     found: dict[str, Any] = {}
     written: dict[str, str] = {}
     if not isinstance(given, Mapping):
@@ -161,7 +161,7 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values, where those above win."""
+    """Merge nested values; those of `above` win."""
     found = dict(below)
     for key, value in above.items():
         under = found.get(key)
@@ -170,7 +170,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _drop(values: dict[str, Any], path: tuple[str | int, ...]) -> bool:
-    """Leave the key out, or all of the list that the path leads into; False: it is not there."""
+    """Remove the key, or the whole list that the path leads into; False if it is not there."""
     name, *rest = path
     inner = values.get(str(name))
     if rest and isinstance(inner, dict):
@@ -180,7 +180,7 @@ def _drop(values: dict[str, Any], path: tuple[str | int, ...]) -> bool:
     return given
 
 
-#: What pydantic's types are in words.
+#: pydantic's types in the words of messages.
 WORDS = {"int": "a whole number", "float": "a number", "finite": "a number", "bool": "true or false", "string": "text"}
 
 

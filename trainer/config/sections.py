@@ -9,7 +9,7 @@ from trainer.config.section import Section
 
 
 def _number(given: Any) -> Any:
-    """YAML reads 1e-3 as text, and the command line gives text only: 1e5 is a whole number all the same."""
+    """Accept 1e5 as a whole number: YAML reads 1e-3 as text, and the command line gives only text."""
     if isinstance(given, bool):
         raise ValueError(f"{given} is not a number")
     if isinstance(given, str) and "e" in given.lower():
@@ -43,7 +43,7 @@ Preset = Annotated[str, AfterValidator(_preset)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
 """On or off, or chosen by the hardware."""
 Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
-"""A number, or 0 or auto where it is chosen by the hardware."""
+"""A number; 0 or auto: chosen by the hardware."""
 Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Positive = Annotated[int, BeforeValidator(_number), Field(gt=0)]
 Number = Annotated[float, BeforeValidator(_number)]
@@ -59,20 +59,20 @@ class Settings(Section):
 
 class Model(Settings):
     preset: Preset = ""
-    """A GPT-2 from scratch, by its size: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name or
-    config says what to train."""
+    """Size of a GPT-2 to train from scratch: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name
+    or config is set."""
     name: str = ""
-    """The weights to begin with: a name on the Hugging Face hub, a Hugging Face folder, or a run or checkpoint of ours.
-    Any causal language model of transformers."""
+    """Initial weights, of any causal language model of transformers: a name on the Hugging Face hub, a Hugging Face
+    folder, or a run or checkpoint of trainyard."""
     config: str = ""
     """A config.json of transformers, to train a model of that shape from scratch."""
     checkpointing: bool = False
-    """Keep no activations of a layer for the way back, compute them again: a third more time, a fraction of the
-    memory."""
+    """Recompute each layer's activations in the backward pass instead of keeping them: a third more time, a fraction
+    of the memory."""
 
     @property
     def size(self) -> str:
-        """The preset to begin from scratch; empty where name or config says what to train."""
+        """The preset to train from scratch; empty where name or config is set."""
         return self.preset or ("" if self.name or self.config else "small")
 
 
@@ -80,29 +80,29 @@ class Adapter(Settings):
     kind: Literal["none", "lora"] = "none"
     """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
     rank: Positive = 16
-    """The width of these matrices."""
+    """The rank of the adapter's matrices."""
     alpha: Above0 = 32.0
-    """Their product is scaled by alpha / rank."""
+    """The product of the adapter's matrices is scaled by alpha / rank."""
     dropout: Decay = 0.0
-    """The part of a layer's input that the adapter does not see, drawn anew at each pass."""
+    """The fraction of a layer's input that is hidden from the adapter, drawn anew at each pass."""
     targets: str = "all-linear"
-    """Layers that get an adapter: all-linear, or their names with commas between, such as q_proj,v_proj."""
+    """Layers that get an adapter: all-linear, or comma-separated names such as q_proj,v_proj."""
 
 
 class Data(Settings):
     directory: str = ""
-    """Where `python -m trainer.prepare` wrote its shards and index.json. Required, but for question answering."""
+    """Folder with the shards and index.json of `python -m trainer.prepare`. Required, except for question answering."""
     verify: Literal["auto", "always", "never"] = "auto"
-    """auto | always | never: read every shard at the start and compare its checksum. auto: up to 1 GB."""
+    """auto | always | never: verify the checksum of every shard at the start. auto: of data up to 1 GB."""
 
 
 class Run(Settings):
     directory: str = ""
-    """Where checkpoints, metrics and DONE go: on storage that every worker mounts. Required."""
+    """Folder for checkpoints, metrics and DONE, on storage that every worker mounts. Required."""
     seed: Natural = 1337
-    """Initial weights and the order of the data follow from it."""
+    """Determines the initial weights and the order of the data."""
     collective_timeout_seconds: Positive = 120
-    """How long a worker waits for its peers in one exchange before it calls them lost."""
+    """How long a worker waits for its peers in one collective before it considers them lost."""
 
 
 class Optimizer(Settings):
@@ -111,40 +111,40 @@ class Optimizer(Settings):
     name: Literal["adamw", "muon"] = "adamw"
     """adamw | muon: torch.optim.Muon for the hidden matrices, AdamW for the rest."""
     warmup_steps: Natural = 100
-    """Updates over which the rate rises from 0 to its peak: linearly, but for warmup_decay_log."""
+    """Updates over which the rate rises from 0 to its peak: linearly, except with warmup_decay_log."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"] = "cosine"
-    """What follows the warm-up. cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
+    """Schedule after the warm-up: cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
     warmup_decay_linear (DeepSpeed's WarmupDecayLR with each of its warm-ups; both end at 0)."""
     schedule_steps: Natural = 0
     """Updates until the decay ends. 0: steps."""
     final_fraction: Fraction = 0.1
-    """What cosine, linear and wsd end at, as a part of learning_rate."""
+    """Final rate of cosine, linear and wsd, as a fraction of learning_rate."""
     decay_fraction: Fraction = 0.2
-    """The part of the steps after the warm-up in which wsd decays."""
+    """Fraction of the steps after the warm-up in which wsd decays."""
     weight_decay: From0 = 0.1
-    """AdamW's, on matrices only; biases and norms have none."""
+    """Weight decay of matrices; biases and norms have none."""
     beta1: Decay = 0.9
-    """AdamW's decay of the gradient's mean."""
+    """AdamW's decay rate of the gradient's mean."""
     beta2: Decay = 0.95
-    """AdamW's decay of the gradient's square."""
+    """AdamW's decay rate of the gradient's square."""
     epsilon: Above0 = 1e-8
-    """AdamW's, added to the root of the gradient's square."""
+    """AdamW's epsilon, added to the root of the mean square of the gradient."""
     clip: From0 = 1.0
-    """Greatest norm of the whole gradient. 0 switches clipping off."""
+    """Largest norm of the whole gradient. 0: no clipping."""
     skipped_steps_limit: Positive = 20
-    """After this many steps in a row without a finite gradient the training ends, with the last good checkpoint kept.
+    """The training ends after this many consecutive steps without a finite gradient and keeps the last good checkpoint.
     fp16 begins with a few: its loss scale starts high and halves at each."""
 
 
 class Engine(Settings):
     name: Literal["ddp", "deepspeed", "fsdp"] = "ddp"
-    """ddp | deepspeed | fsdp: what each worker holds. ddp: everything; deepspeed: a part of the optimizer's state;
-    fsdp: a part of the weights, the gradients and the optimizer's state."""
+    """ddp | deepspeed | fsdp: what each worker holds. ddp: everything; deepspeed: a shard of the optimizer's state;
+    fsdp: a shard of the weights, the gradients and the optimizer's state."""
     zero_stage: Annotated[Natural, Field(ge=1, le=2)] = 1
-    """1 | 2: what DeepSpeed divides among the workers: the optimizer's state, or the gradients, too."""
+    """1 | 2: what DeepSpeed shards among the workers: the optimizer's state, or the gradients too."""
     deepspeed_config: str = ""
-    """A DeepSpeed JSON file; in a stack a path from Pulumi.yaml on, or under /data. Its optimizer, scheduler and
-    precision become ours; deepspeed_json.py lists what it may hold. Empty: none."""
+    """A DeepSpeed JSON file; in a stack, a path relative to Pulumi.yaml or under /data. Its optimizer, scheduler and
+    precision become settings; deepspeed_json.py lists what it may hold. Empty: none."""
 
 
 class Communication(Settings):
@@ -152,14 +152,14 @@ class Communication(Settings):
     """step | diloco: workers exchange gradients at each step, or train alone and exchange weights every inner_steps,
     for nodes on a slow link (arXiv 2311.08105)."""
     compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    """auto | none | bf16 | fp16: the type in which gradients (diloco: differences of weights) travel; half of fp32's
-    bytes. auto: bf16 between accelerators that do not compute in fp32, each step; else none."""
+    """auto | none | bf16 | fp16: the type in which gradients (diloco: weight differences) are sent; 16 bits halve
+    the bytes. auto: bf16 with sync step, between accelerators that do not compute in fp32; else none."""
     bucket_megabytes: Positive = 25
-    """Gradients are exchanged in portions of this size, while the backward pass goes on."""
+    """Size of a gradient bucket; buckets are exchanged while the backward pass goes on."""
     inner_steps: Positive = 50
     """diloco: steps that each worker makes alone between two exchanges."""
     outer_learning_rate: Above0 = 0.7
-    """diloco: the rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
+    """diloco: the learning rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
     outer_momentum: Decay = 0.9
     """diloco: the momentum of the outer step."""
 
@@ -170,7 +170,7 @@ class Evaluation(Settings):
     batches: Positive = 32
     """Validation micro-batches in each evaluation: the same ones each time."""
     prompt: str = "The"
-    """What the text sample in DONE begins with."""
+    """Prompt of the text sample in DONE."""
     sample_tokens: Natural = 120
     """Length of that sample. 0: none."""
 
@@ -181,9 +181,9 @@ class Checkpoint(Settings):
     every_minutes: From0 = 10.0
     """Minutes between two checkpoints. 0: not by time."""
     keep: Positive = 3
-    """How many of the newest checkpoints stay."""
+    """How many of the newest checkpoints to keep."""
     keep_every: Natural = 0
-    """A checkpoint at each multiple of this many steps is made and never deleted. 0: none."""
+    """Write a checkpoint at each multiple of this many steps and never delete it. 0: none."""
     asynchronous: bool = True
     """Write from a thread: training waits only for the copy to host memory, as large as weights and optimizer state."""
 
@@ -195,40 +195,40 @@ class Metrics(Settings):
     """FIRST:LAST, such as 20:22: torch.profiler writes a trace of these steps of the first worker to profile/ in the
     run directory; see docs/model.md. Empty: none."""
     attention_statistics: bool = True
-    """At every tenth log step, the greatest and least attention logit of each layer for one window: a sign of trouble
-    before the loss shows it. Costs one forward pass of a window."""
+    """At every tenth log step, log the largest and smallest attention logit of each layer for one window, which show
+    trouble before the loss does. Costs one forward pass of a window."""
     tensorboard: bool = True
     """Write TensorBoard event files too."""
     wandb_project: str = ""
-    """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: not."""
+    """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: none."""
     prometheus_port: Annotated[Natural, Field(le=65_535)] = 0
     """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
 
 
 class Distillation(Settings):
     teacher: str = ""
-    """The model to learn from: a Hugging Face folder or name, one of our runs or checkpoints. Same tokens as the
-    data's. Required by task=distillation."""
+    """The model to learn from: a Hugging Face folder or name, or a run or checkpoint of trainyard, with the same tokens
+    as the data. Required by task=distillation."""
     temperature: Above0 = 2.0
-    """How much both distributions are softened before they are compared. 1: not at all."""
+    """Temperature that softens both distributions before they are compared. 1: not at all."""
     alpha: Fraction = 0.5
-    """The teacher's part in the loss; the text's is 1 - alpha."""
+    """The teacher's weight in the loss; the text's is 1 - alpha."""
     student_from_teacher: bool = False
-    """Begin with layers of the teacher (of 12 the 0, 2, 4, 7, 9 and 11, as DistilGPT-2) instead of fresh weights."""
+    """Begin with layers of the teacher (0, 2, 4, 7, 9 and 11 of 12, as in DistilGPT-2) instead of fresh weights."""
 
 
 class QuestionAnswering(Settings):
     train: str = ""
-    """Questions to learn from: a SQuAD JSON file (v1.1 or v2) here or at any URL, or hf:squad."""
+    """Questions to learn from: a SQuAD JSON file (v1.1 or v2), local or at any URL, or hf:squad."""
     validation: str = ""
-    """Questions to be judged by, likewise; hf:squad means its validation split."""
+    """Validation questions, in the same form; hf:squad means its validation split."""
     validation_examples: Natural = 0
-    """How many of these are asked, evenly spread. 0: all."""
+    """How many validation questions to ask, evenly spread. 0: all."""
     document_stride: Natural = 128
     """Tokens by which the windows of a long text overlap."""
     question_tokens: Positive = 64
     """Longer questions are cut to this."""
     answer_tokens: Positive = 30
-    """The longest answer that is given."""
+    """Tokens in the longest answer."""
     null_threshold: Number = 0.0
-    """v2: how much better than the best answer "no answer" must score to be given."""
+    """v2: margin by which "no answer" must outscore the best answer."""

@@ -2,7 +2,7 @@
 
 The training stream is cut into windows of T tokens (plus the next one, as the last target). Each epoch visits every
 window once, in an order that a keyed permutation gives in O(1): nothing is shuffled, kept or saved. So a run resumes
-from one integer, and workers that come or go change nothing in what a step sees.
+from one integer, and workers that come or go do not change the data of a step.
 """
 
 import mmap
@@ -20,9 +20,9 @@ from trainer.files import read_json, sha256
 INDEX = "index.json"
 VERSION, CONVERSATIONS = 2, 3
 READ_VERSIONS = (1, 2, 3)
-"""Version 1 had no dtype: two bytes a token always. Version 3 holds conversations (conversations.py, packing.py)."""
+"""Version 1 had no dtype: always two bytes a token. Version 3 holds conversations (conversations.py, packing.py)."""
 VERIFIED_BYTES = 1 << 30
-"""Datasets up to this size are read and checked at each start: about a second."""
+"""Datasets up to this size are read and verified at each start, in about a second."""
 
 
 class Tokens:
@@ -31,7 +31,7 @@ class Tokens:
     def __init__(
         self, paths: list[Path], dtype: str = "uint16", vocabulary: int = 1 << 32, sizes: list[int] | None = None
     ) -> None:
-        """sizes: tokens in each shard, where something else stands behind them."""
+        """sizes: tokens in each shard, if its file holds more than tokens."""
         self.paths, self.vocabulary = paths, vocabulary
         wanted: list[Any] = list(sizes) if sizes is not None else [None] * len(paths)
         self._shards = [np.memmap(path, dtype, "r", shape=size) for path, size in zip(paths, wanted, strict=True)]
@@ -57,7 +57,7 @@ class Tokens:
         return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
 
     def announce(self, start: int, length: int) -> None:
-        """Have the kernel read these tokens, without a wait: a network storage then serves many windows at once."""
+        """Ask the kernel to prefetch these tokens without a wait: network storage then serves many windows at once."""
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while length > 0:
             values, offset = self._shards[shard], start - int(self._starts[shard])
@@ -69,7 +69,7 @@ class Tokens:
             start, length, shard = start + count, length - count, shard + 1
 
     def place(self, position: int) -> str:
-        """The shard of a token, for messages."""
+        """The shard of a token and its place there, for messages."""
         shard = int(np.searchsorted(self._starts, position, side="right")) - 1
         return f"{self.paths[shard] if self.paths else 'the data'}, token {position - int(self._starts[shard])}"
 
@@ -86,7 +86,7 @@ class Dataset:
 
 
 def stored_bytes(shard: dict[str, Any], width: int) -> int:
-    """How large the file of a shard is: its tokens, and the table of its conversations (shards.py)."""
+    """Size of a shard's file: its tokens, and the table of its conversations (shards.py)."""
     return width * shard["tokens"] + 8 * shard.get("conversations", 0)
 
 
@@ -173,7 +173,7 @@ class Batches:
 
 
 def order(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Which of `size` items stand at `positions` (uint64) of the endless stream of epochs."""
+    """The items, of `size` many, at `positions` (uint64) of the endless stream of epochs, as int64."""
     epochs, places = np.divmod(positions, np.uint64(size))
     result = np.empty(len(positions), dtype=np.int64)
     for epoch in np.unique(epochs):
@@ -183,14 +183,14 @@ def order(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 
 def share(per_step: int, rank: int, world: int) -> range:
-    """The micro-batches that `rank` computes: dealt in turn, so shares differ by one at most."""
+    """The micro-batches that `rank` computes: dealt round-robin, so shares differ by at most one."""
     return range(rank, per_step, world)
 
 
 def gather(tokens: Tokens, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of the given windows, each int64 [len(indices), length].
 
-    Raises UserError for an id outside the vocabulary: on an accelerator it would end as an assertion without a name.
+    Raises UserError for an id outside the vocabulary: an accelerator would only fail an unnamed assertion.
     """
     for index in indices:
         tokens.announce(int(index) * length, length + 1)
@@ -208,8 +208,8 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     """A bijection of 0..size-1 chosen by (seed, epoch), applied to `places` (uint64).
 
     A balanced Feistel network over the next even power of two, walked until it falls below `size` ("cycle walking",
-    Black and Rogaway 2002): at most four walks on average. numpy's own shuffles are not promised to stay the same
-    from release to release (NEP 19); this is.
+    Black and Rogaway 2002): at most four walks on average. numpy does not promise that its shuffles stay the same
+    from release to release (NEP 19); this one does.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)

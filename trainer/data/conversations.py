@@ -1,10 +1,10 @@
-"""Conversations into tokens, with what counts in the loss: the answers and the word that closes them, nothing else.
+"""Turn conversations into tokens; only the answers and their closing tokens count in the loss.
 
 A record is a conversation, {"messages": [{"role": ..., "content": ...}, ...]} or {"conversations": [{"from": ...,
 "value": ...}, ...]}, which the tokenizer's chat template renders; or {"prompt": ..., "completion": ...}, whose texts
-follow each other as they are. What stands in a message is text, also where it looks like a special token.
+are joined as they are. The content of a message stays text, even where it looks like a special token.
 
-A rendered text has marks of the private use planes in it, where an answer begins and ends; encode() takes them out and
+In a rendered text, characters of the private use planes mark where an answer begins and ends; encode() removes them and
 writes the ids with two bits above them.
 """
 
@@ -22,22 +22,22 @@ from trainer.data.tokenizer import FILE, end_of_text, find_folder
 from trainer.errors import UserError, one_line
 
 COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
-"""Bits of a token on disk: its loss counts; a conversation begins with it. The rest is its id."""
+"""Bits of a token on disk: its loss counts; it begins a conversation. The rest is its id."""
 ID = BEGINS - np.uint32(1)
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-"""What stands beside the tokenizer."""
+"""Files beside tokenizer.json."""
 DOCUMENTS = "conversations"
-"""How a recipe calls them, where others say what a document is in a text file."""
+"""Value of Recipe.documents for conversations; other values say what a document is in a text file."""
 ROLES = {"human": "user", "gpt": "assistant"}
-"""Of `from`, where it differs from `role`."""
+"""Values of `from` that differ from `role`."""
 START, ANSWER, END, LITERAL, PLAIN = map(chr, range(0xF0000, 0xF0005))
 """Marks: a conversation begins; an answer begins, ends; text that looks like a special token begins, ends."""
 MARKS = re.compile(f"([{START}-{PLAIN}])")
 
 
 class _Day(datetime):
-    """The day that templates are told which ask for it (Llama 3, SmolLM3): with today's, the same conversations would
-    have other tokens tomorrow. It is the one that Llama 3.1's own template falls back to."""
+    """A fixed date for templates that ask for today's (Llama 3, SmolLM3): otherwise the same conversations would have
+    other tokens tomorrow. Llama 3.1's own template falls back to this date."""
 
     @classmethod
     def now(cls, tz: Any = None) -> "_Day":
@@ -49,7 +49,7 @@ class _Wrong(Exception):
 
 
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
-    """What tokenizer_config.json says of the tokenizer that `spec` names, and its chat template; empty without one."""
+    """tokenizer_config.json and chat template of the tokenizer that `spec` names; empty without one."""
     folder = find_folder(spec)
     text = _beside(folder, CONFIG)
     try:
@@ -70,7 +70,7 @@ def _beside(folder: Path | None, name: str) -> str:
 
 
 def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
-    """For a tokenizer without a template: headlines in words that every model of text knows."""
+    """A template for a tokenizer without one: headings in plain words that every text model knows."""
     begin = _added_before(tokenizer, _word(config.get("bos_token")))
     return (
         ("{{ bos_token }}" if begin else "")
@@ -83,12 +83,12 @@ def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
 
 
 def _word(token: Any) -> str:
-    """A special token as tokenizer_config.json has it: as text or with attributes."""
+    """The text of a special token, which tokenizer_config.json holds as text or with attributes."""
     return (token.get("content") if isinstance(token, dict) else token) or ""
 
 
 def _added_before(tokenizer: Tokenizer, begin: str) -> str:
-    """The token that begins a text, where the tokenizer puts it there."""
+    """`begin`, if the tokenizer puts it before a text; else empty."""
     return begin if begin and tokenizer.encode("").ids[:1] == [tokenizer.token_to_id(begin)] else ""
 
 
@@ -140,10 +140,10 @@ class Chat:
             ) from None
 
     def _conversation(self, messages: list[dict[str, Any]], tools: Any) -> list[tuple[str, list[tuple[int, int]]]]:
-        """Rendered texts, each with the spans of its answers: one, unless the template changes what was said before.
+        """Rendered texts, each with the spans of its answers: one text, unless the template changes earlier messages.
 
-        Some do (a thought is left out of earlier answers, a system prompt goes to the last question): such an answer is
-        learned in a text of its own, as it is asked for when the model is used.
+        Some templates drop the reasoning of earlier answers or move the system prompt to the last question. Such an
+        answer is learned in its own text, rendered as it is when the model is used.
         """
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if self._generation:
@@ -155,13 +155,13 @@ class Chat:
                 continue  # a greeting answers nothing
             text = self._rendered(messages[: number + 1], tools)[0]
             prompt = self._rendered(messages[:number], tools, asking=True)[0]
-            if not text.startswith(prompt):  # it asks for answers in other words than it writes them in (DeepSeek R1)
+            if not text.startswith(prompt):  # its generation prompt differs from how it writes answers (DeepSeek R1)
                 prompt = self._rendered(messages[:number], tools)[0]
                 if not text.startswith(prompt):
                     raise ValueError("an answer changes what stands before it")
                 begun = text.find(messages[number]["content"].strip(), len(prompt))
                 prompt = text[: max(begun, len(prompt))]
-            bare = text.rstrip()  # what follows the closing word is not the model's
+            bare = text.rstrip()  # what follows the closing token is not the model's
             closed = len(bare) > len(prompt) and bare.endswith(self._special)
             span = len(prompt), len(bare) if closed else len(text)
             earlier = found.pop()[1] if found and prompt.startswith(found[-1][0]) else []
@@ -182,7 +182,7 @@ class Chat:
         return texts[0], found[0] if found else []
 
     def _safe(self, value: Any) -> Any:
-        """The same with special tokens marked as text, and without marks of its own."""
+        """A copy of `value` with special tokens marked as text, and without other marks."""
         if isinstance(value, str):
             return self._control.sub(f"{LITERAL}\\g<0>{PLAIN}", MARKS.sub("", value))
         if isinstance(value, dict):
@@ -190,7 +190,7 @@ class Chat:
         return [self._safe(item) for item in value] if isinstance(value, list) else value
 
     def encode(self, texts: list[str]) -> list[bytes]:
-        """The little-endian bytes of the tokens of each text, with their bits."""
+        """The little-endian bytes of each text's tokens, with their two bits."""
         conversations = [_parts(part) for text in texts for part in text.split(START)[1:]]
         encoded: dict[bool, Any] = {}
         for literal, tokenizer in ((False, self._tokenizer), (True, self._literal)):
@@ -205,7 +205,7 @@ class Chat:
 
 
 def _form(record: Any) -> str:
-    """messages, conversations or prompt."""
+    """The form of a record: messages, conversations or prompt."""
     if not isinstance(record, dict):
         raise _Wrong("it is no object")
     for key in ("messages", "conversations"):
@@ -254,11 +254,11 @@ def _marked(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 Part = tuple[str, bool, list[tuple[int, int]]]
-"""A stretch that is encoded in one go, whether special tokens in it are text, and the spans of answers in it."""
+"""Text that is encoded in one call, whether special tokens in it are text, and the spans of answers in it."""
 
 
 def _parts(marked: str) -> list[Part]:
-    """A conversation without its marks."""
+    """Split a conversation at its marks, and remove them."""
     parts: list[Part] = []
     text, literal, counting = "", False, False
     spans: list[tuple[int, int]] = []
@@ -277,7 +277,7 @@ def _parts(marked: str) -> list[Part]:
 
 
 def _flagged(parts: list[Part], encoded: dict[bool, Any]) -> np.ndarray:
-    """The tokens of a conversation with their bits, as uint32."""
+    """The tokens of a conversation with their two bits, as uint32."""
     values = []
     for _, literal, spans in parts:
         encoding: Encoding = next(encoded[literal])

@@ -1,8 +1,8 @@
-"""Documents out of sources: the pieces of work that processes share, and the units of text in each.
+"""Split sources into documents: the pieces of work that processes share, and the units of text in each.
 
-What is one document: a row of Parquet, a record of JSON lines, a row of a dataset; of a text file as `--documents`
-says: the whole file, each line, each block between blank lines, or what stands between lines of <|endoftext|>. Where
-conversations are prepared, each record is one, and `records` makes its text.
+A document is a row of Parquet, a record of JSON lines or a row of a dataset. In a text file `--documents` decides: the
+whole file, each line, each block between blank lines, or the text between lines of <|endoftext|>. For conversations,
+each record is a document, and `records` makes its text.
 """
 
 import codecs
@@ -22,9 +22,9 @@ DOCUMENTS = ("file", "lines", "blank-lines", "end-of-text")
 PIECE_BYTES = 32 << 20
 """Source bytes in one piece of work: seconds of work, so a killed preparation loses seconds."""
 PASSAGE = 4096
-"""Characters in a passage of a whole file: the unit in which it is encoded."""
+"""Least characters in a passage, the unit in which a whole file is encoded."""
 LONGEST = 1 << 17
-"""Characters in the longest passage: without an end of paragraph by then it ends at a line, a space, or anywhere."""
+"""Most characters in a passage: without a paragraph end by then, it ends at a line, a space, or anywhere."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """How much of the source it is, as stored; 0 when that is not known."""
+        """Stored bytes of the source in this segment; 0 when unknown."""
         if self.source.kind in ("text", "json") and self.end is not None:
             return self.end - self.start
         return self.source.size if self.last else 0
@@ -51,7 +51,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one process takes on at a time. It follows from the inputs, so any number of processes writes the same."""
+    """Work that one process takes at a time. The inputs determine it, so any number of processes writes the same."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -71,7 +71,7 @@ class Unit:
 
 
 Advance = Callable[[int], None]
-"""Told of source bytes as they are read."""
+"""Called with the number of source bytes read since the last call."""
 Place = Callable[[], str]
 """Names the file and line of a record, for messages."""
 
@@ -80,15 +80,15 @@ class Records(Protocol):
     """Makes the text of a document out of a whole record."""
 
     columns: tuple[str, ...]
-    """What it reads of a table; all may be missing."""
+    """Columns of a table that it reads; all may be missing."""
 
     def read(self, record: Any, place: Place) -> str:
-        """Empty where there is nothing in it. Raises UserError for a record of a wrong form."""
+        """The text; empty where there is none. Raises UserError for a record of the wrong form."""
         ...
 
 
 class TextField:
-    """A record's text is one of its fields; nothing counts as no document."""
+    """Takes a record's text from one of its fields; null and empty text make no document."""
 
     def __init__(self, name: str) -> None:
         self.columns = (name,)
@@ -105,7 +105,7 @@ class TextField:
 
 
 def plan(sources: list[Source]) -> list[Piece]:
-    """Large sources cut into ranges where that can be, small ones put together."""
+    """Cut large sources into ranges where possible, and group small ones."""
     pieces: list[Piece] = []
     waiting: list[Segment] = []
 
@@ -142,7 +142,7 @@ def _segments(source: Source, number: int) -> Iterator[Segment]:
 
 
 def _row_groups(source: Source) -> list[int]:
-    """Where to cut a Parquet file, in row groups of about PIECE_BYTES together."""
+    """The row groups at which to cut a Parquet file into ranges of about PIECE_BYTES."""
     from pyarrow import parquet
 
     with reading(source), opened(source) as (file, _):
@@ -198,7 +198,7 @@ def _texts(segment: Segment, documents: str, records: Records, advance: Advance)
 
 
 def _followed(stored: BinaryIO, segment: Segment, advance: Advance, every: int = 64) -> Callable[[], None]:
-    """A function that reports, each so many calls, how far the stored file was read since."""
+    """Return a function that reports, every `every` calls, the stored bytes read since its last report."""
     before, calls = segment.start, 0
 
     def follow() -> None:
@@ -215,8 +215,8 @@ def _followed(stored: BinaryIO, segment: Segment, advance: Advance, every: int =
 def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
     """A file as one document, in passages of whole paragraphs.
 
-    A cut before a newline or space that a word follows is one that byte-level tokenizers make too: the ids are those of
-    the text in one go.
+    Byte-level tokenizers also cut before a newline or space that a word follows, so the ids are those of the whole
+    text.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     text, read, carry = "", segment.start, ""
@@ -229,7 +229,7 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
             except UnicodeDecodeError as error:
                 raise _not_utf8(segment, read, error) from None
             read += len(chunk)
-            carry = "\r" if decoded.endswith("\r") else ""  # may be half of a line's end
+            carry = "\r" if decoded.endswith("\r") else ""  # may be half of a line ending
             text += decoded.removesuffix("\r").replace("\r\n", "\n")
             if segment.start == 0 and read == len(chunk):
                 text = text.removeprefix("\ufeff")
@@ -251,7 +251,7 @@ _PARAGRAPH, _LINE, _SPACE = re.compile(r"\n\n(?=\S)"), re.compile(r"\n(?=\S)"), 
 
 
 def _cut(text: str, start: int) -> int | None:
-    """Where the passage that begins at `start` ends, or None when more text is needed to say."""
+    """The end of the passage that begins at `start`, or None when that needs more text."""
     window = start + PASSAGE, start + LONGEST
     if found := _PARAGRAPH.search(text, *window):
         return found.start() + 1
@@ -262,7 +262,7 @@ def _cut(text: str, start: int) -> int | None:
 
 
 def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[], None]) -> Iterator[str]:
-    """Documents between separating lines. One belongs to the range in which the separator before it begins."""
+    """Documents between separator lines. Each belongs to the range in which the separator before it begins."""
     block: list[bytes] = []
     begun, first = segment.start == 0, 0
     separator = 0
@@ -302,7 +302,7 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
             hint = " (the file must hold one JSON object per line)" if number == 1 else ""
             raise UserError(f"--input {place()}: not JSON: {error}{hint}; mend or remove the line") from None
         text = records.read(record, place)
-        # JSON can spell halves of surrogate pairs, which are no characters.
+        # JSON can hold halves of surrogate pairs, which are not characters.
         if b"\\ud" in line or b"\\uD" in line:
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         yield text
@@ -315,7 +315,7 @@ def _parquet(segment: Segment, records: Records, advance: Advance) -> Iterator[s
     with reading(source), opened(source) as (file, _):
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
-        # Of a table without any of them all columns are read, to be named in the message.
+        # Without any of them, read all columns, so that the message can name them.
         columns = [name for name in records.columns if name in names] or names
         groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)
         for group in groups:

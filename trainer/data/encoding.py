@@ -1,11 +1,11 @@
-"""Text into token ids, fast: a word is merged once and looked up ever after.
+"""Encode text into token ids fast: merge each word once, then look it up.
 
-GPT-2's encoding cuts text into words by a regular expression and merges the bytes of each word on their own, so a word
-has the same ids wherever it stands. Natural text repeats its words: a dictionary from word to ids leaves the cutting as
-the only work, and one core then encodes three to five times what the tokenizer itself does (bench/results/prepare.md).
+GPT-2's encoding cuts text into words by a regular expression and merges the bytes of each word separately, so a word
+has the same ids everywhere. Natural text repeats its words: with a dictionary from word to ids only the cutting is
+left, and one core encodes three to five times as much as the tokenizer itself (bench/results/prepare.md).
 
-The ids are the tokenizer's own: it encodes each new word, its classes of characters are asked of it (Unicode versions
-differ between libraries), and a tokenizer that does not work like this is used as it is.
+The ids are the tokenizer's own: it encodes each new word, and it is probed for its character classes, since Unicode
+versions differ between libraries. A tokenizer that does not work like this is used as it is.
 """
 
 import functools
@@ -17,26 +17,26 @@ import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
 LETTERS = (range(0x4E00, 0xA000), range(0xAC00, 0xD7A4))
-"""Chinese characters and Korean syllables, letters all of them: half of the basic plane that need not be asked for."""
+"""Chinese characters and Korean syllables are all letters: half of the basic plane needs no probe."""
 ASKED = (range(0x4E00), range(0xA000, 0xAC00), range(0xF900, 0x10000), range(0x1F300, 0x1FB00))
-"""The rest of the basic plane (less surrogates and private use), and emoji. A text with any other character is rare:
-it goes the slow way as a whole."""
+"""Probed: the rest of the basic plane (without surrogates and private use), and emoji. A text with any other character
+is rare: the tokenizer itself encodes all of it."""
 CACHED_WORDS = 400_000
-"""About 80 MB. The words that come after are the rare ones: they are encoded each time."""
+"""About 80 MB. Later words are rare: they are encoded each time."""
 CACHED_LENGTH = 40
-"""Characters in a cached word: longer ones hardly ever come again."""
+"""Most characters in a cached word: longer ones hardly ever repeat."""
 TRICKY = (
     "I'll don't 'twas WE'RE  two\n\n three \t\n x1234,abc!?... Ünïcödé’s “quote”—½ ²\u00a0nbsp\u2003em\u3000 日本語 "
     "١٢٣ \x1c🙂🙂 \r\n "
 )
-"""What the two ways are compared on before the fast one is trusted."""
+"""Text on which the fast encoder must agree with the tokenizer before it is used."""
 
 Encode = Callable[[list[str]], list[bytes]]
 """Texts to the little-endian bytes of their ids."""
 
 
 def encoder(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """The fastest exact way to encode with `tokenizer`, without special tokens: text that looks like one is text."""
+    """The fastest exact encoder for `tokenizer`, without special tokens: text that looks like one stays text."""
     tokenizer.encode_special_tokens = True
     slow = plain(tokenizer, dtype)
     if not splits_like_gpt2(tokenizer):
@@ -46,7 +46,7 @@ def encoder(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
 
 
 def plain(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """The tokenizer as it is."""
+    """An encoder that calls the tokenizer."""
 
     def encode(texts: list[str]) -> list[bytes]:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -71,11 +71,11 @@ def splits_like_gpt2(tokenizer: Tokenizer) -> bool:
 
 
 class _Unknown(Exception):
-    """A character whose class was not asked for."""
+    """A character whose class was not probed."""
 
 
 class _Words(dict[str, bytes]):
-    """Ids by word; a new word is merged when it is first asked for."""
+    """Ids by word; a new word is merged at its first lookup."""
 
     def __init__(self, tokenizer: Tokenizer, dtype: type[np.unsignedinteger], unknown: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _Words(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         if not word.isascii() and self._unknown(word):
             raise _Unknown
-        # A byte is spelled as one letter: first as that of its number, then as the vocabulary has it.
+        # Spell each byte as one letter: first by its number (Latin-1), then as in the vocabulary.
         spelled = word.encode().decode("latin-1").translate(self._letters)
         ids = b"".join([self._packed[token.id] for token in self._merge(spelled)])
         if len(self) < CACHED_WORDS and len(word) <= CACHED_LENGTH:
@@ -97,7 +97,7 @@ class _Words(dict[str, bytes]):
 
 
 def by_words(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """Cut by a regular expression of our own, look the words up, and join."""
+    """An encoder that cuts by our own regular expression, looks the words up, and joins their ids."""
     pattern, unknown = word_pattern()
     cut = re.compile(pattern).findall
     words = _Words(tokenizer, dtype, unknown)
@@ -117,24 +117,24 @@ def by_words(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
 
 @functools.cache
 def word_pattern() -> tuple[str, str]:
-    """GPT-2's expression for Python's re, and one for the characters whose class is not known.
+    """GPT-2's expression for Python's re, and one for the characters of unknown class.
 
-    re knows no \\p{L} and \\p{N}, and other libraries know other versions of Unicode: the members are asked of the
-    tokenizer. Each character stands between two letters, two digits, two marks: where it makes no cut, it is one.
+    re has no \\p{L} and \\p{N}, and libraries differ in their version of Unicode, so the tokenizer is probed: each
+    character is put between two letters, two digits and two marks, and belongs to the class where it makes no cut.
     """
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
     points = [point for part in ASKED for point in part]
     kinds: list[set[int]] = []
     for neighbour in "a1!":
         probe = "".join([f"{neighbour}{chr(point)}{neighbour}\n" for point in points])
-        # A probe takes 4 characters; a word that has 3 from the first on was not cut.
+        # A probe has 4 characters; if its first 3 are one word, there was no cut.
         spans = [span for _, span in split(probe)]
         kinds.append({points[start // 4] for start, end in spans if end - start == 3 and start % 4 == 0})
     spaces = set(points).difference(*kinds)
     letters = kinds[0].union(*LETTERS)
     letter, digit, mark, space = map(_members, (letters, kinds[1], kinds[2], spaces))
     unknown = f"[^{letter}{digit}{mark}{space}]"
-    # The alternatives begin with different characters, but for the apostrophe: the commonest is tried first.
+    # The alternatives begin with different characters, except for the apostrophe: the most common one comes first.
     pattern = (
         f" ?[{letter}]++|'(?:[sdmt]|ll|ve|re)| ?[{mark}]++| ?[{digit}]++|[{space}]+(?![^{space}])|[{space}]++|{unknown}"
     )

@@ -1,7 +1,7 @@
 """Datasets of the Hugging Face hub: `hf:openwebtext`, `hf:wikitext/wikitext-103-raw-v1`, `hf:NAME/CONFIG:validation`.
 
-Streamed where the hub can be reached, so nothing but the shards is stored. With HF_HUB_OFFLINE=1 what the cache holds
-is read. A folder (`hf:./folder`) is opened the way `datasets` opens it.
+Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLINE=1 it is read from the cache. A folder
+(`hf:./folder`) is opened the way `datasets` opens it.
 """
 
 import functools
@@ -18,7 +18,7 @@ ROWS = 200_000
 
 
 def identity(spec: str) -> str:
-    """The commit of the dataset, or what its builder makes of names, sizes and ETags."""
+    """The commit of the dataset, or its builder's fingerprint of names, sizes and ETags."""
     name, _, _ = _parse(spec)[0]
     data = _open(spec)
     commit = ""
@@ -27,14 +27,14 @@ def identity(spec: str) -> str:
             from huggingface_hub import HfApi
 
             commit = HfApi().dataset_info(name).sha or ""
-        except Exception:  # a nicety: the builder's own identity follows
+        except Exception:  # optional: the builder's own identity follows
             commit = ""
     version = getattr(getattr(data, "info", None), "version", "")
     return commit or getattr(data, "_fingerprint", "") or f"version {version}"
 
 
 def parts(spec: str) -> int:
-    """Into how many pieces the dataset falls that processes can read on their own."""
+    """The number of parts of the dataset that processes can read independently."""
     data = _open(spec)
     if hasattr(data, "num_rows"):
         return max(1, -(-data.num_rows // ROWS))
@@ -42,7 +42,7 @@ def parts(spec: str) -> int:
 
 
 def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of one part, with these columns where there are any of them. Raises UserError when the hub fails."""
+    """The rows of one part, with only these columns if it has any of them. Raises UserError when the hub fails."""
     data = _open(spec)
     if wanted := [name for name in data.column_names or () if name in columns]:
         data = data.select_columns(wanted)
@@ -65,7 +65,7 @@ def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, A
 
 
 def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
-    """Whole rows, for tasks that need more than a text. `key`: the setting, for messages; `split`: its default."""
+    """Whole rows, for tasks that need more than text. `key`: the setting, for messages; `split`: the default split."""
     try:
         yield from _open(spec if ":" in spec.removeprefix(PREFIX) else f"{spec}:{split}")
     except UserError as error:
@@ -79,9 +79,9 @@ def offline() -> bool:
 
 
 def _parse(spec: str) -> list[tuple[str, str | None, str]]:
-    """The readings of hf:NAME[/CONFIG][:SPLIT] as name, configuration and split, the likelier first.
+    """The possible meanings of hf:NAME[/CONFIG][:SPLIT] as name, configuration and split, the likelier first.
 
-    A name on the hub is OWNER/NAME, or NAME alone for a few old ones; so A/B may mean either.
+    A name on the hub is OWNER/NAME, or NAME alone for a few old datasets, so A/B may also mean NAME/CONFIG.
     """
     text = spec.removeprefix(PREFIX)
     name, colon, split = text.rpartition(":") if ":" in text else (text, "", "")
@@ -104,7 +104,7 @@ def _open(spec: str) -> Any:
     from huggingface_hub.utils import logging as hub_logging
 
     set_verbosity_error()
-    hub_logging.set_verbosity_error()  # it tells of each of its five tries
+    hub_logging.set_verbosity_error()  # it logs each of its five tries
     datasets.disable_progress_bars()
     first: Exception | None = None
     for name, config, split in _parse(spec):
@@ -113,7 +113,7 @@ def _open(spec: str) -> Any:
             return datasets.load_dataset(name, config, split=split, streaming=streaming)
         except Exception as error:  # the library raises two dozen kinds
             first = first or error
-            if isinstance(error, ConnectionError):  # another reading of the name would wait as long
+            if isinstance(error, ConnectionError):  # another meaning of the name would wait as long
                 break
     raise UserError(
         f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({cause(first)}); "

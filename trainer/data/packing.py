@@ -1,8 +1,9 @@
-"""Conversations packed into windows when a dataset is opened: a pure function of the dataset and the window's length.
+"""Pack conversations into windows when a dataset is opened: a pure function of the dataset and the window length.
 
-Each conversation, in the order of the shards, goes into the window that it fills best among those begun, or begins one.
-A longer one than a window is cut at its end; one without an answer left is dropped. In a window each has positions from
-0 on, by which attention stays within it (CausalModel); so has the rest of the window, which counts in no loss.
+Each conversation, in the order of the shards, goes into the open window that it fills best, or begins a new one (best
+fit). A conversation longer than a window is truncated; one without an answer left is dropped. Positions restart at 0
+for each conversation, by which attention stays within it (CausalModel), and for the unused rest of a window, which
+counts in no loss.
 """
 
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ class Packed:
     tokens: Tokens
     length: int
     starts: np.ndarray
-    """Of each conversation the first token in `tokens`, window after window."""
+    """First token of each conversation in `tokens`, in window order."""
     sizes: np.ndarray
-    """Its tokens, after the cut. It takes one place less: its last token is a target only."""
+    """Tokens of each conversation after truncation. It takes one place less: its last token is only a target."""
     firsts: np.ndarray
-    """Of each window its first conversation, and at the end how many there are: [windows + 1]."""
+    """First conversation of each window, and at the end their number: [windows + 1]."""
     answers: np.ndarray
-    """Of each window the tokens whose loss counts."""
+    """Tokens whose loss counts, of each window."""
     cut: int
     dropped: int
 
@@ -42,8 +43,7 @@ class Packed:
     def gather(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs, targets and positions of these windows, each int64 [len(windows), length].
 
-        Raises UserError for an id outside the vocabulary: on an accelerator it would end as an assertion without a
-        name.
+        Raises UserError for an id outside the vocabulary: an accelerator would only fail an unnamed assertion.
         """
         shape = len(windows), self.length
         inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -68,7 +68,7 @@ class Packed:
         return inputs, targets, positions
 
     def answer(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """What stands before the first answer of conversation `number`, and that answer."""
+        """The tokens before the first answer of conversation `number`, and that answer."""
         values = self.tokens.read(int(self.starts[number]), int(self.sizes[number]))
         counts = (values & COUNTS) != 0
         begin = int(counts[1:].argmax()) + 1
@@ -78,7 +78,7 @@ class Packed:
 
 
 def pack(tokens: Tokens, length: int, split: str) -> Packed:
-    """The windows of a split, whose tokens are those of conversations. Raises UserError when there are none."""
+    """Pack a split of conversations into windows. Raises UserError when none would have an answer."""
     sizes, answers = _table(tokens)
     starts = np.cumsum(sizes) - sizes
     long = np.flatnonzero(sizes > length + 1)
@@ -100,7 +100,7 @@ def pack(tokens: Tokens, length: int, split: str) -> Packed:
 
 
 def _table(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each conversation, and those whose loss counts, from the ends of the shards."""
+    """Number of tokens of each conversation, and of those whose loss counts, from the tables in the shards."""
     tables = [
         np.fromfile(path, np.uint32, offset=4 * size).reshape(-1, 2)
         for path, size in zip(tokens.paths, tokens.sizes, strict=True)
@@ -110,9 +110,9 @@ def _table(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fill(sizes: np.ndarray, length: int) -> np.ndarray:
-    """The window of each item: the fullest that it fits into, of those the latest; else a new one."""
+    """The window of each item: the fullest that it fits, the latest of equals; else a new one."""
     waiting: list[list[int]] = [[] for _ in range(length + 1)]
-    """Windows by the room that they have left."""
+    """Windows by the room left in them."""
     rooms = 0  # bit r: there is a window with room r
     windows = np.empty(len(sizes), np.int64)
     count = 0
@@ -138,7 +138,7 @@ class PackedBatches:
         self.packed, self.micro_batch, self.seed = packed, micro_batch, seed
         self.per_step = windows_per_step // micro_batch
         self.answers_per_step = max(1, round(float(packed.answers.mean()) * windows_per_step))
-        """In the mean over an epoch."""
+        """Mean over an epoch."""
         self._answers = lru_cache(maxsize=8)(self._count)
 
     def indices(self, first: int, count: int) -> np.ndarray:
@@ -154,7 +154,7 @@ class PackedBatches:
         return step * self.per_step * self.micro_batch / len(self.packed)
 
     def weight(self, step: int) -> float:
-        """The mean answer tokens of a step over those of this one."""
+        """The mean answer tokens of a step, divided by those of this step."""
         return self.answers_per_step / self._answers(step)
 
     def _count(self, step: int) -> int:
@@ -163,7 +163,7 @@ class PackedBatches:
 
 
 def tell(packed: Packed, split: str) -> None:
-    """How the conversations of a split lie in their windows."""
+    """Log how a split is packed."""
     event(
         "packed",
         split=split,

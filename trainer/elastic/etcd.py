@@ -1,7 +1,7 @@
 """The few requests to etcd's v3 API that a rendezvous needs, over the JSON gateway that etcd 3.4 to 3.7 serve.
 
-Kept connections, TLS and a password where they are configured, and patience while etcd is away. Every key hangs on a
-lease that its writer renews while it lives, or others who need it, so what a lost run leaves goes away.
+It keeps connections open, uses TLS and a password if configured, and retries while etcd is away. Every key has a lease,
+which its writer or another member that needs it renews, so the keys of a lost run expire.
 """
 
 import base64
@@ -21,14 +21,14 @@ from trainer.elastic.network import split_endpoint
 from trainer.errors import UserError
 
 RETRY_SECONDS = 90.0
-"""An etcd pod that is moved to another node is back within 60 s; the rest is for its name to be found again."""
+"""An etcd pod that moves to another node is back within 60 s; the rest is for its name to resolve again."""
 LEASE_SECONDS = 300
 """Longer than the retries, so that an outage does not cost the keys; short enough that nothing piles up."""
 REQUEST_SECONDS = 10.0
 GLANCE_SECONDS = 2.0
-"""A request that nobody waits for: an etcd whose machine is gone refuses nothing, it is silent."""
+"""Timeout of a request that must not wait: an etcd whose machine is gone does not refuse, it is silent."""
 LARGEST_ANSWER = 16 << 20
-"""Bytes: the heartbeats of a hundred thousand members. Who writes to etcd must not fill the memory of its readers."""
+"""Bytes: the heartbeats of a hundred thousand members. A writer must not be able to fill the readers' memory."""
 ENVIRONMENT = {
     "cacert": "ETCDCTL_CACERT",
     "cert": "ETCDCTL_CERT",
@@ -36,12 +36,12 @@ ENVIRONMENT = {
     "username": "ETCDCTL_USER",
     "password": "ETCDCTL_PASSWORD",
 }
-"""Settings and the variables that say them where --rdzv-conf does not: etcdctl's own names."""
+"""Settings -> etcdctl's variables, which apply where --rdzv-conf has no value."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where etcd is, and how it knows us."""
+    """The address of etcd, and our credentials."""
 
     endpoint: str
     host: str
@@ -88,7 +88,7 @@ class Value:
 
 
 class Etcd:
-    """etcd, asked again while it is away: `retry_seconds` long, or once when nobody waits (`patient(False)`)."""
+    """A client that retries while etcd is away: for `retry_seconds`, or not at all after `patient(False)`."""
 
     def __init__(
         self, access: Access, retry_seconds: float = RETRY_SECONDS, lease_seconds: int = LEASE_SECONDS
@@ -104,7 +104,7 @@ class Etcd:
         self._pool = tls(*where, ssl_context=access.tls) if access.tls else plain(*where)
 
     def patient(self, wait: bool) -> None:
-        """Whether requests wait for an etcd that is away, or say so at once."""
+        """Set whether requests wait for an etcd that is away, or fail at once."""
         self._retry_seconds = self._patience if wait else 0.0
         self._request_seconds = REQUEST_SECONDS if wait else GLANCE_SECONDS
 
@@ -113,7 +113,7 @@ class Etcd:
         return _value(found[0]) if found else None
 
     def get_many(self, keys: list[str]) -> list[Value | None]:
-        """All in one request."""
+        """Read all keys in one request."""
         if not keys:
             return []
         body = {"success": [{"request_range": {"key": _encode(key)}} for key in keys]}
@@ -122,7 +122,7 @@ class Etcd:
         return [_value(kvs[0]) if kvs else None for kvs in found]
 
     def get_changed(self, key: str, known: Value | None, prefix: str | None) -> tuple[Value | None, dict[str, Value]]:
-        """What `key` holds, sent only where it is not `known`, and all under `prefix` by the rest of their keys."""
+        """The value of `key`, sent only if it is not `known`, and all under `prefix` by the rest of their keys."""
         unchanged = {"target": "MOD", "result": "EQUAL", "mod_revision": str(known.revision if known else 0)}
         under = [{"request_range": {"key": _encode(prefix), "range_end": _encode(_end(prefix))}}] if prefix else []
         body = {
@@ -142,7 +142,7 @@ class Etcd:
         self.put_many({key: value})
 
     def put_many(self, values: Mapping[str, bytes]) -> None:
-        """All or none of them."""
+        """Write all values or none."""
 
         def body(lease: str) -> dict[str, Any]:
             return {"success": [_put(key, value, lease) for key, value in values.items()]}
@@ -171,8 +171,8 @@ class Etcd:
             return True, Value(value, int(reply["header"]["revision"]), lease)
         found = reply["responses"][0]["response_range"].get("kvs")
         now = _value(found[0]) if found else None
-        # A write whose answer was lost on the way is tried again and then refused, by itself: the lease tells whose it
-        # is. Without this, a counter would count twice when etcd restarts.
+        # A write whose answer was lost is retried, and then its own first attempt makes etcd refuse it. The lease shows
+        # that the value is ours: otherwise a counter would count twice when etcd restarts.
         ours = now is not None and now.data == value and now.lease == lease
         return ours, now
 
@@ -184,13 +184,13 @@ class Etcd:
         return int(self._call("/kv/range", body).get("count", 0))
 
     def keep(self, value: Value) -> None:
-        """Renew the lease of what another process wrote, as often as our own: it must not go away with that process."""
+        """Renew the lease of a value that another process wrote, as often as our own: it must outlive that process."""
         if time.monotonic() - self._kept > self._lease_seconds / 4:
             self._call("/lease/keepalive", {"ID": value.lease})
             self._kept = time.monotonic()
 
     def _write(self, path: str, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        """A write that hangs on this process's lease; on a new lease where the old one is gone."""
+        """Write with this process's lease, or with a new one if that has expired."""
         try:
             return self._call(path, body(self._current_lease()))
         except _LeaseGone:
@@ -200,7 +200,7 @@ class Etcd:
     def _current_lease(self) -> str:
         """The id of this process's lease, renewed when a quarter of its time is over.
 
-        Each member writes its keep-alive every few seconds, so no thread of its own is needed for this.
+        Each member writes its keep-alive every few seconds, so this needs no thread of its own.
         """
         if self._lease is not None and time.monotonic() - self._renewed > self._lease_seconds / 4:
             reply = self._call("/lease/keepalive", {"ID": self._lease}).get("result", {})
@@ -214,13 +214,13 @@ class Etcd:
         return self._lease
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request, repeated while etcd cannot be reached or has no leader."""
+        """Send a request and return its answer; retry while etcd cannot be reached or has no leader."""
         deadline = time.monotonic() + self._retry_seconds
         pause, dropped = 0.1, False
         while True:
             try:
                 return self._once(path, body)
-            except UserError:  # a ValueError, as a cut reply is
+            except UserError:  # a ValueError, like that of a truncated reply
                 raise
             except (OSError, urllib3.exceptions.HTTPError, _Unavailable, ValueError) as error:
                 if error.args and isinstance(error.args[0], ssl.SSLCertVerificationError):
@@ -229,7 +229,7 @@ class Etcd:
                         f"({error.args[0].verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
                     ) from None
                 if isinstance(error, urllib3.exceptions.ProtocolError) and not dropped:
-                    dropped = True  # etcd ended a connection that was idle: once more, over a new one
+                    dropped = True  # etcd closed an idle connection: retry over a new one
                     continue
                 reason = str(error) or type(error).__name__
             if time.monotonic() + pause > deadline:
@@ -248,7 +248,7 @@ class Etcd:
         if "lease not found" in text:
             raise _LeaseGone
         if "invalid auth token" in text or "invalid auth revision" in text:
-            self._token = None  # tokens end after five minutes, and with the etcd that gave them
+            self._token = None  # tokens expire after five minutes, and with the etcd that issued them
             raise _Unavailable("the password's token has ended")
         if any(words in text for words in ("authentication failed", "permission denied", "user name is empty")):
             raise UserError(
@@ -265,7 +265,7 @@ class Etcd:
         if status == 200:
             self._token = json.loads(text)["token"]
         elif "authentication is not enabled" in text:
-            self._token = ""  # an etcd that lost its data has lost its users, too
+            self._token = ""  # an etcd that lost its data has lost its users too
         elif "authentication failed" in text:
             raise UserError(
                 f"etcd at {self._access.endpoint} refuses user {self._access.username}: wrong name or password"
@@ -274,7 +274,7 @@ class Etcd:
             raise _Unavailable(f"{status} {_told(text)}")
 
     def _post(self, path: str, body: bytes) -> tuple[int, str]:
-        """Status and text of one answer, over the connection of before where that still stands."""
+        """Status and text of one answer, over the previous connection if it is still open."""
         headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
         response = self._pool.urlopen(
             "POST", "/v3" + path, body, headers, False, timeout=self._request_seconds, preload_content=False
@@ -296,7 +296,7 @@ class _Unavailable(Exception):
 
 
 def _told(text: str) -> str:
-    """etcd's own words out of its answer."""
+    """The message in etcd's answer."""
     try:
         return str(json.loads(text).get("message") or text).strip()[:300]
     except (ValueError, AttributeError):
@@ -308,7 +308,7 @@ def _put(key: str, value: bytes, lease: str) -> dict[str, Any]:
 
 
 def _end(prefix: str) -> str:
-    """The end of the range of all keys that begin so, as etcdctl's --prefix reckons it."""
+    """The end of the range of all keys with this prefix, computed like etcdctl's --prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
@@ -317,5 +317,5 @@ def _encode(value: str | bytes) -> str:
 
 
 def _value(found: dict[str, Any]) -> Value:
-    """etcd leaves empty fields out of its replies."""
+    """Parse a key of a reply, from which etcd leaves out empty fields."""
     return Value(base64.b64decode(found.get("value", "")), int(found["mod_revision"]), str(found.get("lease", "0")))

@@ -1,16 +1,16 @@
-"""Who of a rendezvous is alive, judged by what this node itself has watched; and who is still worth waiting for.
+"""Which members of a rendezvous are alive, judged by what this node has watched, and which are worth waiting for.
 
-torch compares each member's last heartbeat, a time of day of that member's machine, with the clock of this one: an
-outage of the store longer than the keep-alive, or clocks that differ by a few seconds, make living members look lost.
-Here a member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which
-nothing could be seen (the store was away, this process was frozen) is no watching.
+torch compares each member's last heartbeat, a time of day on that member's machine, with the clock of this one: an
+outage of the store longer than the keep-alive, or a clock skew of a few seconds, makes live members look lost. Here a
+member is lost when its heartbeat stayed the same through a whole keep-alive window of watching. Time in which nothing
+could be seen (the store was away, this process was frozen) does not count as watching.
 
-Where the backend has a key for each member's heartbeat (etcd), they are kept out of the shared state: that has one key,
-each write of it makes the others' void, and hundreds of members would spend their time on refused heartbeats.
+If the backend has a key for each member's heartbeat (etcd), heartbeats stay out of the shared state. The state has one
+key, and each write invalidates the concurrent ones: hundreds of members would spend their time on refused heartbeats.
 
-torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so those of the last
-round are seen to wait for the next one, or are gone: when none waits any more, it begins at once. Newcomers come in
-crowds, and get the last call.
+torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so each member of
+the last round either waits for the next one or is gone: when none is left to come, the round begins at once. Newcomers
+arrive in groups and get the last call.
 """
 
 import logging
@@ -35,10 +35,10 @@ from trainer.elastic import rendezvous_state
 log = logging.getLogger(__name__)
 
 LEAST_GLANCE_SECONDS = 1.5
-"""Agents look every second or so: this much of any pause between two looks counts as watched."""
+"""Agents look about once a second: up to this much of any pause between two looks counts as watched."""
 BACKOFF_SECONDS = 0.01
-"""First pause after a write that another member was faster with; it doubles up to this much for each member. All of a
-large round write at once, and each write makes those of the others void: without pauses, 256 members need 30,000."""
+"""First pause after a write that lost to another member's; it doubles, up to this much for each member. In a large
+round all write at once and each write invalidates the others: without pauses, 256 members need 30,000 writes."""
 LONGEST_BACKOFF_SECONDS = 2.0
 OVER = datetime.min.replace(tzinfo=UTC)
 
@@ -55,7 +55,7 @@ class BeatingBackend(RendezvousBackend):
 
 
 class WatchingStateHolder(_BackendRendezvousStateHolder):
-    """The shared state of a rendezvous, cleaned of the members that this node saw fall silent."""
+    """The shared state of a rendezvous, without the members that this node saw fall silent."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._clock = clock
         self._looked: float | None = None
         self._refused = 0
-        """Writes in a row that came too late."""
+        """Consecutive writes that lost to another member's."""
         self._silence: dict[Any, tuple[datetime, float]] = {}
         """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
         self._last, self._members = -1, frozenset[Any]()
-        """The newest round that this node was in, and who was in it."""
+        """The newest round that this node was in, and its members."""
         self._largest = 0
         """Members of the largest round so far: all there are, as far as we know."""
 
     def remember(self) -> None:
-        """The current round is complete: the next one need not wait when its members are there."""
+        """Record the complete current round: once its members are back, the next round need not wait."""
         self._last, self._members = self._state.round, frozenset(self._state.participants)
         self._largest = max(self._largest, len(self._members))
 
@@ -85,7 +85,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         return len(self._members & self._state.wait_list)
 
     def beat(self, node: Any) -> None:
-        """Write this node's heartbeat, where the backend has a key for it; else torch writes it into the state."""
+        """Write this node's heartbeat if the backend has a key for it; otherwise torch writes it into the state."""
         if isinstance(self._backend, BeatingBackend):
             self._state.last_heartbeats[node] = moment = datetime.now(UTC)
             self._backend.beat(str(node), moment)
@@ -96,7 +96,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             self._refused += 1
             longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
             time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
-            # What the refusal told is old by now: a change of it would be refused again.
+            # The state in the refusal is old by now: a change of it would be refused again.
             self._last_sync_time = -1.0
             self._exchange()
         elif written:
@@ -104,7 +104,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         return written
 
     def _exchange(self) -> bool | None:
-        """Write the state where it was changed, else read it: torch's own `sync` without its pickle.
+        """Write the state if it was changed, else read it: torch's own `sync` without its pickle.
 
         Returns whether the change was written; None without a change.
         """
@@ -116,8 +116,8 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             return None
         else:
             found = self._backend.get_state()
-        if not written:  # else the store holds what this node does
-            # A store that holds nothing is a new beginning: what this node knows of a round is void.
+        if not written:  # otherwise the store holds this node's state
+            # An empty store is a fresh start: this node's state of a round is void.
             self._state = self._read(*found) if found else _RendezvousState()
         self._token, self._dirty = found[1] if found else None, False
         self._last_sync_time = time.monotonic()
@@ -128,7 +128,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         try:
             return rendezvous_state.decode(data)
         except RendezvousStateError as error:
-            if token != self._token:  # once for each that is written, not once a second
+            if token != self._token:  # once for each written state, not once a second
                 log.warning("the rendezvous state is refused, and a new one begun: %s", error)
             return _RendezvousState()
 
@@ -151,7 +151,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
 
         participants = len(state.participants)
         for node in self._dead_nodes:
-            # Kept in self._silence: until the change is written, the next look finds the member again, as dead.
+            # It stays in self._silence: until the change is written, the next look finds the member again, as dead.
             del state.last_heartbeats[node]
             state.participants.pop(node, None)
             state.wait_list.discard(node)
@@ -161,9 +161,9 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._end_last_call()
 
     def _end_last_call(self) -> None:
-        """Let the last call be over where nobody is left to come.
+        """End the last call when no member is left to come.
 
-        A store that lost its data begins with round 0 again, and knows nothing of those who are about to come back.
+        A store that lost its data begins at round 0 again and does not know the members that are about to come back.
         """
         state = self._state
         if state.complete or state.deadline is None or state.wait_list or state.round != self._last + 1:

@@ -1,4 +1,4 @@
-"""Addresses, names and interfaces, asked of the operating system. No torch here: the launcher needs them first."""
+"""Addresses, names and interfaces from the operating system. The launcher needs them before it loads torch."""
 
 import contextlib
 import fcntl
@@ -24,9 +24,9 @@ def split_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
 
 
 def wait_reachable(host: str, port: int, seconds: float, connect: bool) -> str | None:
-    """Wait until `host` has an address (and, with `connect`, answers on `port`); the reason when it never does.
+    """Wait until `host` has an address (and, with `connect`, answers on `port`); the reason if it does not in time.
 
-    The name of a new Service or pod may not be there yet, and a resolver remembers for up to 30 s that it was not.
+    The name of a new Service or pod may not exist yet, and a resolver caches that for up to 30 s.
     """
     deadline = time.monotonic() + seconds
     while True:

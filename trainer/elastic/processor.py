@@ -1,4 +1,4 @@
-"""This node's processor: whether it can do what the training was planned for, and which core each thread runs on."""
+"""This node's CPU: whether it has the feature that the training requires, and which core each thread runs on."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from trainer.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
 KNOWN = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
-"""Flags that a training may ask for: the matrix units and vector registers that oneDNN's kernels differ by."""
+"""Flags that messages name: the matrix units and vector registers by which oneDNN's kernels differ."""
 OPENMP = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "close"}
 
 
 def require_capability(flag: str, cpuinfo: Path = CPUINFO) -> None:
     """Raise UserError when the processor lacks `flag`; "" asks for nothing.
 
-    A training in bf16 on a processor without AMX runs, at a tenth of the speed, until somebody looks at the bill.
+    On a CPU without AMX a bf16 training runs at a tenth of the speed, until somebody looks at the bill.
     """
     if not flag:
         return
@@ -30,7 +30,7 @@ def require_capability(flag: str, cpuinfo: Path = CPUINFO) -> None:
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> tuple[str, set[str]]:
-    """Name and usable flags of the first processor: one that the hypervisor or an old kernel hides is missing there."""
+    """Name and usable flags of the first processor, without flags that the hypervisor or an old kernel hides."""
     try:
         first = cpuinfo.read_text().split("\n\n")[0]
     except OSError:
@@ -41,11 +41,11 @@ def read_processor(cpuinfo: Path = CPUINFO) -> tuple[str, set[str]]:
 
 
 def bind_workers(workers: int) -> None:
-    """Let this process's children tie OpenMP's threads to cores, where those belong to the training (BIND_CORES=1).
+    """Make this process's children bind OpenMP's threads to cores, if the training owns them (BIND_CORES=1).
 
-    Two threads that share a core share its matrix unit. Several workers on a node would all begin with the first core;
-    they are left to the scheduler. To be called after torch was imported: OpenMP ties the main thread when the library
-    is loaded, and whatever that thread starts later (gloo's, a checkpoint's writer) would stay on its one core.
+    Two threads that share a core share its matrix unit. Several workers on a node would all begin with the first core:
+    they are left to the scheduler. Call this after importing torch: OpenMP binds the main thread when the library is
+    loaded, and threads that it starts later (gloo's, the checkpoint writer) would stay on its one core.
     """
     if os.environ.get(BIND_CORES) == "1" and workers == 1:
         for name, value in OPENMP.items():
@@ -53,7 +53,7 @@ def bind_workers(workers: int) -> None:
 
 
 def free_main_thread() -> None:
-    """Let this process's main thread run anywhere that its parent may; OpenMP's other threads stay where they are."""
+    """Let this process's main thread run on all cores of its parent; OpenMP's other threads stay where they are."""
     if os.environ.get(BIND_CORES) == "1" and "OMP_PROC_BIND" in os.environ:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))

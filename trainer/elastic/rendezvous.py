@@ -1,8 +1,8 @@
 """How the launchers of one run find each other, and notice when one of them is gone.
 
-torch's DynamicRendezvousHandler keeps the state machine; this adds what it lacks in torch 2.15: a member that vanished
-is a reason for a new round (pytorch#111646: agents look only at newcomers), a member that leaves on purpose says so
-instead of being waited for, and a store that is away is waited for where a round needs it, and nowhere else.
+torch's DynamicRendezvousHandler has the state machine; this adds what it lacks in torch 2.15: a lost member causes a
+new round (pytorch#111646: agents look only at newcomers), a member that leaves on purpose says so, so that nobody waits
+for it, and only the forming of a round waits for a store that is away.
 """
 
 import logging
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 JOIN_SECONDS = 1800
 """A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
 LAST_CALL_SECONDS = 5
-"""What a round waits for more members once the least number is there, unless none are left to come (liveness.py)."""
+"""How long a round with the minimum of members waits for more, unless none are left to come (liveness.py)."""
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
@@ -49,18 +49,18 @@ class Link(Protocol):
     """The connection to the store that keeps the state."""
 
     def patient(self, wait: bool) -> None:
-        """Whether requests wait for a store that is away, or fail at once."""
+        """Set whether requests wait for a store that is away, or fail at once."""
 
 
 class OpExecutor(_DistributedRendezvousOpExecutor):
-    """Changes rounds with one write: a member that only leaves one to join the next is never in neither.
+    """Changes rounds with one write: a member that leaves one round to join the next is always in one of them.
 
-    torch leaves with one write and joins with another. Between them, and that is long on a busy machine, a member
-    looks as if it were gone. Heartbeats are no change of the state where the backend has keys for them.
+    torch leaves with one write and joins with another. Between them, which is long on a busy machine, a member looks
+    lost. If the backend has keys for heartbeats, a heartbeat does not change the state.
     """
 
     leaving = False
-    """Whether this node goes for good."""
+    """Whether this node leaves for good."""
     _state_holder: WatchingStateHolder
 
     def run(
@@ -70,7 +70,7 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
         update_deadline: Callable[[timedelta], float] | None = None,
     ) -> None:
         def beating(context: Any, deadline: float) -> _Action:
-            # Whatever comes next: a change that others are faster with, again and again, may take longer than the
+            # Always beat first: a change that keeps losing to other members' writes may take longer than the
             # keep-alive lasts.
             if _should_keep_alive(context):
                 self._state_holder.beat(self._node)
@@ -79,7 +79,7 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
         super().run(beating, deadline, update_deadline)
 
     def _record(self, message: str, node_state: NodeState = NodeState.RUNNING) -> None:
-        """Nothing: torch searches the stack for each event, half the time of a large round, and nobody listens."""
+        """Do nothing: torch inspects the stack for each event, half the time of a large round, and nobody listens."""
 
     def _remove_from_participants(self) -> None:
         super()._remove_from_participants()
@@ -88,13 +88,13 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
 
 
 class Handler(DynamicRendezvousHandler):
-    """A rendezvous in which a lost member counts like a waiting one: both are reasons for a new round."""
+    """A rendezvous in which a lost member counts like a waiting one: both cause a new round."""
 
     link: Link
     _state_holder: WatchingStateHolder
     _op_executor: OpExecutor
     hosted: object = None
-    """The store, where this process keeps it as well."""
+    """The store, if this process hosts it."""
     _delayed: threading.Timer | None = None
     _round = -1
     _size = 0
@@ -107,7 +107,7 @@ class Handler(DynamicRendezvousHandler):
         return self._round + 1
 
     def next_rendezvous(self) -> RendezvousInfo:
-        # Between rounds the workers train without the store: looking after them must not stop for a minute.
+        # Wait for the store only here: the workers train without it, and monitoring them must not stop for a minute.
         self.link.patient(True)
         try:
             info = super().next_rendezvous()
@@ -119,7 +119,7 @@ class Handler(DynamicRendezvousHandler):
         return info
 
     def _start_heartbeats(self) -> None:
-        # All members begin a round at the same moment: without a delay they would beat at the same moment ever after.
+        # All members begin a round at the same moment: without random delays their heartbeats would always coincide.
         delay = random.uniform(0, self._settings.keep_alive_interval.total_seconds() / 2)
         self._delayed = threading.Timer(delay, super()._start_heartbeats)
         self._delayed.daemon = True
@@ -132,7 +132,7 @@ class Handler(DynamicRendezvousHandler):
         super()._stop_heartbeats()
 
     def num_nodes_waiting(self) -> int:
-        """How many members a new round would bring or take away."""
+        """How many members a new round would add or remove."""
         try:
             waiting = super().num_nodes_waiting()
         except RendezvousConnectionError as error:
@@ -142,24 +142,24 @@ class Handler(DynamicRendezvousHandler):
             self._away = True
             return 0
         self._away = False
-        # A spare that found the round full waits on: torch would make new rounds for it, one after the other.
+        # A spare keeps waiting while the round is full: torch would start one new round after the other for it.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
         return (0 if full else waiting) or self.left_members() or int(not self._in_round())
 
     def _in_round(self) -> bool:
-        """Whether the store knows the round that this node is in: not where it lost its data."""
+        """Whether the store knows the round that this node is in: not if it lost its data."""
         state = self._state_holder.state
         return state.round == self._round and self._this_node in state.participants
 
     def left_members(self) -> int:
-        """How many have left this round. Their workers have ended, so this node's wait for them in vain.
+        """How many members have left this round. Their workers have ended, so this node's wait for them in vain.
 
-        Nobody, as far as is known, where the store lost its data: all the workers may still train.
+        0 if the store lost its data: all the workers may still train.
         """
         return max(0, self._size - len(self._state_holder.state.participants)) if self._in_round() else 0
 
     def lost_members(self) -> int:
-        """How many of those who left do not wait for the next round either."""
+        """How many of the members that left do not wait for the next round."""
         return max(0, self.left_members() - self._state_holder.returning())
 
     def leave(self) -> None:
@@ -173,9 +173,9 @@ class Handler(DynamicRendezvousHandler):
 
 
 def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
-    """A handler with our defaults where the parameters say nothing."""
-    # torch 2.15 otherwise hands survivors the address of a rank 0 that is gone (pytorch#182375 mended half of it). It
-    # is read at each round, so that plain torchrun gets it, too.
+    """Build a handler, with our defaults for missing parameters."""
+    # Otherwise torch 2.15 gives survivors the address of a rank 0 that is gone (pytorch#182375 fixed half of it). torch
+    # reads the variable at each round, so plain torchrun gets it too.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
     def seconds(key: str, default: float | None) -> timedelta | None:

@@ -1,7 +1,7 @@
-"""`c10d`: a rendezvous in a TCPStore on a stable pod (store.py), for clusters where no etcd shall run.
+"""`c10d`: a rendezvous in a TCPStore on a stable pod (store.py), for clusters without etcd.
 
-torch's own c10d backend gives up for ever when its one connection breaks. This one connects again, and a store that
-came back empty is a new beginning: every member finds that it is in no round, and joins the next.
+torch's own c10d backend gives up for good when its one connection breaks. This one reconnects, and a store that comes
+back empty is a fresh start: every member finds that it is in no round, and joins the next.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from trainer.errors import one_line
 RETRY_SECONDS = 90.0
 CONNECT_SECONDS = 5.0
 GLANCE_SECONDS = 2.0
-"""For a connection that nobody waits for."""
+"""Timeout of a connection that must not wait."""
 READ_SECONDS = 300
 NOTHING = b"-"
 """Stands in the state's key until there is a state: reading a missing key of a TCPStore blocks."""
 
 
 class Connection:
-    """A TCPStore client that connects again while its server is away."""
+    """A TCPStore client that reconnects when its server was away."""
 
     def __init__(self, host: str, port: int, retry_seconds: float = RETRY_SECONDS) -> None:
         self._host, self._port = host, port
@@ -44,7 +44,7 @@ class Connection:
     def call(self, operation: Callable[[TCPStore], Any]) -> Any:
         """The result of `operation`; repeated over a new connection when the one it had breaks.
 
-        Raises RendezvousConnectionError when the store stays away, and what torch raises when a wait takes too long.
+        Raises RendezvousConnectionError when the store stays away, and torch's own error when a wait times out.
         """
         deadline = time.monotonic() + self._retry_seconds
         while True:
@@ -52,12 +52,12 @@ class Connection:
             try:
                 return operation(self._client or self._connect())
             except (RuntimeError, OSError) as error:  # torch's DistNetworkError is a RuntimeError
-                # Not through _connect's silence, but while it answers: a wait that is over, not a store that is gone.
+                # These words mean that a wait expired while the store answered; a failed _connect has other words.
                 if "wait timeout" in str(error) or "Timeout waiting" in str(error):
                     raise
                 self._client = None
                 reason = one_line(error)
-            if fresh:  # a connection that was open may have ended with the store's restart: once more at once
+            if fresh:  # else the store may have restarted under an open connection: retry at once
                 if time.monotonic() > deadline:
                     raise RendezvousConnectionError(
                         f"the c10d store at {self._host}:{self._port} cannot be reached for "
@@ -66,7 +66,7 @@ class Connection:
                 time.sleep(0.5)
 
     def _connect(self) -> TCPStore:
-        # First a plain connection: torch's own attempt logs a traceback of C++ frames for each refusal.
+        # Try a plain connection first: torch's own attempt logs a traceback of C++ frames for each refusal.
         reason = network.wait_reachable(self._host, self._port, 0, connect=True)
         if reason is not None:
             raise ConnectionError(reason)
@@ -97,7 +97,7 @@ class StoreBackend(RendezvousBackend):
         return None if found == NOTHING else (found, found, found == state)
 
     def _compare_set(self, expected: Any, desired: bytes) -> bytes:
-        # torch's binding takes bytes for its strings, too: what another wrote need not be text.
+        # torch's binding also takes bytes for its strings: another member's value need not be text.
         return self._connection.call(lambda store: store.compare_set(self._key, expected, desired))  # pyright: ignore[reportArgumentType]
 
 
@@ -112,7 +112,7 @@ class ReconnectingStore(Store):
     def set(self, key: str, value: str | bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         def write(store: TCPStore) -> None:
             store.set(self._prefix + key, value)  # pyright: ignore[reportArgumentType]
-            # set() waits for no answer: into a connection whose server is gone it writes without an error.
+            # set() waits for no answer: it writes without an error into a connection whose server is gone.
             store.check([self._prefix + key])
 
         self._connection.call(write)
@@ -146,12 +146,12 @@ class ReconnectingStore(Store):
 def create(parameters: RendezvousParameters) -> Handler:
     """The rendezvous that the launcher's parameters describe. Raises RendezvousConnectionError without a store.
 
-    With `is_host=true` in --rdzv-conf this process is the store as well, as in torch: for a try on one machine.
+    With `is_host=true` in --rdzv-conf this process also hosts the store, as in torch: for a try on one machine.
     """
     host, port = network.split_endpoint(parameters.endpoint, STORE_PORT)
     server = None
     if parameters.get_as_bool("is_host", False):
-        with contextlib.suppress(RuntimeError):  # another process of this machine is the store already
+        with contextlib.suppress(RuntimeError):  # another process of this machine hosts the store already
             server = TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
     patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
     state, store = (Connection(host, port, patience) for _ in range(2))

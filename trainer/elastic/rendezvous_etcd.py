@@ -1,7 +1,7 @@
 """`etcd-v3`: a torch rendezvous over etcd's v3 API.
 
 torch's own etcd backends speak the v2 API, which etcd 3.6 removed (pytorch#158326). This one is registered under the
-entry point group `torchrun.handlers`: plain torchrun takes `--rdzv-backend etcd-v3` with it.
+entry point group `torchrun.handlers`, so plain torchrun accepts `--rdzv-backend etcd-v3`.
 """
 
 import time
@@ -40,8 +40,8 @@ class EtcdBackend(BeatingBackend):
         return NAME
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        # Most looks find nothing new but heartbeats: the state, large in a large round, is sent when it changed. And
-        # who looks again because another was faster wants nothing but the state.
+        # Most looks find only new heartbeats: the state, which is large in a large round, is sent only if it changed. A
+        # look after a refused write needs only the state.
         look = time.monotonic() - self._looked >= BEATS_SECONDS
         self._known, beats = self._etcd.get_changed(self._key, self._known, self._beats if look else None)
         if look:
@@ -51,7 +51,7 @@ class EtcdBackend(BeatingBackend):
 
     def beat(self, member: str, moment: datetime) -> None:
         self._etcd.put(self._beats + member, moment.isoformat().encode())
-        if self._known is not None:  # by whoever wrote it last: a spare that goes would take the round with it
+        if self._known is not None:  # whoever wrote it: a spare that leaves would take the round with it
             self._etcd.keep(self._known)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
@@ -94,7 +94,7 @@ class EtcdStore(Store):
                 return _bytes(desired)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Rank 0 reads something of every member here: in few requests, or hundreds of members would take minutes."""
+        """Read all keys in few requests: one by one, rank 0 would take minutes for hundreds of members."""
         values: dict[str, bytes] = {}
         self._until(keys, self.timeout, values)  # pyright: ignore[reportAttributeAccessIssue]
         return [values[key] for key in keys]
@@ -117,7 +117,7 @@ class EtcdStore(Store):
         return self._etcd.count(self._prefix)
 
     def _found(self, keys: list[str]) -> dict[str, bytes]:
-        """Those of `keys` that are there."""
+        """The values of those `keys` that exist."""
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]
@@ -137,7 +137,7 @@ class EtcdStore(Store):
                 raise DistStoreError(f"waited {timeout.total_seconds():.0f} s for {', '.join(missing[:5])}")
             time.sleep(POLL_SECONDS)
 
-    # torch's C++ side (PrefixStore) calls some by other names than its Python side.
+    # torch's C++ side (PrefixStore) calls some methods by other names than its Python side.
     deleteKey = delete_key
     getNumKeys = num_keys
     multiGet = multi_get
@@ -149,15 +149,15 @@ def create(parameters: RendezvousParameters) -> Handler:
 
     Keys of --rdzv-conf beyond torch's own: protocol (http, https), cacert, cert, key, username, password (files, or
     etcdctl's ETCDCTL_* variables), retry_seconds, lease_seconds. Raises RendezvousConnectionError without an etcd and
-    UserError when it does not let us in.
+    UserError when etcd refuses our credentials.
     """
     where = access(parameters.endpoint, parameters.config)
     patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
     lease = int(parameters.get("lease_seconds", LEASE_SECONDS))
-    # Two connections: the store waits for etcd even where the look at the members must not.
+    # Two clients: the store waits for etcd even when the look at the members must not.
     state, store = (Etcd(where, patience, lease) for _ in range(2))
     backend = EtcdBackend(state, parameters.run_id)
-    backend.get_state()  # a wrong endpoint is told now, not in the middle of a round
+    backend.get_state()  # reports a wrong endpoint now, not in the middle of a round
     return create_handler(EtcdStore(store, parameters.run_id), backend, state, parameters)
 
 
@@ -167,7 +167,7 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def _moment(beat: bytes) -> datetime | None:
-    """A heartbeat; None for one that no member writes: it counts as silence."""
+    """Parse a heartbeat; None for a malformed one, which counts as silence."""
     try:
         return read_moment(beat.decode())
     except ValueError:

@@ -1,8 +1,8 @@
-"""The rendezvous state as JSON: what any pod may have written is read without running it.
+"""The rendezvous state as JSON: any pod may have written it, so reading it must not run code.
 
-torch keeps the state as a pickle, and unpickling what a stranger wrote is running the stranger's code. A state that
-does not fit here is refused, however it got into the store. Versions of the trainer do not meet in one state: another
-image is another Job, and the Job's UID is the id of its rendezvous.
+torch keeps the state as a pickle, and unpickling runs the code of whoever wrote it. A state that does not fit the types
+here is refused, however it got into the store. Versions of the trainer do not share a state: another image is another
+Job, and the Job's UID is the id of its rendezvous.
 """
 
 import json
@@ -32,7 +32,7 @@ def read_moment(text: str) -> datetime:
     return moment
 
 
-@lru_cache(maxsize=10_000)  # of a large round all but one member are read again and again, many times a second
+@lru_cache(maxsize=10_000)  # in a large round the same members are read many times a second
 def _read_member(text: str) -> _NodeDesc:
     found = _MEMBER.fullmatch(text)
     if found is None:
@@ -46,7 +46,7 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Document(BaseModel):
-    """_RendezvousState's fields, as they have to be."""
+    """The fields of _RendezvousState with their required types."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -81,7 +81,7 @@ def decode(data: bytes) -> _RendezvousState:
     except ValidationError as error:
         what = ascii(error.errors(include_url=False, include_input=False)[0]["msg"])[:100]
         raise RendezvousStateError(f"{len(data)} bytes that are no state ({what})") from None
-    # Nobody is in a round, or waits for one, without a heartbeat: it could never be found to be lost.
+    # Every member must have a heartbeat: without one it could never be found lost.
     if (
         not document.last_heartbeats.keys()
         >= document.participants.keys() | document.wait_list | document.redundancy_list

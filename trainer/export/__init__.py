@@ -1,1 +1,1 @@
-"""What a run hands on: model folder, model card and report."""
+"""The outputs of a run: model folder, model card and report."""

@@ -1,7 +1,7 @@
-"""A trained model as a folder to hand on: `python -m trainer.export --run DIR --output FOLDER`.
+"""Export a trained model as a folder: `python -m trainer.export --run DIR --output FOLDER`.
 
-What is written opens with transformers' from_pretrained, with no part of this project: weights, config, tokenizer, and
-a model card with the run's figures. An adapter (LoRA) is written as a folder of peft, or with --merge as a whole model.
+transformers' from_pretrained opens it without this project: weights, config, tokenizer, and a model card with the run's
+figures. An adapter (LoRA) is written as a peft folder, or with --merge as a whole model.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")
 DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Of tokenizers and their chat templates."""
+"""Suffixes of tokenizer and chat template files."""
 WEIGHTS = (
     "config.json",
     "generation_config.json",
@@ -59,7 +59,7 @@ def export(
     force: bool = False,
     merge: bool = False,
 ) -> None:
-    """Write the folder, whole or not at all. Raises UserError, and OSError when the storage refuses."""
+    """Write the folder completely or not at all. Raises UserError, and OSError when the storage refuses."""
     if output.exists() and not force and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(f"--output {output}: is there already; give another folder, or --force to replace it")
     adapter = adapters.is_folder(source.model)
@@ -108,7 +108,7 @@ def _type(dtype: str) -> Any:
 
 
 def _copy_tokenizer(source: sources.Source, folder: Path) -> None:
-    """Every file beside the weights, as they are; from the hub, what transformers makes of them."""
+    """Copy the tokenizer's files beside the weights; for a hub model, save what transformers makes of them."""
     if Path(source.model).is_dir():
         for file in Path(source.model).iterdir():
             if file.is_file() and file.name not in WEIGHTS and file.suffix in DESCRIPTION:

@@ -1,4 +1,4 @@
-"""What benchmarks said of a run's checkpoints: evaluations/step-N.json in its folder, and its rows for people.
+"""Benchmark results of a run's checkpoints: evaluations/step-N.json in its folder, and table rows for people.
 
 {"step": 100, "tasks": {"hellaswag": {"version": 1.0, "shots": 0, "limit": null, "samples": 10042,
   "harness": "lm-eval 0.4.13", "precision": "bf16", "metrics": {"acc_norm": {"value": 0.31, "stderr": 0.005}}}}}
@@ -13,7 +13,7 @@ from trainer.files import read_json, write_json
 
 HEADER = ("step", "task", "metric", "value", "±", "shots", "examples", "version")
 TEXTS = ("step", "task", "metric")
-"""Columns of words; the others are numbers and stand to the right."""
+"""Columns of text; the others are numbers, aligned right."""
 
 
 def record(run: Path, step: int, tasks: dict[str, Any]) -> Path:

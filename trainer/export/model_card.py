@@ -36,7 +36,7 @@ SHOWN = (
     "optimizer.weight_decay",
     "run.seed",
 )
-"""The settings that explain a model; folders and ports of the machine it was trained on do not."""
+"""The settings that explain a model; leaves out folders and ports of the training machine."""
 
 
 def text(source: Source, net: Any, dtype: str) -> str:
@@ -99,5 +99,5 @@ def _configuration(source: Source) -> dict[str, Any]:
 
 
 def _named(value: Any) -> Any:
-    """A folder of the machine it was trained on by its last part only."""
+    """Reduce a folder of the training machine to its last part."""
     return Path(value).name if isinstance(value, str) and value.startswith(("/", "~", ".")) else value

@@ -1,7 +1,7 @@
-"""Runs as their directories describe them, and their pictures: loss, learning rate, throughput, parts of a step.
+"""Read run directories and draw their loss, learning rate, throughput and parts of a step.
 
-A run has one colour in all of them. The colours are Okabe and Ito's, which people with any colour vision tell apart
-(jfly.uni-koeln.de/color, 2008), and line styles repeat the message.
+A run has the same colour in all pictures. The colours are Okabe and Ito's, which people with any colour vision tell
+apart (jfly.uni-koeln.de/color, 2008), and line styles repeat the distinction.
 """
 
 import io
@@ -33,7 +33,7 @@ from trainer.files import read_json
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
 COMPILING_SECONDS = 900
-"""The same before the first step, when all is compiled and nothing is logged."""
+"""The same before the first step: nothing is logged while the model is compiled."""
 
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -44,18 +44,18 @@ PARTS = {
     "other": ("other", "#e3e3e3"),
     "checkpoint_seconds": ("checkpoint", "#E69F00"),
 }
-"""The parts of a step: apart in lightness, so that they differ in grey, too."""
+"""The parts of a step, in colours of different lightness, so that they also differ in grey."""
 LOSSES = ("loss", "validation_loss")
 NAME = 30
 """Characters of a run's name in a legend."""
 FEW_POINTS = 25
-"""Up to here each point is marked: a line alone would not show one or two."""
+"""Up to this many points each is marked: a line alone would not show one or two."""
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory tells."""
+    """The content of a run directory."""
 
     name: str
     lines: list[dict[str, Any]]
@@ -65,7 +65,7 @@ class Run:
     settings: dict[str, Any]
     """By dotted key, from the newest checkpoint; empty without one."""
     evaluations: list[tuple[str, ...]] = field(default_factory=list)
-    """What benchmarks said of its checkpoints (evaluations.HEADER)."""
+    """Benchmark results of its checkpoints, as rows of evaluations.HEADER."""
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of a figure, where it is known."""
@@ -99,7 +99,7 @@ class Run:
 
 
 def read_runs(paths: list[Path]) -> list[Run]:
-    """The runs, under names that tell them apart. Raises UserError when one is none."""
+    """Read the runs under distinct names. Raises UserError for a path that is not a run."""
     resolved = [path.resolve() for path in paths]
     parts = 1
     while len({path.parts[-parts:] for path in resolved}) < len(set(resolved)):
@@ -187,15 +187,15 @@ def shortened(name: str) -> str:
 
 
 def _columns(handles: list[Line2D]) -> int:
-    """So many that no row gets wider than the picture: about 100 characters at this size."""
+    """Columns of the legend: no row is wider than the picture, about 100 characters at this size."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     return max(1, min(len(handles), 100 // (longest + 8)))
 
 
 def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
-    """End the axis of the losses where the steep first tenth ends: what is compared lies below.
+    """End the loss axis where the steep first tenth ends: the losses to compare lie below.
 
-    Of a run that has not come so far the last point is shown.
+    A run that has not come so far shows its last point.
     """
     places = [[step * factor for step in run.series("loss")[0]] for run, factor in zip(runs, factors, strict=True)]
     begin = max((end[-1] for end in places if end), default=0) / 10
@@ -215,7 +215,7 @@ def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
 
 
 def _horizontal(runs: list[Run]) -> tuple[list[int], str]:
-    """What to multiply each run's steps by: tokens are compared where a step is not the same number of them."""
+    """Factors for the steps of each run: the axis shows tokens if the runs differ in tokens per step."""
     per_step = [run.settings.get("tokens_per_step") for run in runs]
     if None in per_step or len(set(per_step)) == 1 or not _language(runs):
         return [1] * len(runs), "step"
@@ -235,7 +235,7 @@ def _loss(axes: Any, run: Run, factor: int, number: int) -> None:
 
 
 def _smoothed(values: list[float]) -> list[float]:
-    """A centred mean over 3 % of the points (which lags behind nothing); few points as they are."""
+    """A centred mean over 3 % of the points, so without a lag; few points as they are."""
     if len(values) <= FEW_POINTS:
         return values
     reach = max(1, len(values) // 66)
@@ -253,7 +253,7 @@ def _learning_rate(axes: Any, run: Run, factor: int, number: int) -> None:
 def _throughput(axes: Any, run: Run, factor: int, number: int) -> None:
     steps, values = run.series("tokens_per_second")
     axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.6, **_marked(values))
-    # Limits that were set once no longer follow the runs that come after.
+    # Limits that were set once no longer adapt to later runs.
     axes.set_ylim(0, max([axes.get_ylim()[1] if number else 0, *(1.05 * value for value in values)]) or 1)
     axes.yaxis.set_major_formatter(FuncFormatter(_short))
 

@@ -1,4 +1,4 @@
-"""AWS's APIs as the doctor uses them: one question, one answer or one plain reason why there is none."""
+"""AWS's APIs for the doctor: a question gets an answer, or raises NoAnswer with a plain reason."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from infra.doctor import finding
 
 #: A region that no account can switch off: it answers for the account, for IAM and for the list of regions.
 HOME = "us-east-1"
-#: Says which address a question comes from; AWS's own, as its EKS guide uses it.
+#: AWS's service that returns the caller's address, as its EKS guide uses it.
 ADDRESS_OF_CALLER = "https://checkip.amazonaws.com"
 PATIENCE = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 2, "mode": "standard"})
-#: Codes with which a service says that it does not let the caller ask.
+#: Error codes for a caller that may not ask.
 REFUSALS = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError")
-#: Codes of credentials that are of no use, or not any more.
+#: Error codes for credentials that are invalid or expired.
 INVALID = ("ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch", "AuthFailure")
 
 
@@ -42,19 +42,19 @@ class NoAnswer(finding.NoAnswer):
 
     @property
     def refused(self) -> bool:
-        """The caller may not ask."""
+        """Whether the caller may not ask."""
         return self.code in REFUSALS
 
 
 @dataclass(frozen=True)
 class Amazon:
-    """The APIs of one region with somebody's credentials."""
+    """The APIs of one region with one identity's credentials."""
 
     session: boto3.Session
     region: str
     account: str = ""
     identity: str = ""
-    """ARN of who asks."""
+    """ARN of the caller."""
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
 
     def ask(self, service: str, operation: str, *, home: bool = False, **given: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _reason(service: str, operation: str, error: ClientError) -> NoAnswer:
         return NoAnswer(f"you may not ask ({service}:{action})", code)
     message = " ".join(str(details.get("Message") or "no reason given").split())
     if message.startswith("<"):
-        # A page of somebody between here and AWS.
+        # The page of a proxy between here and AWS.
         message = "not AWS's answer, but a page in HTML; is there a proxy?"
     return NoAnswer(f"{code}: {message}"[:200], code)
 
@@ -119,7 +119,7 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
 
 
 def own_address() -> str | None:
-    """The public address that AWS sees this machine under; None: it cannot be told."""
+    """This machine's public address as AWS sees it; None: unknown."""
     try:
         answer = requests.get(ADDRESS_OF_CALLER, timeout=5)
     except requests.RequestException:

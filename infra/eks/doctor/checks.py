@@ -1,7 +1,8 @@
-"""What a stack on AWS needs: an account, an open region, a supported version, machines in the zones, quota, rights.
+"""Checks what a stack on AWS needs: an account, an enabled region, a supported version, machines in the zones, quota,
+rights.
 
-Everything is asked of AWS's APIs with the credentials that the provider would use; what cannot be asked is said, and
-the rest goes on. The longer checks are in machines.py, quota.py and leftovers.py.
+All checks ask AWS's APIs with the credentials that the provider would use. One that gets no answer says so, and the
+others go on. The longer checks are in machines.py, quota.py and leftovers.py.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
 #: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
 #: (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html).
 IMAGE = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
-#: An upgrade that is due within a quarter should be planned.
+#: Days before the end of support at which to warn: an upgrade that is due within a quarter should be planned.
 SUPPORT_DAYS = 90
 
 
 def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = connect) -> Iterator[Finding]:
-    """All of them, those that need no cloud first."""
+    """All checks, those that need no cloud first."""
     eks = config.section(EksConfig)
     yield from _program()
     yield from prerequisites.kubectl(INSTALL_KUBECTL)
@@ -106,7 +107,7 @@ def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
 
 @or_unchecked("zones")
 def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
-    """Whether the account has the zones of the workers, and those of the control plane."""
+    """Whether the account has the zones of the workers and of the control plane."""
     answer = amazon.ask("ec2", "describe_availability_zones")
     known = {zone["ZoneId"]: zone["ZoneName"] for zone in answer["AvailabilityZones"]}
     home = regions()[eks.region].home
@@ -128,7 +129,7 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
 
 
 def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
-    """Whether EKS still makes clusters of this version, at which price, with which image for the nodes."""
+    """Whether EKS supports this version, and has an image for its nodes."""
     subject = f"Kubernetes {eks.version}"
     fix = f"pulumi config set --stack {stack} --path eks.version "
     try:
@@ -184,7 +185,7 @@ def _numbers(version: str) -> list[int]:
 
 @or_unchecked("EFS")
 def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
-    """EFS in the region, or the file system that the stack shall take over."""
+    """Whether EFS answers in the region, or the file system that the stack takes over exists and can be mounted."""
     given = config.storage.disk
     which: dict[str, Any] = {"FileSystemId": given} if given else {}
     try:
@@ -231,16 +232,16 @@ def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
 
 
 def permissions() -> dict[str, str]:
-    """Action -> a policy of AWS's that allows it, for all that a stack may make and delete (infra/eks/needs.yaml).
+    """Action -> an AWS-managed policy that allows it, for all that a stack may make and delete (infra/eks/needs.yaml).
 
-    Rights to delete are what is missing most often, and it is found out when the bill goes on.
+    Rights to delete are missing most often, and that is noticed only when the bill goes on.
     """
     return {action: policy for feature in features("eks").values() for action, policy in feature.permissions.items()}
 
 
 @or_unchecked("rights")
 def rights(amazon: Amazon) -> Iterator[Finding]:
-    """Whether the caller may do what `pulumi up` and `pulumi destroy` do: IAM is asked to simulate it."""
+    """Ask IAM to simulate whether the caller may do what `pulumi up` and `pulumi destroy` do."""
     if amazon.identity.endswith(":root"):
         yield ok("rights", "the root user has all")
         return
@@ -269,7 +270,7 @@ def _principal(amazon: Amazon) -> str:
     """The user or role whose policies count; a session of a role has none of its own.
 
     Raises:
-        NoAnswer: the role of a session is not to be seen.
+        NoAnswer: the session's role cannot be read.
     """
     # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION; the role's own ARN may have a path, so IAM is asked for it.
     kind, _, rest = amazon.identity.rpartition(":")[2].partition("/")

@@ -1,4 +1,4 @@
-"""What is there already: the stack itself, what an earlier one left behind, or somebody else's under the same name."""
+"""Checks what exists already: the stack itself, what an earlier one left behind, or others' things of the same name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from infra.stackfiles import is_marked, marks
 
 FILE = Path(__file__).parent.parent / "leftovers.yaml"
 SHOWN = 6
-#: How the last part of an ARN begins.
+#: Prefixes of the last part of an ARN.
 FILE_SYSTEM, KEY = "file-system/", "key/"
-#: Codes with which the services say that there is no such thing.
+#: The services' error codes for what does not exist.
 ABSENT = (
     "ResourceNotFoundException",
     "RepositoryNotFoundException",
@@ -47,7 +47,7 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
 
 
 def is_up(amazon: Amazon, name: str, stack: str) -> bool:
-    """Whether the stack has its cluster."""
+    """Whether the stack's cluster exists."""
     try:
         return is_marked(amazon.ask("eks", "describe_cluster", name=name)["cluster"].get("tags"), stack)
     except NoAnswer:
@@ -65,12 +65,12 @@ def _cluster(cluster: dict[str, Any], name: str, stack: str) -> Finding:
 
 
 def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
-    """Who creates a cluster administers it, and EKS refuses to make the same identity's entry again."""
+    """Refuse the caller in eks.admins: the creator of a cluster administers it, and EKS refuses a second entry."""
     # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION, arn:aws:iam::123456789012:user/PATH/NAME
     who = amazon.identity.replace(":sts:", ":iam:").replace(":assumed-role/", ":role/")
     who = who.rpartition("/")[0] if ":role/" in who else who
     for at, arn in enumerate(config.section(EksConfig).admins):
-        # Of a session's role the path is not known.
+        # A session's ARN lacks the path of its role.
         if (arn.partition("/")[0], arn.rpartition("/")[2]) == (who.partition("/")[0], who.rpartition("/")[2]):
             yield problem(
                 "eks.admins",
@@ -80,7 +80,7 @@ def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
 
 
 def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
-    """Names that are fixed: making them again would fail in the middle of `up`.
+    """Fixed names that are taken: making them again would fail in the middle of `up`.
 
     One of each kind stands for the others: what leaves one behind leaves them all.
     """
@@ -100,7 +100,7 @@ def fixed(name: str, region: str) -> list[dict[str, Any]]:
 
 
 def rows(part: str, **names: str) -> list[dict[str, Any]]:
-    """Part of leftovers.yaml, with names in place of what stands for them."""
+    """Part of leftovers.yaml, with names in place of the placeholders."""
     text = FILE.read_text("utf-8")
     for placeholder, name in names.items():
         text = text.replace(placeholder, name)
@@ -109,7 +109,7 @@ def rows(part: str, **names: str) -> list[dict[str, Any]]:
 
 @or_unchecked("leftovers")
 def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> Iterator[Finding]:
-    """What has the stack's tags, and no cluster."""
+    """Things with the stack's tags, although its cluster does not exist."""
     filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
     answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
     found = [item["ResourceARN"].split(":", 5)[5] for item in answer["ResourceTagMappingList"]]
@@ -136,7 +136,7 @@ def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> I
 
 
 def _going(amazon: Amazon, name: str) -> bool:
-    """A key that waits for its deletion: free, and listed for a week or more."""
+    """Whether it is a key that waits for its deletion, which is free and stays listed for a week or more."""
     if not name.startswith(KEY):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Whether there are machines: their types in the zones, and what Spot is like today."""
+"""Checks that machines are available: their types in the zones, and Spot's price and capacity now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.eks.machines import regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
-#: Fewer types than this and AWS's score says only that there are few (EC2 user guide, Spot placement score).
+#: With fewer types than this, AWS's score says only that they are few (EC2 user guide, Spot placement score).
 TYPES_FOR_A_SCORE = 3
 GOOD_SCORE = 5
 
@@ -25,7 +25,7 @@ def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Findi
 
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """Machine types in the zones that shall have them: EKS refuses a group of nodes where one is missing."""
+    """Whether the zones offer the machine types: EKS refuses a group of nodes where one is missing."""
     for name, zones in (
         *((name, eks.zones) for name in worker_types(nodes)),
         (eks.system_machine_type, regions()[eks.region].home),
@@ -52,20 +52,20 @@ def _offered(amazon: Amazon, name: str, zones: tuple[str, ...]) -> Iterator[Find
 
 
 def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
-    """The types that the worker group may consist of."""
+    """The machine types that the worker groups may have."""
     return (nodes.machine_type, *nodes.alternatives)
 
 
 @or_unchecked("spot price")
 def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """What a Spot machine costs at this moment: the estimate counts that of another day."""
+    """The present price of a Spot machine: the estimate uses that of another day."""
     name = nodes.machine_type
     answer = amazon.ask(
         "ec2",
         "describe_spot_price_history",
         InstanceTypes=[name],
         ProductDescriptions=["Linux/UNIX"],
-        # From now on: the price that holds, once a zone.
+        # From now on: only the present price of each zone.
         StartTime=datetime.now(UTC),
     )
     now = {item.get("AvailabilityZoneId", ""): float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}

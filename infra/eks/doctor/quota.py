@@ -1,6 +1,6 @@
-"""Whether the account's quotas leave room for the stack at full size.
+"""Checks that the account's quotas leave room for the stack at full size.
 
-EC2 counts vCPUs by class of machine, apart for on-demand and Spot; a new account has none for accelerators.
+EC2 counts vCPUs by class of machine, on-demand and Spot separately; a new account has none for accelerators.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from infra.stackfiles import is_marked
 
 @dataclass(frozen=True)
 class Quota:
-    """One limit of an account in a region (quotas.yaml)."""
+    """One quota of an account in a region (quotas.yaml)."""
 
     title: str
     service: str
     code: str
 
 
-#: service/code, as infra/eks/needs.yaml names limits -> the limit.
+#: SERVICE/CODE, as infra/eks/needs.yaml names quotas -> the quota.
 QUOTAS = {
     f"{service}/{code}": Quota(title, service, code)
     for service, titles in load(Path(__file__).parent.parent / "quotas.yaml")["quotas"].items()
@@ -42,7 +42,7 @@ VPCS, ADDRESSES, NATS, CLUSTERS = (
 
 
 def quota_of(machine_type: str, *, spot: bool) -> Quota | None:
-    """The limit on vCPUs that a machine falls under; None: a class of its own that is not known here."""
+    """The quota of vCPUs that a machine counts against; None: its class is not known here."""
     group = {"capacityType": "SPOT" if spot else "ON_DEMAND", "instanceTypes": [machine_type]}
     names = [name for each in shown("eks", "aws:eks/nodeGroup:NodeGroup", group).values() for name in each.quotas]
     return QUOTAS[names[0]] if names else None
@@ -64,7 +64,7 @@ def _clusters(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
 def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
     eks, nodes = config.section(EksConfig), config.section(NodesConfig)
     largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: machines()[name].vcpus)
-    # A Spot machine that may soon be taken back has its successor before it goes (capacity rebalancing).
+    # Capacity rebalancing starts the successor of a Spot machine before it is taken back.
     spot = nodes.consumption == "spot"
     takes = [(largest, nodes.max + 1 if spot else nodes.max, spot), (eks.system_machine_type, eks.system_nodes, False)]
     if nodes.fallback == "on_demand":
@@ -82,7 +82,7 @@ def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
 
 
 def _running(amazon: Amazon, cluster: str) -> Counter[Quota]:
-    """vCPUs that machines take by now, without those of this stack's own cluster."""
+    """vCPUs of the machines that run now, without those of this stack's own cluster."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     reservations = amazon.ask("ec2", "describe_instances", Filters=states)["Reservations"]
     others = [
@@ -108,14 +108,14 @@ def _network(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
     eks = config.section(EksConfig)
 
     def others(operation: str, key: str, **given: Any) -> list[dict[str, Any]]:
-        """What is there, without this stack's own."""
+        """What exists, without this stack's own."""
         return [item for item in amazon.ask("ec2", operation, **given)[key] if not is_marked(_tags(item), stack)]
 
     yield _enough(amazon, VPCS, 1, len(others("describe_vpcs", "Vpcs")))
     if eks.public_nodes:
         return
     yield _enough(amazon, ADDRESSES, 1, len(others("describe_addresses", "Addresses")))
-    # The zone that infra/eks/network.py takes.
+    # The NAT gateway's zone (infra/eks/network.py).
     here = [{"Name": "availability-zone-id", "Values": [regions()[eks.region].home[0]]}]
     subnets = {item["SubnetId"] for item in amazon.ask("ec2", "describe_subnets", Filters=here)["Subnets"]}
     alive = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]

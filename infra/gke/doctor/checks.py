@@ -1,7 +1,8 @@
-"""What a stack on Google Cloud needs: a project that bills, rights, APIs, machines in the zone, quota, free names.
+"""Checks what a stack on Google Cloud needs: a project with billing, rights, APIs, machines in the zone, quota, free
+names.
 
-Everything is asked of Google's REST APIs with the credentials that the provider would use; what cannot be asked is
-said, and the rest goes on.
+All checks ask Google's REST APIs with the credentials that the provider would use. One that gets no answer says so, and
+the others go on.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from infra.gke.services import apis, buckets, used
 from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
-#: What stands in a stack file until somebody writes his own.
+#: Project of the shipped stack files, until the user sets another.
 PLACEHOLDER = "your-project"
-#: How the rights begin that somebody has on a bucket, not in the stack's project.
+#: Prefix of the rights to a bucket, which are not rights in the stack's project.
 BUCKETS = "storage.buckets."
 
 
 def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connect) -> Iterator[Finding]:
-    """All of them, those that need no cloud first."""
+    """All checks, those that need no cloud first."""
     gke = config.section(GkeConfig)
     yield from prerequisites.kubectl("gcloud components install kubectl")
     yield from images.builder(config.image)
@@ -99,7 +100,7 @@ def _billing(google: Google, gke: GkeConfig) -> Iterator[Finding]:
 
 
 def permissions(config: StackConfig) -> dict[str, str]:
-    """What `pulumi up` has to be allowed in the project for a configuration -> the role that allows it."""
+    """Permission that `pulumi up` of a configuration needs in the project -> the role that grants it."""
     return {name: role for name, role in _permissions(config).items() if not name.startswith(BUCKETS)}
 
 
@@ -125,7 +126,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 @or_unchecked("buckets")
 def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
-    """Each may be in a project of its own. A dataset's pod gets the right to read it by its policy."""
+    """Whether each bucket's policy can be changed, to let the dataset's pod read it. It may be in another project."""
     wanted = {name: role for name, role in _permissions(config).items() if name.startswith(BUCKETS)}
     for bucket in buckets(config):
         try:
@@ -177,12 +178,12 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _number(version: str) -> list[int]:
-    """1.33.5-gke.1080000 to compare with others."""
+    """The numbers of a version such as 1.33.5-gke.1080000, to compare it with others."""
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
-    """Machine, disk and accelerator types in the zones."""
+    """Whether the zones offer the machine, disk and accelerator types."""
     gke, nodes, machine = config.section(GkeConfig), config.section(NodesConfig), config.machine
     wanted = [("machineTypes", gke.system_machine_type, "machine-types", gke.zone)]
     for zone in zones(config):
@@ -207,7 +208,7 @@ def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
-    """Whether what the stack makes is there already, and not by the stack."""
+    """Whether the names that the stack gives are taken already."""
     gke, name = config.section(GkeConfig), config.name
     project, zone, region = gke.project, gke.zone, gke.region
     places = {
@@ -230,7 +231,7 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
         try:
             taken[what] = google.get(service, path)
         except NoAnswer as reason:
-            # An API that is not enabled has made nothing.
+            # An API that is not enabled has created nothing.
             if reason.status != 404 and not reason.disabled_api:
                 yield unchecked(f"name of the {what}", str(reason), reason.fix)
     if is_marked(taken.get("cluster", {}).get("resourceLabels"), stack):

@@ -1,8 +1,8 @@
-"""Whether one login serves all three programs that `pulumi up` uses on Google Cloud.
+"""Checks that one login serves all three programs that `pulumi up` uses on Google Cloud.
 
 Pulumi's provider takes Application Default Credentials, and so does gke-gcloud-auth-plugin as the stack's kubeconfig
 calls it (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin); Docker's credential helper takes gcloud's own
-login. Both programs are run, because being on PATH says nothing about whom they speak for.
+login. The checks run both programs, because being on PATH says nothing about whose credentials they give.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE = 20  # seconds: the plug-in and the helper ask Google for a token
 
 
 def plugin(google: Google | None) -> Iterator[Finding]:
-    """The plug-in that the kubeconfig names, run as the kubeconfig runs it."""
+    """Run the plug-in that the kubeconfig names, as the kubeconfig runs it."""
     name = str(PLUGIN["command"])
     if not shutil.which(name):
         yield problem(name, "is not on PATH; the cluster's credentials come from it", str(PLUGIN["installHint"]))
@@ -39,7 +39,7 @@ def plugin(google: Google | None) -> Iterator[Finding]:
 
 
 def push(google: Google, host: str) -> Iterator[Finding]:
-    """Docker's credentials for the registry."""
+    """Check Docker's credentials for the registry."""
     config = docker_config()
     helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")
     if host in (config.get("auths") or {}) and not helper:
@@ -68,7 +68,7 @@ def _compared(subject: str, verb: str, google: Google, other: str) -> Finding:
 
 
 def _run(command: list[str], given: str = "") -> tuple[dict[str, Any], str]:
-    """(what a program answers, as JSON; why it does not). What it prints is a secret, and is never shown."""
+    """(a program's answer, read as JSON; why there is none). Its output is a secret, and is never shown."""
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=PATIENCE)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Google's REST APIs as the doctor uses them: one question, one answer or one plain reason why there is none."""
+"""Google's REST APIs for the doctor: a question gets an answer, or raises NoAnswer with a plain reason."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class NoAnswer(finding.NoAnswer):
         super().__init__(text)
         self.status = status
         self.disabled_api = disabled_api
-        """The API that has to be enabled before it answers; empty: another reason."""
+        """The API that must be enabled before it answers; empty: another reason."""
         if disabled_api:
             self.fix = f"gcloud services enable {disabled_api} --project {project}"
 
 
 @dataclass(frozen=True)
 class Google:
-    """The APIs with somebody's credentials."""
+    """The APIs with one identity's credentials."""
 
     token: str
     identity: str = ""
-    """Who it is, where the credentials say so."""
+    """Whose credentials they are, where they say so."""
     services: dict[str, str] = field(default_factory=lambda: dict(SERVICES))
     session: requests.Session = field(default_factory=requests.Session)
     patience: tuple[int, int] = PATIENCE
@@ -72,9 +72,9 @@ class Google:
         return self._ask("DELETE", service, path)
 
     def identify(self, token: str) -> str:
-        """Whose a token is, by e-mail; "": Google does not say."""
+        """E-mail of a token's owner; "": Google does not say."""
         try:
-            # In the body: an address may be logged on its way.
+            # In the body: URLs may be logged on the way.
             return str(self._ask("POST", "oauth2", "tokeninfo", data={"access_token": token}).get("email") or "")
         except NoAnswer:
             return ""
@@ -98,7 +98,7 @@ class Google:
 
 def _reason(service: str, status: int, content: Any, project: str) -> NoAnswer:
     error = content.get("error") if isinstance(content, dict) else None
-    # tokeninfo answers in OAuth's form, with a word.
+    # tokeninfo answers in OAuth's form, where `error` is a word.
     error = error if isinstance(error, dict) else {}
     message = str(error.get("message") or f"HTTP {status}").splitlines()[0]
     for detail in error.get("details") or []:

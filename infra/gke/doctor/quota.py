@@ -1,4 +1,4 @@
-"""What a stack on Google Cloud takes of the project's quota at full size, and what is free."""
+"""Checks that the project's free quota suffices for a stack on Google Cloud at full size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, GkeConfig, kinds
 from infra.needs import features, load
 from infra.sections import NodesConfig
 
-#: Series -> the quota that its CPUs count against; none: the machine's accelerators are what is limited.
+#: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
 CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
 
 
@@ -28,7 +28,7 @@ def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
         yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
     else:
         for metrics, amount in _worker_demand(config):
-            # The one that has enough, else the first.
+            # Report a quota that suffices, else the first.
             enough = [_enough(metric, amount, regional, region, project) for metric in metrics]
             yield next((finding for finding in enough if finding.level == "ok"), enough[0])
         if config.machine.accelerators:
@@ -46,7 +46,7 @@ def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _worker_demand(config: StackConfig) -> list[tuple[list[str], float]]:
-    """(quotas of the region, any of which will do; what a pool at full size takes of it)."""
+    """(quotas of the region, any of which will do; the demand of a pool at full size)."""
     nodes, machine = config.section(NodesConfig), config.machine
     ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(config)))
     demand: list[tuple[list[str], float]] = []
@@ -64,7 +64,7 @@ def _worker_demand(config: StackConfig) -> list[tuple[list[str], float]]:
 
 
 def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
-    """Beginnings of the quotas that nodes of one kind take from: either, where they are had for a week at most."""
+    """Prefixes of the quotas that nodes of one kind count against: either one for nodes limited to a week."""
     if kind in ("spot", "flex_start", "queued"):
         return ["PREEMPTIBLE_"]
     limited = nodes.max_run_hours is not None and nodes.max_run_hours <= FLEX_HOURS
