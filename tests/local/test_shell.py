@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,21 +31,21 @@ def start(*command: str) -> subprocess.Popen[str]:
 
 
 def test_a_log_shows_that_a_silent_program_runs_and_ends_with_its_code() -> None:
+    began = time.monotonic()
     process = start("sh", "-c", "echo one; sleep 0.7; echo two; exit 3")
     lines = process.communicate()[0].splitlines()
     assert process.returncode == 3
     assert (lines[0], lines[-1]) == ("one", "two")
-    assert 1 <= len(lines[1:-1]) <= 3
-    assert set(lines[1:-1]) <= {"… up (0 s)", "… up (1 s)"}
+    assert lines[1:-1]
+    assert all(re.fullmatch(r"… up \(\d+ s\)", line) for line in lines[1:-1])
+    assert len(lines[1:-1]) <= (time.monotonic() - began) / 0.2
 
 
 def test_what_a_program_leaves_behind_holds_nobody_up() -> None:
-    process = start("sh", "-c", "sleep 20 & echo done")
-    began = time.monotonic()
+    process = start("sh", "-c", "sleep 200 & echo done")
     assert process.stdout
     assert process.stdout.readline() == "done\n"
-    assert process.wait(10) == 0
-    assert time.monotonic() - began < 10
+    assert process.wait(100) == 0
     os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -119,7 +119,7 @@ def test_an_unreachable_cluster_is_one_line_and_previews_go_on(stub: Any) -> Non
         details = error_of(call, message).details() or ""
         assert "http://127.0.0.1:9 cannot be reached" in details
         assert "refused" in details
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20, "a refused connection is not tried again"
 
 
 def test_a_value_that_kubernetes_has_not_is_no_traceback(stub: Any) -> None:

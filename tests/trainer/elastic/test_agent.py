@@ -241,7 +241,7 @@ def test_a_stopped_worker_is_killed_after_a_while_and_not_before(judge: Agent, m
         assert worker.poll() is None, "its time began anew"
         now += agent.STOPPED_SECONDS + 1
         judge._end_stopped()
-        assert worker.wait(5) == -signal.SIGKILL
+        assert worker.wait(60) == -signal.SIGKILL
     finally:
         worker.kill()
         worker.wait()

@@ -213,7 +213,7 @@ def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait(start: Start) ->
         began = time.monotonic()
         with pytest.raises(RendezvousConnectionError):
             client.get("/trainyard/x")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
 
 
 @pytest.fixture(scope="session")

@@ -122,7 +122,7 @@ def test_waiting_ends_when_the_key_comes_and_when_time_is_up(store: EtcdStore) -
     threading.Timer(0.5, lambda: store.set("late", b"here")).start()
     began = time.monotonic()
     assert store.get("late") == b"here"
-    assert 0.4 < time.monotonic() - began < 4
+    assert 0.4 < time.monotonic() - began < 60
     with pytest.raises(DistStoreError, match="never"):
         store.wait(["never"], timedelta(seconds=0.3))
 

@@ -148,16 +148,16 @@ def test_a_member_beats_while_others_are_faster_with_every_change(
         time.sleep(0.3)
     leaving.join(20)
     assert not leaving.is_alive()
-    wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 60, "b sees that a waits for the next round")
 
 
 def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Nodes]) -> None:
     group = nodes(1, 2)
-    group.add("a", "127.0.0.1")
-    group.add("b", "127.0.0.2")
+    for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
+        group.add(name, address, keep_alive_max_attempt=120)
     group.meet("ab")
     group.handlers["a"].leave()
-    wait_until(lambda: group.handlers["b"].num_nodes_waiting() > 0, 2, "b sees at once that a left")
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() > 0, 60, "b sees that a left, and not that it is silent")
     assert group.meet("b")["b"].world_size == 1
 
 
@@ -165,11 +165,11 @@ def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], N
     """As in the stack's Job, whose greatest number of members is never reached."""
     group = nodes(2, 1000)
     for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
-        group.add(name, address, last_call_timeout=8)
+        group.add(name, address, last_call_timeout=30)
     group.meet("ab")
     began = time.monotonic()
     assert group.meet("ab")["a"].world_size == 2
-    assert time.monotonic() - began < 6, "the last call was waited for"
+    assert time.monotonic() - began < 25, "the last call was waited for"
 
 
 def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
@@ -180,12 +180,12 @@ def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int],
     group.meet("ab")
     moving, watching = group.handlers["a"], group.handlers["b"]
     moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 10)  # what next_rendezvous does first
-    wait_until(lambda: watching.num_nodes_waiting() == 1, 5, "b sees that a waits for the next round")
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 60, "b sees that a waits for the next round")
     state = watching._state_holder.state
     assert (len(state.participants), len(state.wait_list)) == (1, 1)
     assert (watching.left_members(), watching.lost_members()) == (1, 0)
     moving.leave()
-    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), 5, "b sees that a left for good")
+    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), 60, "b sees that a left for good")
     assert group.meet("b")["b"].world_size == 1
 
 
@@ -258,11 +258,11 @@ def test_training_goes_on_while_etcd_is_away(
         time.sleep(1.1)  # past the time for which torch answers from its cache
         began = time.monotonic()
         assert handler.num_nodes_waiting() == 0
-        assert time.monotonic() - began < 3, "looking after the workers must not stop meanwhile"
+        assert time.monotonic() - began < 15, "looking after the workers must not stop meanwhile"
         assert handler.num_nodes_waiting() == 0
         assert caplog.text.count("rendezvous store out of reach") == 1
         own_etcd.start()
-        wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 5, "etcd is used again")
+        wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 60, "etcd is used again")
         assert handler.num_nodes_waiting() == 0
 
 
