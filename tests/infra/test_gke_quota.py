@@ -84,6 +84,8 @@ def test_what_runs_counts_and_the_stack_s_own_does_not(cloud: Cloud) -> None:
     cloud.answers[f"/compute/projects/{PROJECT}"] = quotas(GPUS_ALL_REGIONS=(72, 24), NETWORKS=(1, 1), ROUTERS=(1, 1))
     stack = config(nodes={"max": 8}, workers={"count": 8})
     assert found("problem", stack) + found("unchecked", stack) == []
+    reserved = {"max": 8, "consumption": "reservation", "reservation": "mine"}
+    assert found("problem", config(nodes=reserved, workers={"count": 8})) == [], "of the system nodes' too"
     limits["NVIDIA_A100_GPUS"] = (64, 24)
     cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"] = quotas(**limits)
     finding = only(found("problem", stack))

@@ -1,4 +1,4 @@
-"""What a stack on Google Cloud takes of the project's quota at full size, and what is free."""
+"""Checks that the project's free quota suffices for a stack on Google Cloud at full size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.needs import features, load
 from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
-#: Series -> the quota that its CPUs count against; none: the machine's accelerators are what is limited.
+#: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
 CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
 #: All others are of a region.
 OF_THE_PROJECT = ("GPUS_ALL_REGIONS", "NETWORKS", "ROUTERS")
@@ -70,12 +70,13 @@ def _own(google: Google, config: StackConfig, stack: str, limits: Limits) -> Cou
     if not is_marked(cluster.get("resourceLabels"), stack):
         return Counter()
     own = _without_nodes(config)
-    standard = nodes.consumption if nodes.consumption in ("queued", "reservation") else "on_demand"
+    workers = nodes.consumption if nodes.consumption in ("queued", "reservation") else "on_demand"
     for place in google.pages("compute", f"projects/{gke.project}/aggregated/instances", "items"):
         for item in place.get("instances") or []:
             machine = machines().get(item["machineType"].rsplit("/", 1)[-1])
             mine = (item.get("labels") or {}).get("goog-k8s-cluster-name") == config.name
             if mine and machine and item.get("status") != "TERMINATED":
+                standard = "on_demand" if machine.system else workers
                 kind = PROVISIONING.get(item["scheduling"].get("provisioningModel"), standard)
                 own += _taken(config, machine, kind, 1, limits)
     return own
