@@ -6,6 +6,7 @@ Exit code 1: something stands in the way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cli.target import StackName, enter_local, is_local
@@ -14,7 +15,7 @@ from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
 from infra.doctor.finding import Finding, ok, problem
 from infra.parse import parse, refuse_misplaced
-from infra.stackfiles import stack_file, stack_file_values
+from infra.stackfiles import for_stack, stack_file, stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
@@ -38,7 +39,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     yield from prerequisites.state(stack, content, billed=config is not None and config.cloud is not None)
     if config is None:
         return
-    yield from cloud_of(config).doctor(config, stack)
+    for item in cloud_of(config).doctor(config, stack):
+        yield replace(item, fix=for_stack(item.fix, stack))
 
 
 def doctor(stack: StackName) -> int:

@@ -67,7 +67,8 @@ def choose_builder(registry: str) -> str | None:
     if not is_loopback(registry) or not uses_buildkit():
         return None
     if not shutil.which("docker"):
-        print("docker is not on PATH; `pulumi config set --path image.builder buildah` builds without", file=sys.stderr)
+        fix = "pulumi config set --stack local --path image.builder buildah"
+        print(f"docker is not on PATH; `{fix}` builds without it", file=sys.stderr)
         return None
     if problem := make_builder():
         raise RuntimeError(f"no builder that reaches {registry}: {problem}")

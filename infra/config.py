@@ -20,6 +20,7 @@ from infra.sections import (
     TensorBoardConfig,
     WorkersConfig,
 )
+from infra.stackfiles import for_stack
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.section import Section
 
@@ -88,7 +89,7 @@ class ConfigError(ValueError):
     """Every problem of a stack's configuration, one line each."""
 
     def __init__(self, stack: str, problems: list[str]):
-        self.problems = problems
+        self.problems = problems = [for_stack(problem, stack) for problem in problems]
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
 

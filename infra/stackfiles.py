@@ -53,6 +53,11 @@ def beside_config(stack: str) -> list[str]:
     return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
 
 
+def for_stack(text: str, stack: str) -> str:
+    """A message whose `pulumi config` commands name the stack; without it Pulumi changes the one that is selected."""
+    return re.sub(r"\bpulumi config (set|rm)\b(?! --stack)", rf"pulumi config \1 --stack {stack}", text)
+
+
 def marks(stack: str) -> dict[str, str]:
     """The stack's labels or tags, in lower case, since Google's labels allow no other."""
     return {"app": "trainyard", "stack": stack.lower()}

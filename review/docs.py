@@ -6,14 +6,18 @@ Each part stands between `<!-- NAME -->` and `<!-- /NAME -->`; tests/review/test
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 from cli import CommandError
 from infra.cost import comparison, estimate
+from infra.gke.doctor.checks import BUCKETS
+from infra.needs import features
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.graph import draw
+from review.layers import layers
 from review.reference import figures, table
 
 Parts = dict[str, Callable[[], str]]
@@ -40,15 +44,28 @@ def _purpose(stack: str) -> str:
     return " ".join(comment[0].replace("#", " ").split()).split(". ")[0].rstrip(".") + "."
 
 
+def google_roles() -> str:
+    """The command that grants the roles that `pulumi up` may need in a project, by infra/gke/needs.yaml."""
+    needed = {
+        role.removeprefix("roles/")
+        for feature in features("gke").values()
+        for right, role in feature.permissions.items()
+        if not right.startswith(BUCKETS)
+    }
+    roles = textwrap.fill(f"for role in {' '.join(sorted(needed))}", 138, subsequent_indent="  ").replace("\n", " \\\n")
+    grant = "gcloud projects add-iam-policy-binding YOUR-PROJECT --member MEMBER --role roles/$role"
+    return f"```bash\n{roles}; \\\n  do {grant}; done  # ☁\n```"
+
+
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
-    ARCHITECTURE: {"diagram local": lambda: _picture(draw("local"))},
+    ARCHITECTURE: {"diagram local": lambda: _picture(draw("local")), "layers": lambda: _picture(layers())},
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
     ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
-    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100"))},
+    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100")), "roles": google_roles},
 }
 
 

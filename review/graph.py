@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
@@ -89,11 +90,15 @@ def _arrows(resources: dict[str, Recorded], boxes: dict[str, str]) -> list[tuple
         for dependency in resources[urn].dependencies:
             if dependency in boxes and boxes[dependency] != box:
                 direct[box].add(boxes[dependency])
+    return without_implied(direct)
 
+
+def without_implied(direct: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """Pairs (predecessor, node), without those that other pairs imply."""
     before = closure(direct)
     arrows = []
-    for box, nearest in direct.items():
-        arrows += [(each, box) for each in nearest.difference(*(before[other] for other in nearest))]
+    for node, nearest in direct.items():
+        arrows += [(each, node) for each in nearest.difference(*(before[other] for other in nearest))]
     return sorted(arrows)
 
 

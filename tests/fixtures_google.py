@@ -23,6 +23,8 @@ PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
 CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
 DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
 
+INSTANCES = f"/compute/projects/{PROJECT}/aggregated/instances"
+
 
 def config(**changes: dict[str, Any]) -> StackConfig:
     values: dict[str, Any] = {
@@ -68,6 +70,7 @@ class Cloud:
                 SSD_TOTAL_GB=(2000, 0),
                 IN_USE_ADDRESSES=(8, 0),
             ),
+            INSTANCES: {"items": {f"zones/{ZONE}": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}},
             f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
         }
         self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {

@@ -105,7 +105,7 @@ def _nodes(gpus: int, ask: Ask) -> Iterator[Finding]:
     if most < gpus:
         yield warning(
             "accelerators",
-            f"workers.gpus is {gpus}, and the most that a node offers is {most} {NVIDIA_GPU}; the workers wait until "
+            f"workers.gpus is {gpus}, and no node offers more than {most} {NVIDIA_GPU}; the workers wait until "
             "an autoscaler adds a node with more, or NVIDIA's device plugin announces them",
             "kubectl describe nodes   # Allocatable",
         )

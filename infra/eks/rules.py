@@ -31,7 +31,7 @@ NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 def _place(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     if eks.region.startswith(ELSEWHERE):
-        yield f"eks.region: {eks.region} is outside of AWS' public regions; allowed: {', '.join(regions())}"
+        yield f"eks.region: {eks.region} is not a public AWS region; allowed: {', '.join(regions())}"
     elif eks.region not in regions():
         close = difflib.get_close_matches(eks.region, regions(), n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(regions())}"

@@ -55,10 +55,10 @@ class Gcp:
                     found.append(f"{kind} {called}")
 
         for kind in AGGREGATED:
-            for place in self._pages("compute", f"projects/{project}/aggregated/{kind}", "items"):
+            for place in self.google.pages("compute", f"projects/{project}/aggregated/{kind}", "items"):
                 note(kind, place.get(kind) or [])
         for kind in GLOBAL:
-            note(kind, self._pages("compute", f"projects/{project}/global/{kind}", "items"))
+            note(kind, self.google.pages("compute", f"projects/{project}/global/{kind}", "items"))
         note("clusters", self.google.get("container", f"projects/{project}/locations/-/clusters").get("clusters") or [])
         lists = [
             ("artifactregistry", f"projects/{project}/locations/{region}/repositories", "repositories"),
@@ -67,21 +67,9 @@ class Gcp:
         if config.storage.kind == "filestore":
             lists.append(("file", f"projects/{project}/locations/-/instances", "instances"))
         for service, path, key in lists:
-            note(path.rsplit("/", 1)[-1], self._pages(service, path, key))
+            note(path.rsplit("/", 1)[-1], self.google.pages(service, path, key))
         looked = [*AGGREGATED, *GLOBAL, "clusters", *(path.rsplit("/", 1)[-1] for _, path, _ in lists)]
         return f"{', '.join(looked)} of {project}, by name and by label", found
-
-    def _pages(self, service: str, path: str, key: str) -> list[dict[str, Any]]:
-        """All items of all pages; an aggregated list has them by place."""
-        found: list[dict[str, Any]] = []
-        query: dict[str, Any] = {}
-        while True:
-            answer = self.google.get(service, path, **query)
-            items = answer.get(key) or []
-            found += items.values() if isinstance(items, dict) else items
-            if not answer.get("nextPageToken"):
-                return found
-            query = {"pageToken": answer["nextPageToken"]}
 
 
 def _instance(provider_id: str) -> str:

@@ -33,8 +33,9 @@ def _network(config: StackConfig) -> Iterator[str]:
     nodes, workers = config.section(NodesConfig), config.workers
     if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
         yield (
-            f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would talk "
-            "through one interface and plain TCP, at a fraction of its speed; allowed: 1, or another machine type"
+            f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would "
+            "exchange gradients over one interface with plain TCP, at a fraction of its speed; allowed: 1, or another "
+            "machine type"
         )
 
 

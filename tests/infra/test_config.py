@@ -64,7 +64,8 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
 def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
     (line,) = problems(**{key: "my-proj"})
     assert (
-        line == f"{key}: was set without --path; pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
+        line == f"{key}: was set without --path; pulumi config rm --stack test '{key}', "
+        f"then pulumi config set --stack test --path '{key}' VALUE"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,6 @@ def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> No
     assert found("problem") + found("warning") + found("unchecked") == []
 
 
-def test_too_little_quota_names_amount_and_command(cloud: Cloud) -> None:
-    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"][0].update(limit=16, usage=8)
-    finding = only(found("problem"))
-    assert finding.subject == "quota NVIDIA_A100_GPUS"
-    assert finding.text == "8 of 16 free in us-central1, 16 are needed"
-    assert "--quota-id NVIDIA-A100-GPUS-per-project-region --preferred-value 24" in finding.fix
-    assert "--dimensions=region=us-central1" in finding.fix
-
-
 def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid_for(cloud: Cloud) -> None:
     stack = config(dataset={"input": ["gs://texts/corpus", "gs://gone"]})
     path = "/storage/b/texts/iam/testPermissions"
@@ -38,53 +30,6 @@ def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid
     assert (missing.subject, missing.text) == ("bucket gone", "does not exist")
     cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"]}
     assert found("problem", config(dataset={"input": ["gs://texts/corpus"]})) == []
-
-
-def test_the_quota_of_all_regions_counts_too(cloud: Cloud) -> None:
-    cloud.answers[f"/compute/projects/{PROJECT}"]["quotas"][0].update(limit=8)
-    finding = only(found("problem"))
-    assert finding.subject == "quota GPUS_ALL_REGIONS"
-    assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 16" in finding.fix
-
-
-@pytest.mark.parametrize("hours", [24, 168])
-def test_a_node_that_is_had_for_a_week_at_most_takes_either_quota(cloud: Cloud, hours: int) -> None:
-    """(cloud.google.com/compute/docs/instances/limit-vm-runtime)"""
-    regional = cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"]
-    regional[0].update(limit=0)
-    stack = config(nodes={"maxRunHours": hours})
-    assert only(found("unchecked", stack)).subject == "quota PREEMPTIBLE_NVIDIA_A100_GPUS"
-    regional.append({"metric": "PREEMPTIBLE_NVIDIA_A100_GPUS", "limit": 16, "usage": 0})
-    assert found("problem", stack) == []
-    assert only(found("problem", config(nodes={"maxRunHours": 200}))).subject == "quota NVIDIA_A100_GPUS"
-
-
-@pytest.mark.parametrize("mode", ["spot", "flex_start", "queued"])
-def test_these_modes_take_the_preemptible_quota(cloud: Cloud, mode: str) -> None:
-    assert only(found("unchecked", config(nodes={"consumption": mode}))).subject == "quota PREEMPTIBLE_NVIDIA_A100_GPUS"
-
-
-def test_a_reservation_needs_no_quota_of_its_own(cloud: Cloud) -> None:
-    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"][0].update(limit=0)
-    assert found("problem", config(nodes={"consumption": "reservation", "reservation": "mine"})) == []
-
-
-def test_filestores_own_quota_cannot_be_seen_and_that_is_said(cloud: Cloud) -> None:
-    cloud.answers[f"/serviceusage/projects/{PROJECT}/services:batchGet"]["services"].append(
-        {"name": "projects/1/services/file.googleapis.com", "state": "ENABLED"}
-    )
-    stack = config(storage={"kind": "filestore", "sizeGib": 1024})
-    assert only(found("unchecked", stack)).text.endswith("1024 GiB ZONAL are needed")
-    assert found("problem", stack) + found("warning", stack) == []
-
-
-def test_processors_have_a_quota_too(cloud: Cloud) -> None:
-    stack = config(nodes={"machineType": "c3-highmem-8", "max": 3}, workers={"count": 3})
-    cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/c3-highmem-8"] = {}
-    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"].append(
-        {"metric": "C3_CPUS", "limit": 8, "usage": 0}
-    )
-    assert only(found("problem", stack)).text == "8 of 8 free in us-central1, 24 are needed"
 
 
 def test_a_machine_type_that_the_zone_lacks(cloud: Cloud) -> None:
@@ -130,7 +75,7 @@ def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:
     # Flex-start came with 1.32.2-gke.1652000.
     stack = config(nodes={"consumption": "flex_start"})
     finding = next(item for item in found("problem", stack) if item.subject == "GKE's version")
-    assert finding.text.startswith("REGULAR gives 1.32.2-gke.1500000")
+    assert finding.text == "REGULAR gives 1.32.2-gke.1500000; flex_start needs 1.32.2-gke.1652000 or newer"
     assert "flex_start" in finding.fix
     channels[0]["defaultVersion"] = "1.32.2-gke.1652000"
     assert found("problem", stack) == []
@@ -223,6 +168,19 @@ def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
     monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
     assert main(["doctor", "gcp-a100"]) == 0
     assert capsys.readouterr().out.endswith("\nnothing stands in the way\n")
+
+
+def test_a_command_that_changes_the_configuration_names_the_stack(cloud: Cloud) -> None:
+    """Without it Pulumi would change the stack that happens to be selected."""
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}"] = (404, {"error": {"message": "no"}})
+    values: dict[str, Any] = {"cluster": {"kind": "gke"}, "gke": {"project": PROJECT, "zone": ZONE}}
+    values["nodes"] = {"machineType": "a2-highgpu-8g", "max": 2}
+    values["storage"] = {"kind": "nfs", "sizeGib": 1000}
+    finding = next(item for item in diagnose("mine", values) if item.subject == f"project {PROJECT}")
+    assert finding.fix == "gcloud projects list   # then: pulumi config set --stack mine --path gke.project ID"
+    del values["gke"]["project"]
+    finding = next(item for item in diagnose("mine", values) if item.subject == "gke.project")
+    assert finding.text == "missing; set it with `pulumi config set --stack mine --path gke.project VALUE`"
 
 
 def test_problems_of_the_configuration_come_first(

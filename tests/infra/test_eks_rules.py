@@ -55,7 +55,7 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ),
         (
             {"eks": {"region": "cn-north-1", "zones": []}},
-            "eks.region: cn-north-1 is outside of AWS' public regions; allowed: us-east-1",
+            "eks.region: cn-north-1 is not a public AWS region; allowed: us-east-1",
         ),
         ({"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is no zone's id; give one such as use2-az1"),
         (

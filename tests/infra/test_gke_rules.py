@@ -66,7 +66,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-a100",
             {"nodes": {"machineType": "a3-highgpu-8g"}},
-            "workers.count: 2 workers on a3-highgpu-8g, whose nodes would talk through one interface and plain TCP",
+            "workers.count: 2 workers on a3-highgpu-8g, whose nodes would exchange gradients over one interface",
         ),
         ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
         ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
@@ -245,7 +245,10 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(
         ({"nodes": {"machineType": "a2-highgpu-8g"}}, "nodes: only used with clusters that the stack makes"),
         ({"storage": {"kind": "nfs"}}, "storage.kind: nfs needs cluster.kind gke"),
         ({"storage": {"retain": True}}, "storage.retain: only used with storage.kind nfs"),
-        ({"cluster": {"context": None}}, "cluster.context: missing; set it with `pulumi config set"),
+        (
+            {"cluster": {"context": None}},
+            "cluster.context: missing; set it with `pulumi config set --stack local --path",
+        ),
     ],
 )
 def test_an_existing_cluster_refuses_what_only_a_new_one_has(sections: dict[str, Any], expected: str) -> None:

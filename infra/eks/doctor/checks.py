@@ -251,18 +251,19 @@ def rights(amazon: Amazon) -> Iterator[Finding]:
         "iam", "simulate_principal_policy", home=True, PolicySourceArn=_principal(amazon), ActionNames=actions
     )
     missing = [item["EvalActionName"] for item in answer["EvaluationResults"] if item["EvalDecision"] != "allowed"]
-    if missing:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        allowing = " and ".join(sorted({policies[action] for action in missing}))
+    if not missing:
+        yield ok(
+            "rights", f"all {len(actions)} that were asked for; conditions and organisation policies are not simulated"
+        )
+    kind, name = _who(amazon)
+    for policy in sorted({policies[action] for action in missing}):
+        lacking = [action for action in missing if policies[action] == policy]
+        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
         yield problem(
             "rights",
             f"{shown} missing for {amazon.identity}",
-            "aws iam attach-role-policy --role-name ROLE --policy-arn arn:aws:iam::aws:policy/"
-            f"{allowing}   # by an administrator, see docs/aws.md",
-        )
-    else:
-        yield ok(
-            "rights", f"all {len(actions)} that were asked for; conditions and organisation policies are not simulated"
+            f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn arn:aws:iam::aws:policy/{policy}"
+            "   # by an administrator, see docs/aws.md",
         )
 
 
@@ -272,8 +273,12 @@ def _principal(amazon: Amazon) -> str:
     Raises:
         NoAnswer: the session's role cannot be read.
     """
-    # arn:aws:sts::123456789012:assumed-role/ROLE/SESSION; the role's own ARN may have a path, so IAM is asked for it.
-    kind, _, rest = amazon.identity.rpartition(":")[2].partition("/")
-    if kind != "assumed-role":
-        return amazon.identity
-    return amazon.ask("iam", "get_role", home=True, RoleName=rest.split("/")[0])["Role"]["Arn"]
+    kind, name = _who(amazon)
+    # The role's own ARN may have a path, so IAM is asked for it.
+    return amazon.identity if kind == "user" else amazon.ask("iam", "get_role", home=True, RoleName=name)["Role"]["Arn"]
+
+
+def _who(amazon: Amazon) -> tuple[str, str]:
+    """(user or role, its name) of arn:aws:iam::123456789012:user/PATH/NAME or ...:assumed-role/ROLE/SESSION."""
+    kind, *path = amazon.identity.rpartition(":")[2].split("/")
+    return ("role", path[0]) if kind == "assumed-role" else ("user", path[-1])

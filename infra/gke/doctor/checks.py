@@ -59,7 +59,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     yield from _apis(google, config)
     yield from _version(google, config)
     yield from _offered(google, config)
-    yield from quota.checks(google, config)
+    yield from quota.checks(google, config, stack)
     yield from _names(google, config, stack)
 
 
@@ -169,10 +169,14 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
     answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
     given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
     version = given.get(gke.release_channel, "")
-    late = [name for name, it in used(config).items() if _number(it.versions.get("gke", "")) > _number(version)]
+    needed = {name: it.versions["gke"] for name, it in used(config).items() if "gke" in it.versions}
+    late = [name for name in needed if _number(needed[name]) > _number(version)]
     if late:
+        newest = max((needed[name] for name in late), key=_number)
         fix = f"pulumi config set --path gke.releaseChannel RAPID   # or do without {', '.join(late)}"
-        yield problem("GKE's version", f"{gke.release_channel} gives {version or 'none'}, too old for them", fix)
+        need = f"{', '.join(late)} need{'s' if len(late) == 1 else ''} {newest} or newer"
+        text = f"{gke.release_channel} gives {version or 'none'}; {need}"
+        yield problem("GKE's version", text, fix)
     else:
         yield ok("GKE's version", f"{version} has all that is used")
 

@@ -63,6 +63,18 @@ class Google:
         """
         return self._ask("GET", service, path, params=query)
 
+    def pages(self, service: str, path: str, key: str) -> list[dict[str, Any]]:
+        """All items under a key; an aggregated list has them by place. Raises NoAnswer."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, Any] = {}
+        while True:
+            answer = self.get(service, path, **query)
+            items = answer.get(key) or []
+            found += items.values() if isinstance(items, dict) else items
+            if not answer.get("nextPageToken"):
+                return found
+            query = {"pageToken": answer["nextPageToken"]}
+
     def post(self, service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to POST. Raises NoAnswer."""
         return self._ask("POST", service, path, json=body)

@@ -2,104 +2,142 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
-from infra.gke.doctor.google_client import Google
-from infra.gke.machines import system
-from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, GkeConfig, kinds
+from infra.gke.doctor.google_client import Google, NoAnswer
+from infra.gke.machines import machines, system
+from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, kinds
+from infra.machine import Machine
 from infra.needs import features, load
 from infra.sections import NodesConfig
+from infra.stackfiles import is_marked
 
 #: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
 CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
+#: All others are of a region.
+OF_THE_PROJECT = ("GPUS_ALL_REGIONS", "NETWORKS", "ROUTERS")
+#: scheduling.provisioningModel of an instance -> how the node is had, where that says it.
+PROVISIONING = {"SPOT": "spot", "FLEX_START": "flex_start"}
+LOCAL_SSD_GIB = 375
+
+#: Quota -> (limit, usage).
+Limits = dict[str, tuple[float, float]]
 
 
 @or_unchecked("quota")
-def checks(google: Google, config: StackConfig) -> Iterator[Finding]:
+def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
     gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
-    project, region = gke.project, gke.region
-    regional = _limits(google.get("compute", f"projects/{project}/regions/{region}"))
-    overall = _limits(google.get("compute", f"projects/{project}"))
+    regional = _limits(google.get("compute", f"projects/{gke.project}/regions/{gke.region}"))
+    overall = _limits(google.get("compute", f"projects/{gke.project}"))
     if nodes.consumption == "reservation":
         yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
-    else:
-        for metrics, amount in _worker_demand(config):
-            # Report a quota that suffices, else the first.
-            enough = [_enough(metric, amount, regional, region, project) for metric in metrics]
-            yield next((finding for finding in enough if finding.level == "ok"), enough[0])
-        if config.machine.accelerators:
-            yield _enough("GPUS_ALL_REGIONS", nodes.max * config.machine.accelerators, overall, "", project)
-    for metric, amount in _system_demand(config).items():
-        yield _enough(metric, amount, regional, region, project)
-    for metric in ("NETWORKS", "ROUTERS"):
-        yield _enough(metric, 1, overall, "", project)
+    own = _own(google, config, stack, regional)
+    for metric, amount in _at_full_size(config, regional).items():
+        limits, region = (overall, "") if metric in OF_THE_PROJECT else (regional, gke.region)
+        yield _enough(metric, amount, own[metric], limits, region, gke.project)
     if config.storage.kind == "filestore":
         yield unchecked(
             "quota of Filestore",
             f"is not among Compute Engine's; {config.storage.size_gib} GiB {config.storage.tier} are needed",
-            f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={project}",
+            f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={gke.project}",
         )
 
 
-def _worker_demand(config: StackConfig) -> list[tuple[list[str], float]]:
-    """(quotas of the region, any of which will do; the demand of a pool at full size)."""
-    nodes, machine = config.section(NodesConfig), config.machine
-    ways = list(dict.fromkeys(tuple(_prefixes(nodes, kind)) for kind in kinds(config)))
-    demand: list[tuple[list[str], float]] = []
-    if machine.accelerator:
-        metric = features("gke")[machine.accelerator].quotas[0]
-        demand += [([prefix + metric for prefix in way], nodes.max * machine.accelerators) for way in ways]
-    cpus = CPU_QUOTAS.get(machine.family.split("-")[0])
-    # Preemptible CPUs count against the same quota, unless the project has been given PREEMPTIBLE_CPUS.
-    if cpus:
-        demand.append(([cpus], nodes.max * machine.vcpus))
-    if nodes.local_ssds and not machine.bundled_ssds:
-        names = {"": "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_": "PREEMPTIBLE_LOCAL_SSD_GB"}
-        demand += [([names[prefix] for prefix in way], nodes.max * nodes.local_ssds * 375) for way in ways]
-    return demand
+def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
+    """Quota -> what the stack takes of it."""
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    workers: Counter[str] = Counter()
+    for kind in kinds(config):  # Any of these pools may get all nodes.
+        workers |= _taken(config, config.machine, kind, nodes.max, limits)
+    system_nodes = _taken(config, system()[gke.system_machine_type], "on_demand", gke.system_nodes, limits)
+    return workers + system_nodes + _without_nodes(config)
+
+
+def _own(google: Google, config: StackConfig, stack: str, limits: Limits) -> Counter[str]:
+    """Quota -> what the stack takes of it by now; empty where its cluster is not up."""
+    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    try:
+        cluster = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/clusters/{config.name}")
+    except NoAnswer as reason:
+        if reason.status != 404 and not reason.disabled_api:
+            raise
+        return Counter()
+    if not is_marked(cluster.get("resourceLabels"), stack):
+        return Counter()
+    own = _without_nodes(config)
+    workers = nodes.consumption if nodes.consumption in ("queued", "reservation") else "on_demand"
+    for place in google.pages("compute", f"projects/{gke.project}/aggregated/instances", "items"):
+        for item in place.get("instances") or []:
+            machine = machines().get(item["machineType"].rsplit("/", 1)[-1])
+            mine = (item.get("labels") or {}).get("goog-k8s-cluster-name") == config.name
+            if mine and machine and item.get("status") != "TERMINATED":
+                standard = "on_demand" if machine.system else workers
+                kind = PROVISIONING.get(item["scheduling"].get("provisioningModel"), standard)
+                own += _taken(config, machine, kind, 1, limits)
+    return own
+
+
+def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits: Limits) -> Counter[str]:
+    """Quota -> what nodes take of it that are had in one way; those of a reservation, only their boot disks."""
+    nodes = config.section(NodesConfig)
+    disk, gib = (SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB) if machine.system else (nodes.disk_type, nodes.disk_gib)
+    taken = _disk(disk, gib)
+    if kind != "reservation":
+        ways = _prefixes(nodes, kind)
+        if machine.accelerator:
+            metric = features("gke")[machine.accelerator].quotas[0]
+            taken[_granted([way + metric for way in ways], limits)] += machine.accelerators
+            taken["GPUS_ALL_REGIONS"] += machine.accelerators
+        if cpus := CPU_QUOTAS.get(machine.family.split("-")[0]):
+            taken[_granted(["PREEMPTIBLE_CPUS", cpus] if kind == "spot" else [cpus], limits)] += machine.vcpus
+        if nodes.local_ssds and not machine.bundled_ssds and not machine.system:
+            names = {"": "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_": "PREEMPTIBLE_LOCAL_SSD_GB"}
+            taken[_granted([names[way] for way in ways], limits)] += nodes.local_ssds * LOCAL_SSD_GIB
+    return Counter({metric: count * amount for metric, amount in taken.items()})
 
 
 def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
-    """Prefixes of the quotas that nodes of one kind count against: either one for nodes limited to a week."""
-    if kind in ("spot", "flex_start", "queued"):
+    """Beginnings of the quotas that nodes of one kind may take from (needs.yaml)."""
+    if kind in ("flex_start", "queued"):
         return ["PREEMPTIBLE_"]
     limited = nodes.max_run_hours is not None and nodes.max_run_hours <= FLEX_HOURS
-    return ["PREEMPTIBLE_", ""] if limited else [""]
+    return ["PREEMPTIBLE_", ""] if kind == "spot" or limited else [""]
 
 
-def _system_demand(config: StackConfig) -> dict[str, float]:
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
-    boots = nodes.max * nodes.disk_gib if nodes.disk_type != "hyperdisk-balanced" else 0
-    ssd: float = gke.system_nodes * SYSTEM_DISK_GIB
-    hdd: float = 0
-    if nodes.disk_type == "pd-standard":
-        hdd += boots
-    else:
-        ssd += boots
+def _granted(metrics: list[str], limits: Limits) -> str:
+    """The first of these quotas that the project has at all: Google counts against it and no other."""
+    return next((metric for metric in metrics if limits.get(metric, (0, 0))[0]), metrics[0])
+
+
+def _without_nodes(config: StackConfig) -> Counter[str]:
+    """Quota -> what the network and the shared volume take of it."""
+    fixed = Counter({"IN_USE_ADDRESSES": 1, "NETWORKS": 1, "ROUTERS": 1})
     if config.storage.kind != "filestore" and not config.storage.disk:
-        if config.storage.disk_type == "pd-standard":
-            hdd += config.storage.size_gib
-        else:
-            ssd += config.storage.size_gib
-    cpus = gke.system_nodes * system()[gke.system_machine_type].vcpus
-    demand = {"CPUS": float(cpus), "SSD_TOTAL_GB": ssd, "DISKS_TOTAL_GB": hdd, "IN_USE_ADDRESSES": 1.0}
-    return {metric: amount for metric, amount in demand.items() if amount}
+        fixed += _disk(config.storage.disk_type, config.storage.size_gib)
+    return fixed
 
 
-def _limits(answer: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def _disk(kind: str, gib: int) -> Counter[str]:
+    metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": ""}.get(kind, "SSD_TOTAL_GB")
+    return Counter({metric: gib} if metric else {})
+
+
+def _limits(answer: dict[str, Any]) -> Limits:
     """Metric -> (limit, usage)."""
     return {item["metric"]: (item.get("limit", 0), item.get("usage", 0)) for item in answer.get("quotas", [])}
 
 
-def _enough(metric: str, amount: float, limits: dict[str, tuple[float, float]], region: str, project: str) -> Finding:
+def _enough(metric: str, amount: float, own: float, limits: Limits, region: str, project: str) -> Finding:
     where = f" in {region}" if region else ""
     if metric not in limits:
         return unchecked(f"quota {metric}", f"is not listed{where}; {amount:g} are needed")
     limit, usage = limits[metric]
+    usage = max(usage - own, 0)
     if limit - usage >= amount:
         return ok(f"quota {metric}", f"{amount:g} of {limit - usage:g} free{where}")
     scope = "-per-project-region" if region else "-per-project"

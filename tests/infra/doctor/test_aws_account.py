@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
 def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
     cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet"}
     assert only(problems(checks.rights(here))).text.startswith("ec2:DeleteSubnet, eks:DeleteCluster missing for arn:")
+
+
+def test_each_policy_that_is_missing_has_its_command_for_a_user_or_a_role(cloud: Cloud, here: Amazon) -> None:
+    cloud.denied = {"eks:DeleteCluster", "iam:CreateOpenIDConnectProvider"}
+    policies = "arn:aws:iam::aws:policy/"
+    user = replace(here, identity="arn:aws:iam::123456789012:user/team/me")
+    assert [item.fix.split("   #")[0] for item in problems(checks.rights(user))] == [
+        f"aws iam attach-user-policy --user-name me --policy-arn {policies}IAMFullAccess",
+        f"aws iam attach-user-policy --user-name me --policy-arn {policies}PowerUserAccess",
+    ]
+    client("iam").create_role(RoleName="builder", AssumeRolePolicyDocument=TRUST)
+    cloud.denied = {"eks:DeleteCluster"}
+    role = replace(here, identity="arn:aws:sts::123456789012:assumed-role/builder/me")
+    assert only(problems(checks.rights(role))).fix.startswith(
+        f"aws iam attach-role-policy --role-name builder --policy-arn {policies}PowerUserAccess   #"
+    )
 
 
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
