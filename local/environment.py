@@ -94,17 +94,20 @@ def share_plugins() -> None:
 
 
 def fetch_plugin(name: str) -> Path | None:
-    """Find Pulumi's own plugin, or download it; None if it cannot be downloaded."""
+    """Find Pulumi's own plugin, or download it. If it cannot be downloaded, print why and return None."""
     if found := real_plugin(name):
         return found
     wanted = version(f"pulumi-{name}")
     print(f"local: fetching Pulumi's plugin {name} {wanted}", file=sys.stderr)
     command = [shutil.which("pulumi", path=path()) or "pulumi", "plugin", "install", "resource", name, wanted]
     try:
-        subprocess.run(command, capture_output=True, env=variables(), timeout=FETCH_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return real_plugin(name)
+        done = subprocess.run(command, capture_output=True, text=True, env=variables(), timeout=FETCH_SECONDS)
+        told = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        told = str(error)
+    if not (found := real_plugin(name)):
+        print(f"local: Pulumi's plugin {name} {wanted}: not fetched: {told}", file=sys.stderr)
+    return found
 
 
 def choose_plugin(download: bool) -> str:

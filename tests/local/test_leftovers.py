@@ -149,7 +149,7 @@ def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: p
     assert teardown.living_stacks() == ["gcp-c3"]
     assert commands.down(everything=True) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "what stack gcp-c3 made" in line
+    assert "stack gcp-c3 still has resources outside this node" in line
     assert line.endswith("first: trainyard local run -- pulumi destroy --stack gcp-c3")
     assert (root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json").exists()
 
