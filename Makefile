@@ -30,7 +30,7 @@ node: .venv/infra.stamp
 	@$(TRAINYARD) local up --context "$(CONTEXT)"
 	@$(TRAINYARD) local run -- pulumi stack select --create local
 
-down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster data may go
+down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster its volume may be deleted too
 	@test ! -e $(STATE) || $(MAKE) --no-print-directory destroy
 	@$(TRAINYARD) local down
 
@@ -39,7 +39,7 @@ destroy: .venv/infra.stamp
 	@$(TRAINYARD) local run --phase "pulumi destroy" -- pulumi destroy --stack local --yes --skip-preview --suppress-progress
 	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
 
-clean: .venv/infra.stamp  ## stop the node, and remove .local/ with the trained models, images and state, and what Go keeps of our builds
+clean: .venv/infra.stamp  ## stop the node, and remove .local/ with the trained models, images and state, and Go's build caches
 	@$(TRAINYARD) local down --all
 
 test: .venv/dev.stamp  ## all fast tests

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(page.describe("torch", "transformers"), flush=True)
     absent = [f"{name} ({use})" for name, use in OPTIONAL.items() if find_spec(name) is None]
     if absent:
-        print(f"not here, and left out: {'; '.join(absent)}. To have them, bring them as wheels", flush=True)
+        print(f"not installed, so left out: {'; '.join(absent)}; install their wheels to have them", flush=True)
     done = []
     for name in wanted:
         print(f"\n{name}: {' '.join(known[name].command)}", flush=True)

@@ -33,9 +33,11 @@ def main() -> int:
     unknown = [name for name in options.rows if name not in names]
     if unknown:
         parser.error(f"no row {unknown[0]}; allowed: {', '.join(names)}")
-    missing = [name for name in NEEDED if not shutil.which(name)]
-    if os.geteuid() != 0 or missing:
-        print(f"error: needs root for network namespaces, and {', '.join(missing) or 'nothing more'}", file=sys.stderr)
+    if os.geteuid() != 0:
+        print("error: chaos needs root, for network namespaces; run it with sudo", file=sys.stderr)
+        return 2
+    if missing := [name for name in NEEDED if not shutil.which(name)]:
+        print(f"error: missing: {', '.join(missing)}; make chaos builds etcd, apt-get has the rest", file=sys.stderr)
         return 2
     console, results = Console(), []
     with tempfile.TemporaryDirectory(prefix="trainyard-chaos-") as temporary:

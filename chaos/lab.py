@@ -146,10 +146,12 @@ class Lab:
         """Record that something breaks now."""
         self.faults.append(time.time())
 
-    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float, what: str, fatal: bool = True) -> None:
+        """Wait until a condition holds. `fatal`: a pod that ends with 42 ends the wait at once."""
+
         def told() -> None:
             dead = [pod for pod in self.pods if pod.code == EXIT_FATAL]
-            if dead and "42" not in what:
+            if fatal and dead:
                 raise Expected(f"{what}: {dead[0].name} ended with 42: {dead[0].last_words.get('message')}")
             if all(pod.code is not None for pod in self.pods) and not condition():
                 last = self.pods[0].log.strip().splitlines()[-1:]
@@ -167,7 +169,7 @@ class Lab:
 
     def ended(self, pods: list[Pod], seconds: float = 240) -> list[int]:
         """Wait for the pods' end; return their exit codes."""
-        self.until(lambda: all(pod.code is not None for pod in pods), seconds, "the end (0 or 42) of the pods")
+        self.until(lambda: all(pod.code is not None for pod in pods), seconds, "the end of the pods", fatal=False)
         return [pod.code for pod in pods if pod.code is not None]
 
     def done(self, job: str = "job") -> dict[str, Any]:

@@ -31,8 +31,7 @@ class Commands(TyperGroup):
         except LocalError as error:
             return refuse([str(error)]) and 1
         except PermissionError as error:
-            who = f"user {os.geteuid()} may not touch {error.filename}"
-            return refuse([f"{who}, which root's node made; run it with sudo"])
+            return refuse([f"{error.filename}: user {os.geteuid()} has no permission; run it with sudo"])
         except OSError as error:
             return refuse([f"{error.filename or 'this machine'}: {error.strerror or error}"]) and 1
         except KeyboardInterrupt:
@@ -58,9 +57,7 @@ def up(
     policies: Annotated[
         bool, typer.Option("--policies", help="Enforce network policies, as the clouds do, until the node stops.")
     ] = False,
-    as_is: Annotated[
-        bool, typer.Option("--as-is", help="With the base image that is there, however old, and on a full disk.")
-    ] = False,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Accept an old base image and a full disk.")] = False,
     download: Download = False,
 ) -> int:
     """Build the toolchain and start the node, or repair them; safe to run at any time."""
@@ -128,9 +125,16 @@ def toolchain(
 @app.command()
 def use(
     context: Annotated[
-        str, typer.Argument(metavar="CONTEXT", help="Of your kubeconfig, such as kind-kind; trainyard-local goes back.")
+        str,
+        typer.Argument(
+            metavar="CONTEXT",
+            help="A context of your kubeconfig, such as kind-kind; trainyard-local selects the local node again.",
+        ),
     ],
-    registry: Annotated[str | None, typer.Option(help="Where its nodes pull from, such as localhost:5001.")] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(help="Where its nodes pull from, such as localhost:5001; another context's is not kept."),
+    ] = None,
 ) -> int:
     """Let `make up` train on a cluster you have."""
     from infra.buildx import choose_builder
@@ -138,11 +142,14 @@ def use(
     from infra.existing import find_context
     from infra.stackfiles import stack_file_values
 
-    if context != CONTEXT:
-        try:
-            find_context(context, stack_file_values("local")["cluster"].get("kubeconfig"), "local")
-        except ConfigError as error:
-            return refuse(error.problems)
+    if registry and context == CONTEXT:
+        return refuse([f"--registry {registry}: {CONTEXT} has a registry of its own; leave --registry out"])
+    try:
+        cluster = stack_file_values("local")["cluster"]
+        if context != CONTEXT:
+            find_context(context, cluster.get("kubeconfig"), "local")
+    except ConfigError as error:
+        return refuse(error.problems)
     code = up(context) or _pulumi("stack", "select", "--create", "local")
     code = code or _pulumi("config", "set", "--stack", "local", "--path", "cluster.context", context)
     if registry and not code:
@@ -153,7 +160,9 @@ def use(
             raise LocalError(str(error)) from None
         if builder and not code:
             code = _pulumi("config", "set", "--stack", "local", "--path", "image.buildx", builder)
-    for key in ("registry", "buildx") if context == CONTEXT else ():
+    # Another cluster's registry need not be reachable from this one: without any, the program asks for it in a line.
+    keeps = registry or cluster.get("context") == context != CONTEXT
+    for key in () if keeps else ("registry", "buildx"):
         code = code or _pulumi("config", "rm", "--stack", "local", "--path", f"image.{key}")
     return code
 
@@ -177,8 +186,11 @@ def down(
     from local import up as orchestration
 
     if everything and (living := teardown.living_stacks()):
-        said = "only {} knows what stack {} made; first: trainyard local run -- pulumi destroy --stack {}"
-        return refuse([said.format(paths.PULUMI_STATE, name, name) for name in living])
+        said = (
+            "stack {} still has resources outside this node, and only {} has its state; destroy it first: "
+            "trainyard local run -- pulumi destroy --stack {}"
+        )
+        return refuse([said.format(name, paths.PULUMI_STATE, name) for name in living])
     if everything and (mounted := teardown.storage_mounts()):
         return refuse([f"{mounted[0]} is mounted, and its files would go with .local: umount it first"])
     if not paths.STATE.exists():

@@ -41,19 +41,18 @@ def installed_pulumi() -> Path | None:
     return None
 
 
-def plugin_in(home: Path, name: str) -> Path:
-    """Where a home of Pulumi has a plugin, in the version that the program asks for."""
-    return home / "plugins" / f"resource-{name}-v{version(f'pulumi-{name}')}" / f"pulumi-resource-{name}"
+def plugin_in(name: str) -> Path:
+    """Return where our PULUMI_HOME has a plugin, in the version that the program requires."""
+    folder = f"resource-{name}-v{version(f'pulumi-{name}')}"
+    return paths.PULUMI_HOME / "plugins" / folder / f"pulumi-resource-{name}"
 
 
 def real_plugin(name: str) -> Path | None:
     """Find Pulumi's own plugin, in the version that the program requires, where the engine looks for it."""
-    program = f"pulumi-resource-{name}"
-    for home in (paths.PULUMI_HOME, USER_PULUMI):
-        found = plugin_in(home, name)
-        if found.exists() and not is_stand_in(found):
-            return found
-    found = shutil.which(program, path=_outside_path())
+    plugin = plugin_in(name)
+    if plugin.exists() and not is_stand_in(plugin):
+        return plugin
+    found = shutil.which(f"pulumi-resource-{name}", path=_outside_path())
     return Path(found) if found else None
 
 
@@ -62,18 +61,17 @@ def is_stand_in(plugin: Path) -> bool:
         return MARK.encode() in file.read(100)
 
 
-def stand_ins() -> list[Path]:
-    """Where the stand-in may be, and first of all where it belongs.
+def stand_in_places() -> tuple[Path, Path]:
+    """Return where the stand-in belongs, and where an earlier run may have left one.
 
-    Pulumi warns twice about a plugin on PATH, so it stands among the plugins of our PULUMI_HOME, unless those are the
-    user's.
+    It belongs in our PULUMI_HOME, because Pulumi warns twice about a plugin on PATH, but not among the user's plugins.
     """
-    places = [plugin_in(paths.PULUMI_HOME, "kubernetes"), paths.BIN / PLUGIN]
-    return places[::-1] if (paths.PULUMI_HOME / "plugins").is_symlink() else places
+    at_home, on_path = plugin_in("kubernetes"), paths.BIN / PLUGIN
+    return (on_path, at_home) if (paths.PULUMI_HOME / "plugins").is_symlink() else (at_home, on_path)
 
 
 def remove_stand_in(launcher: Path) -> None:
-    """Remove it with its folder: Pulumi takes a plugin whose folder is there for installed."""
+    """Remove the stand-in and its folder: Pulumi considers a plugin installed if its folder exists."""
     if launcher.exists() and is_stand_in(launcher):
         launcher.unlink()
         with contextlib.suppress(OSError):
@@ -81,30 +79,35 @@ def remove_stand_in(launcher: Path) -> None:
 
 
 def share_plugins() -> None:
-    """Let our PULUMI_HOME use the plugins that the user already has."""
+    """Let our PULUMI_HOME use the plugins that the user already has, unless it has some of its own."""
     link = paths.PULUMI_HOME / "plugins"
-    if (USER_PULUMI / "plugins").is_dir() and not link.is_symlink():
-        remove_stand_in(plugin_in(paths.PULUMI_HOME, "kubernetes"))
+    if not (USER_PULUMI / "plugins").is_dir():
+        return
+    if not link.is_symlink():
+        remove_stand_in(plugin_in("kubernetes"))
         with contextlib.suppress(OSError):
             link.rmdir()
-    if (USER_PULUMI / "plugins").is_dir() and not link.exists():
+    if not link.exists():
         paths.PULUMI_HOME.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(USER_PULUMI / "plugins")
 
 
 def fetch_plugin(name: str) -> Path | None:
-    """Find Pulumi's own plugin, or download it; None if it cannot be downloaded."""
+    """Find Pulumi's own plugin, or download it. If it cannot be downloaded, print why and return None."""
     if found := real_plugin(name):
         return found
     wanted = version(f"pulumi-{name}")
     print(f"local: fetching Pulumi's plugin {name} {wanted}", file=sys.stderr)
     command = [shutil.which("pulumi", path=path()) or "pulumi", "plugin", "install", "resource", name, wanted]
     try:
-        subprocess.run(command, capture_output=True, env=variables(), timeout=FETCH_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return real_plugin(name)
+        done = subprocess.run(command, capture_output=True, text=True, env=variables(), timeout=FETCH_SECONDS)
+        told = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        told = str(error)
+    if not (found := real_plugin(name)):
+        print(f"local: Pulumi's plugin {name} {wanted}: not fetched: {told}", file=sys.stderr)
+    return found
 
 
 def choose_plugin(download: bool) -> str:
@@ -113,10 +116,11 @@ def choose_plugin(download: bool) -> str:
     The stand-in is for a machine that has only the toolchain we built. `download`: try to fetch the real one first.
     """
     share_plugins()
-    launcher, *elsewhere = stand_ins()
+    launcher, misplaced = stand_in_places()
+    remove_stand_in(misplaced)
     fetches = download or installed_pulumi() is not None
-    for place in [*elsewhere, *([launcher] if fetches else [])]:
-        remove_stand_in(place)
+    if fetches:
+        remove_stand_in(launcher)  # or Pulumi fetches nothing
     if found := (fetch_plugin if fetches else real_plugin)("kubernetes"):
         remove_stand_in(launcher)
         return f"Kubernetes plugin: {found}"

@@ -43,10 +43,11 @@ def begun() -> float:
     """Return the GB that an unfinished build of the first image has already written to the builder and the registry."""
     if tags().get(f"{PROJECT}/trainer"):
         return 0.0
-    # -x leaves out mounts. No check=True: du fails when a concurrent build removes a file, and still prints a total.
-    command = ["du", "-scx", "--block-size=1", paths.BUILDAH, paths.REGISTRY_DATA]
+    # -x leaves out mounts; every du knows -k, KiB. No check=True: du fails when a concurrent build removes a file, and
+    # still prints a total.
+    command = ["du", "-sckx", paths.BUILDAH, paths.REGISTRY_DATA]
     counted = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    return int(counted[-1].split()[0]) / 1e9
+    return int(counted[-1].split()[0]) * 1024 / 1e9
 
 
 def _has_packages_of_today(tag: Path) -> bool:

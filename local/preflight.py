@@ -108,7 +108,7 @@ def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOL
         disk_free=free(paths.ROOT),
         cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
         new_image=new_image,
-        begun=leftovers.begun() if new_image else 0.0,
+        begun=leftovers.begun() if linux and new_image else 0.0,
         memory=toolchain.memory() if linux else 0.0,
         unbuilt=unbuilt,
         go=not unbuilt or go_available(),
@@ -140,9 +140,10 @@ def toolchain_problems(facts: Facts) -> list[str]:
     """List why this machine cannot build the programs it lacks. Needs neither root nor Linux."""
     if facts.unbuilt and not facts.go:
         need = ".".join(map(str, toolchain.OLDEST_GO))
+        instead = "" if set(facts.unbuilt) - set(toolchain.PULUMI_TOOLS) else ", or Pulumi itself"
         return [
             f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to "
-            "install one with; install Go, or Pulumi itself"
+            f"install one with; install Go{instead}"
         ]
     return []
 

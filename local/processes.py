@@ -169,7 +169,7 @@ def wait(daemon: Daemon) -> None:
         if record and record.pid in _CHILDREN:
             _CHILDREN[record.pid].poll()
         if not is_alive(record):
-            raise LocalError(f"{daemon.name} ended right after its start: {last_lines(daemon.name)}")
+            raise LocalError(f"{daemon.name} ended before it served: {last_lines(daemon.name)}")
         time.sleep(0.1)
     raise LocalError(
         f"{daemon.name} does not serve after {daemon.start_seconds:.0f} s ({reason}): {last_lines(daemon.name)}"

@@ -127,13 +127,11 @@ def mount_points() -> list[str]:
 def unmount_all() -> None:
     # Several rounds, because mounts may be stacked.
     for _ in range(5):
-        points = mounts()
-        if not points:
-            return
-        for point in points:
+        for point in mounts():
             if subprocess.run(["umount", point], capture_output=True).returncode:
                 subprocess.run(["umount", "--lazy", point], capture_output=True)
-    raise LocalError(f"cannot unmount {', '.join(mounts()[:3])}; see who uses it: fuser -vm {mounts()[0]}")
+    if left := mounts():
+        raise LocalError(f"cannot unmount {', '.join(left[:3])}; see who uses it: fuser -vm {left[0]}")
 
 
 def remove_log_links() -> None:
@@ -155,16 +153,23 @@ def remove_cgroups() -> list[Path]:
 
 
 def living_stacks() -> list[str]:
-    """List the stacks in .local's state that have resources outside the local node."""
-    found = []
-    for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"):
-        latest = json.loads(path.read_text())["checkpoint"]["latest"] or {}
+    """List the stacks in .local's state that have resources outside the local node. Raises LocalError."""
+    return sorted(path.stem for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json") if _lives(path))
+
+
+def _lives(stack: Path) -> bool:
+    """Whether a stack's file lists resources outside the local node."""
+    try:
+        latest = json.loads(stack.read_text())["checkpoint"]["latest"] or {}
         resources = latest.get("resources") or []
         # infra/existing.py sets the provider's context to the node's; a stack with a cluster of its own sets none.
         on_node = any((each.get("inputs") or {}).get("context") == CONTEXT for each in resources)
-        if not on_node and any(not each["type"].startswith("pulumi:") for each in resources):
-            found.append(path.stem)
-    return sorted(found)
+        return not on_node and any(not each["type"].startswith("pulumi:") for each in resources)
+    except (ValueError, KeyError, TypeError, AttributeError):  # Pulumi was killed while it wrote the file
+        raise LocalError(
+            f"{stack}: damaged, so what stack {stack.stem} still has is unknown; restore it from {stack.name}.bak "
+            "beside it, or delete it if the stack has nothing outside this node"
+        ) from None
 
 
 def remove_state() -> None:

@@ -214,10 +214,9 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
         output = process.stdout.read()
     if process.returncode:
         told = next((line for line in reversed(lines) if line), "no output")
-        raise LocalError(
-            f"{' '.join(arguments[:2])} failed in local/gomod/{folder.name}: {told}; "
-            "is the Go module proxy reachable (go env GOPROXY)?"
-        )
+        # Go names the URL of a download that fails.
+        hint = "; is the Go module proxy reachable (go env GOPROXY)?" if "://" in told else ""
+        raise LocalError(f"{' '.join(arguments[:2])} failed in local/gomod/{folder.name}: {told}{hint}")
     return output
 
 
@@ -232,8 +231,10 @@ def build(tool: Tool, on_package: Callable[[int, int], None] | None = None) -> b
         final = home(tool)
         if final.is_dir():  # built by the process that held the lock
             return False
-        for leftover in paths.cache().glob(f"{tool.name}-*.building"):
-            shutil.rmtree(leftover)  # left by a killed build: nobody else builds while we hold the lock
+        # What killed builds left: nobody else builds this tool while we hold the lock. The digit begins a version:
+        # pulumi-language-python has another lock than pulumi.
+        for leftover in paths.cache().glob(f"{tool.name}-[0-9]*.building"):
+            shutil.rmtree(leftover)
         partial = final.with_name(final.name + ".building")
         (partial / "bin").mkdir(parents=True)
         try:

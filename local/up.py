@@ -278,8 +278,10 @@ def show_status() -> int:
     ]
     if not certs.MANIFEST.exists() or not network.exists() or network.owner() != str(paths.ROOT):
         other = preflight.other_checkout()
-        where = f"; that of {other} does" if other else ""
-        console.print(f"the node does not run{where}; trainyard local up starts it", markup=False, soft_wrap=True)
+        then = f", once the node of {other} is stopped" if other else ""
+        console.print(
+            f"this checkout's node is not running; trainyard local up starts it{then}", markup=False, soft_wrap=True
+        )
         if unbuilt:
             console.print(f"to be built: {', '.join(unbuilt)}", markup=False)
         return 3

@@ -46,17 +46,17 @@ def main() -> int:
     parser = setup.parser("lora", __doc__)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--length", type=int, default=512, help="tokens in a window")
-    parser.add_argument("--windows", type=int, default=2, help="in a step, all in one pass")
-    parser.add_argument("--steps", type=int, default=6, help="of each way; the first does not count")
+    parser.add_argument("--windows", type=int, default=2, help="windows in a step, all in one pass")
+    parser.add_argument("--steps", type=int, default=6, help="steps of each program; the first is not measured")
     parser.add_argument(
         "--only",
         default="ours,compiled,fp32",
-        help="ways whose name has one of these words; the default fits into 24 GiB",
+        help="programs whose name has one of these words; the default fits into 24 GiB",
     )
     options = parser.parse_args()
     options.threads = options.threads or len(os.sched_getaffinity(0))
     if options.steps < 2:
-        parser.error("--steps: 2 or more; the first does not count")
+        parser.error(f"--steps: {options.steps}; at least 2, because the first is not measured")
     if options.tiny:
         options.layers, options.length, options.steps = 2, 64, 3
     mode = {"layers": options.layers, "length": options.length, "windows": options.windows, "steps": options.steps}

@@ -85,9 +85,10 @@ def main() -> int:
     parser.add_argument("--node", choices=("c3", "g4dn", "all"), default="all", help="which link; all: both")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
-    if os.geteuid() != 0 or len(cores) < 2:
-        print("needs root (network namespaces) and two cores", file=sys.stderr)
-        return 2
+    if os.geteuid() != 0:
+        parser.error("needs root, for network namespaces; run it with sudo")
+    if len(cores) < 2:
+        parser.error("needs two cores, one for each worker; this process may use one")
     with tempfile.TemporaryDirectory(prefix="scaling-") as name:
         folder = Path(name)
         data = setup.dataset(folder / "data", 500)
@@ -205,9 +206,12 @@ def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes
             counted.setdefault(int(lines[-1]["step"]), transmitted(network, machine))
         if len(lines) > STEPS:
             break
-        if time.monotonic() > deadline or any(worker.poll() is not None for worker in workers):
+        ended = [worker.returncode for worker in workers if worker.poll() is not None]
+        if ended or time.monotonic() > deadline:
             logs = "\n".join(path.read_text("utf-8")[-1500:] for path in folder.glob("worker-*.log"))
-            raise SystemExit(f"no {STEPS} steps within {PATIENCE_SECONDS} s:\n{logs}")
+            late = f"fewer than {STEPS} steps within {PATIENCE_SECONDS} s"
+            reason = f"a worker ended with code {ended[0]} before {STEPS} steps" if ended else late
+            raise SystemExit(f"{reason}:\n{logs}")
         time.sleep(0.02)
     first, last = min(counted), max(counted)
     # Take pairs of steps, so that with DiLoCo each pair has one step with an exchange and one without.

@@ -42,7 +42,7 @@ def parser(module: str, description: str | None, device: str = "cpu") -> argpars
     """Make a parser with --device, --threads and --tiny."""
     made = argparse.ArgumentParser(prog=f"python -m bench.trainer.{module}", description=description)
     made.add_argument("--device", choices=("cpu", "cuda"), default=device)
-    made.add_argument("--threads", type=int, default=0, help="of each process; default: the processors there are")
+    made.add_argument("--threads", type=int, default=0, help="threads of each process; default: all processors")
     made.add_argument("--tiny", action="store_true", help="rehearse an accelerator's run with small inputs")
     return made
 

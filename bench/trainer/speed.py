@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
     parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
-    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no mode after this, and end the one")
+    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="stop after so many, even within a mode")
     options = parser.parse_args(arguments)
     accelerator = options.device == "cuda" or options.tiny
     known = _on_accelerator(options.tiny) if accelerator else modes()
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
     file = page.results(options.tiny) / f"{name}.json"
     if options.steps == 1:
-        parser.error("--steps: 2 or more; the first does not count")
+        parser.error("--steps: 1; at least 2, because the first is not measured")
     if find_spec("accelerate") is None and any(mode.program == "Trainer" for mode in chosen):
         print("transformers' Trainer is left out: it needs accelerate", flush=True)
         chosen = [mode for mode in chosen if mode.program != "Trainer"]

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .client import Client
+from .client import RETRY_CODES, Client
 from .engine import Engine
-from .errors import CancelledError, InitFailedError, PluginError, UnreachableError
+from .errors import ApiError, CancelledError, InitFailedError, PluginError, UnreachableError
 from .naming import SKIP_AWAIT, TIMEOUT_SECONDS, annotated_true, annotation, describe, metadata
 from .pods import condition, explain_unready
 
@@ -95,7 +95,7 @@ class Awaited:
         """Return the live object once it is ready.
 
         Raises:
-            InitFailedError: the object failed, the time is up, or the user interrupted.
+            InitFailedError: the object failed or cannot be read, the time is up, or the user interrupted.
         """
         if annotated_true(self.inputs, SKIP_AWAIT):
             return live
@@ -120,7 +120,8 @@ class Awaited:
         """Return once the object no longer exists, or another one has its name.
 
         Raises:
-            InitFailedError: the time is up, or the user interrupted. It carries the object, so that the state keeps it.
+            InitFailedError: the time is up, the object cannot be read, or the user interrupted. It carries the object,
+                so that the state keeps it.
         """
         if annotated_true(self.inputs, SKIP_AWAIT) and live["kind"] in DELETED_IN_BACKGROUND:
             return
@@ -137,11 +138,19 @@ class Awaited:
         self.engine.status(self.urn, "")
 
     def _get(self, live: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the object as it is now. If the server does not answer, return the last one known."""
+        """Return the object as it is now. While the server is busy or does not answer, return the last one known.
+
+        Raises:
+            InitFailedError: the server refuses to show the object.
+        """
         try:
             return self.client.get(live)
-        except UnreachableError:
+        except (UnreachableError, CancelledError):  # the next pause ends an interrupted wait
             return live
+        except ApiError as error:
+            if error.code in RETRY_CODES:
+                return live
+            raise InitFailedError(str(error), [str(error)], live) from None
 
     def _failed(self, live: dict[str, Any], summary: str) -> InitFailedError:
         reasons = [summary, *explain_unready(self.client, live)]
@@ -180,4 +189,4 @@ def _explain_hold(live: dict[str, Any]) -> str:
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return " ".join(text for text in (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "") if text)
+    return " ".join(f"{count} {unit}" for count, unit in ((minutes, "min"), (rest, "s")) if count) or "0 s"

@@ -88,6 +88,11 @@ def detailed(
     }
 
 
+def replacing(found: dict[str, str]) -> list[str]:
+    """List the paths of a detailed diff that force a replacement."""
+    return [path for path, kind in found.items() if kind.endswith("-replace")]
+
+
 def _with_namespace(obj: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Set the namespace `default` if `obj` has none and `other` has `default`, so that the two compare as equal."""
     if metadata(other).get("namespace") == "default" and not metadata(obj).get("namespace"):

@@ -48,7 +48,7 @@ def create(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
 def _explain_existing(live: dict[str, Any]) -> str:
     if metadata(live).get("deletionTimestamp"):
         return (
-            f"{describe(live)} is still being deleted: with pulumi.com/skipAwait nobody waits for that; give the new "
+            f"{describe(live)} is still being deleted (pulumi.com/skipAwait does not wait for deletions); give the new "
             "object another name (leave metadata.name out), or try again in a moment"
         )
     return (

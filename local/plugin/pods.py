@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client
-from .errors import ApiError, UnreachableError
+from .errors import PluginError
 
 # Waiting reasons of a container that pass by themselves.
 _NORMAL_WAITS = {"ContainerCreating", "PodInitializing", ""}
@@ -37,7 +37,7 @@ def explain_unready(client: Client, obj: dict[str, Any]) -> list[str]:
         lines = [f"pod {pod['metadata']['name']}: {explain(client, pod)}" for pod in pods if not _is_fine(pod)]
         if obj["kind"] == "Job":
             lines += [line for pod in pods if (line := _last_line(client, pod))]
-    except (ApiError, UnreachableError):
+    except PluginError:  # an explanation that fails must not replace the error that it explains
         return []
     return lines if len(lines) <= MAX_PODS else [*lines[:MAX_PODS], f"and {len(lines) - MAX_PODS} more pods"]
 

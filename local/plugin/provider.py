@@ -63,11 +63,7 @@ class Provider:
         """Return (detailed diff, replacing paths, delete before replace)."""
         new = state.normalize(reveal(news))
         old, live = state.parse(olds)
-        # A patch can change in place the fields that would replace a whole object.
-        is_patch = urn.is_patch(new.get("kind"))
-        force_new = replacing.IDENTITY if is_patch else replacing.of_object(new)
-        found = diff.detailed(state.normalize(old), new, ignored, force_new)
-        replaces = [path for path, kind in found.items() if kind.endswith("-replace")]
+        found, replaces = compare(urn, state.normalize(old), new, ignored)
         if naming.annotated_true(new, naming.REPLACE_UNREADY) and self._is_unready_job(urn, live):
             replaces.append(f'metadata.annotations["{naming.REPLACE_UNREADY}"]')
         return found, replaces, diff.must_delete_first(bool(replaces), new, live)
@@ -205,6 +201,14 @@ class Provider:
         except NoSuchKindError:
             return True
         return False
+
+
+def compare(urn: Urn, old: dict[str, Any], new: dict[str, Any], ignored: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return (detailed diff, replacing paths) of an object's normalized inputs."""
+    # A patch can change in place the fields that would replace a whole object.
+    force_new = replacing.IDENTITY if urn.is_patch(new.get("kind")) else replacing.of_object(new)
+    found = diff.detailed(old, new, ignored, force_new)
+    return found, diff.replacing(found)
 
 
 def _preview_proves_nothing(error: Exception) -> bool:

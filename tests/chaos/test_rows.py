@@ -6,16 +6,21 @@ import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.page import busy
+from chaos import __main__ as command
 from chaos.journal import Journal
+from chaos.lab import Lab
 from chaos.network import answer
 from chaos.nodes import Pod, descendants
 from chaos.report import Matrix, merge_page, page_line
-from chaos.row import Result, judge
+from chaos.row import Expected, Result, judge
 from chaos.rows import ROWS
+from trainer.contract import EXIT_FATAL
 
 #: What no other test breaks: a machine whose packets are all dropped.
 QUICK = ("node-lost",)
@@ -86,6 +91,17 @@ def test_the_laboratorys_name_server_knows_its_names_only() -> None:
     assert (ipv6[3] & 0x0F, ipv6[7]) == (0, 0)
 
 
+def test_a_pod_that_gives_up_ends_a_wait_whatever_it_waits_for(tmp_path: Path) -> None:
+    """Exit code 42 is reported at once, also while a row waits for step 42; only `ended` waits on."""
+    lab: Any = Lab(tmp_path, tmp_path)
+    lab.pods = [SimpleNamespace(name=str(code), code=code, last_words={}, log="") for code in (EXIT_FATAL, None)]
+    with pytest.raises(Expected, match="step 42: 42 ended with 42"):
+        lab.until(lambda: False, 1, "step 42")
+    assert lab.ended(lab.pods[:1]) == [EXIT_FATAL]
+    with pytest.raises(Expected, match="the end of the pods: not within 0 s"):
+        lab.ended(lab.pods, 0)
+
+
 def test_descendants_are_found_parents_first() -> None:
     assert descendants(os.getpid())[0] == os.getpid()
 
@@ -101,6 +117,18 @@ def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
     assert one.endswith("50% busy |")
     assert two.startswith(f"| {second.row.fault} | hung |")
     assert three.startswith(f"| {third.row.fault} | yes |")
+
+
+@pytest.mark.parametrize(("user", "said"), [(1000, "chaos needs root"), (0, "missing: no-such-program; ")])
+def test_what_chaos_lacks_is_told_in_one_line(
+    user: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["chaos"])
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(command, "NEEDED", ("no-such-program",))
+    assert command.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {said}")
 
 
 def test_a_busy_machine_is_told() -> None:

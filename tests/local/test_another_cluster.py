@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from local import paths
+from local import commands, paths
 from tests.conftest import write_kubeconfig
 
 #: Programs that build, install or need root: none is to be called.
@@ -19,8 +19,8 @@ FORBIDDEN = ("go", "apt-get", "nsenter", "mount", "buildah", "mmdebstrap", "cont
 #: set.
 PULUMI = """
 case "$*" in
-  *"--path cluster.context "*) sed -i "s/context: .*/context: $8/" Pulumi.local.yaml ;;
-  "plugin install "*) [ -n "$ONLINE" ] || exit 1
+  *"--path cluster.context "*) sed -i "s/context: .*/context: $7/" Pulumi.local.yaml ;;
+  "plugin install "*) [ -n "$ONLINE" ] || { echo "error: lookup get.pulumi.com: no such host" >&2; exit 1; }
     folder="$PULUMI_HOME/plugins/resource-$4-v$5"; mkdir -p "$folder"; touch "$folder/pulumi-resource-$4" ;;
 esac
 """
@@ -109,7 +109,7 @@ def test_a_plugin_that_cannot_be_had_is_told_with_what_needs_none(tmp_path: Path
     checkout.environment["ONLINE"] = ""
     typed = checkout.type(USE)
     assert typed.returncode == 0, typed.stderr
-    assert "docker-build" in typed.stderr
+    assert f"docker-build {version('pulumi-docker-build')}: not fetched: error: lookup get.pulumi.com" in typed.stderr
     assert "cannot be fetched; image.builder: buildah or prebuilt needs none" in typed.stderr
     stand_in = list(checkout.folder.glob(".local/pulumi/plugins/resource-kubernetes-v*/pulumi-resource-kubernetes"))
     assert len(stand_in) == 1
@@ -123,3 +123,28 @@ def test_a_context_that_no_kubeconfig_has_is_refused_before_anything_is_changed(
     assert "known contexts: kind-kind" in typed.stderr
     assert typed.stderr.count("\n") == 1
     assert checkout.called() == []
+
+
+def test_the_local_node_takes_no_other_registry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "up", lambda context: pytest.fail("it starts the node"))
+    assert commands.use("trainyard-local", registry="localhost:5001") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "local: --registry localhost:5001: trainyard-local has a registry of its own; leave --registry out"
+
+
+def test_a_registry_goes_with_its_cluster(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    again = USE.partition(" --registry")[0]
+
+    def removed(command: str) -> list[str]:
+        before = len(checkout.called())
+        typed = checkout.type(command)
+        assert typed.returncode == 0, typed.stderr
+        return [line.split()[-1] for line in checkout.called()[before:] if line.startswith("pulumi config rm")]
+
+    assert removed(USE) == []
+    assert removed(again) == [], "the same cluster"
+    write_kubeconfig(Path(checkout.environment["KUBECONFIG"]), "kind-other", None)
+    assert removed(again.replace("kind-kind", "kind-other")) == ["image.registry", "image.buildx"]

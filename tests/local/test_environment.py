@@ -94,8 +94,17 @@ def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
     assert (paths.PULUMI_HOME / "plugins" / plugin.parent.name / environment.PLUGIN).exists()
 
 
+def test_the_users_plugins_do_not_count_where_ours_are_apart(machine: Path) -> None:
+    """The engine looks in our PULUMI_HOME alone, which keeps what Pulumi fetched before the user had plugins."""
+    executable(paths.PULUMI_HOME / "plugins/resource-docker-build-v0.0.1/pulumi-resource-docker-build")
+    executable(environment.USER_PULUMI / "plugins" / FOLDER / environment.PLUGIN)
+    assert "stand-in" in environment.choose_plugin(download=False)
+    assert stand_in() == paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN
+
+
 def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
     (environment.USER_PULUMI / "plugins" / FOLDER).mkdir(parents=True)
+    environment.share_plugins()
     assert environment.real_plugin("kubernetes") is None
 
 

@@ -94,6 +94,15 @@ def test_what_a_first_build_wrote_before_it_was_interrupted_is_no_more_needed(ro
     assert leftovers.begun() == 0, "what is there may be of other packages"
 
 
+def test_the_du_of_busybox_and_bsd_will_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    du = root / "bin/du"
+    du.parent.mkdir()
+    du.write_text(f'#!/bin/sh\ncase "$*" in *--*) exit 64;; esac\nexec {shutil.which("du")} "$@"\n')
+    du.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{du.parent}:{os.environ['PATH']}")
+    assert leftovers.begun() == 0
+
+
 def test_a_new_image_is_small_also_a_day_later_unless_its_packages_were_touched(root: Path) -> None:
     push(root, "trainer", "aaa", 100)
     shutil.rmtree(root / ".local/contexts")
@@ -140,6 +149,16 @@ def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: p
     assert teardown.living_stacks() == ["gcp-c3"]
     assert commands.down(everything=True) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "what stack gcp-c3 made" in line
+    assert "stack gcp-c3 still has resources outside this node" in line
     assert line.endswith("first: trainyard local run -- pulumi destroy --stack gcp-c3")
     assert (root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"version": 3, "checkp', "{}", "null", '{"checkpoint": {"latest": [1]}}'])
+def test_a_damaged_state_is_told_in_one_line_and_not_thrown_away(root: Path, text: str) -> None:
+    """A Pulumi that is killed while it writes leaves one."""
+    stack(root, "local", *stack_with("trainyard-local"))
+    file = root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json"
+    file.write_text(text)
+    with pytest.raises(LocalError, match=rf"{file}: damaged, .* stack gcp-c3 .*\.json\.bak"):
+        teardown.living_stacks()

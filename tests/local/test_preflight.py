@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from local import paths, preflight
+from local import paths, preflight, toolchain
 from local.preflight import Facts
 
 GOOD = Facts(
@@ -67,6 +67,9 @@ def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object],
 def test_no_go_and_no_way_to_get_one() -> None:
     (problem,) = preflight.node_problems(replace(GOOD, go=False))
     assert "no Go 1.21 or newer to build kubernetes" in problem
+    assert "Pulumi" not in problem, "Pulumi brings no Kubernetes"
+    (problem,) = preflight.node_problems(replace(GOOD, go=False, unbuilt=toolchain.PULUMI_TOOLS))
+    assert problem.endswith("install Go, or Pulumi itself")
     # With everything built, Go is not needed.
     assert preflight.node_problems(replace(GOOD, go=False, unbuilt=())) == []
 
@@ -98,9 +101,10 @@ def records() -> list[str]:
 
 
 def test_a_refused_up_exits_2_with_the_line_and_changes_nothing() -> None:
-    """The command itself, with facts of a machine that is not Linux."""
+    """The command itself, with facts of a machine that is not Linux and has no GNU programs."""
     script = (
-        "import sys, platform\n"
+        "import os, sys, platform\n"
+        "os.environ['PATH'] = ''\n"
         "platform.system = lambda: 'Darwin'\n"
         "from cli.__main__ import main\n"
         "sys.exit(main(['local', 'up']))\n"

@@ -116,7 +116,7 @@ def test_one_that_ends_at_once_is_an_error_with_its_last_words(sleeper: Daemon) 
     command = [sys.executable, "-c", "print('the disk is on fire'); raise SystemExit(1)"]
     daemon = replace(sleeper, command=command, health=lambda: "no answer")
     processes.ensure(daemon)
-    with pytest.raises(LocalError, match=r"sleeper ended right after its start: the disk is on fire \(log: .*\.log\)"):
+    with pytest.raises(LocalError, match=r"sleeper ended before it served: the disk is on fire \(log: .*\.log\)"):
         processes.wait(daemon)
 
 

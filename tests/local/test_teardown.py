@@ -8,6 +8,7 @@ import pytest
 
 from local import cgroups, network, paths, processes, teardown
 from local.commands import down
+from local.shell import LocalError
 
 
 @pytest.fixture
@@ -26,6 +27,16 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_mounts_of_pods_are_found_whatever_the_path_and_the_users_disk_is_none(mounted: Path) -> None:
     assert teardown.mounts() == [f"{mounted}/kubelet/pods/1/volumes/token", f"{mounted}/storage-of-another"]
+
+
+def test_the_last_of_many_stacked_mounts_is_no_error(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = f"{mounted}/kubelet"
+    rounds = [[point]] * 5
+    monkeypatch.setattr(teardown, "mounts", lambda: rounds.pop() if rounds else [])
+    teardown.unmount_all()
+    rounds = [[point]] * 6
+    with pytest.raises(LocalError, match=f"cannot unmount {point}; see who uses it: fuser -vm {point}"):
+        teardown.unmount_all()
 
 
 def test_a_disk_of_the_users_is_not_emptied(mounted: Path, capsys: pytest.CaptureFixture[str]) -> None:

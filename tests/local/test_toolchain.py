@@ -119,7 +119,7 @@ def test_go_s_caches_are_given_back_unless_somebody_builds(cache: Path, monkeypa
 @needs_go
 def test_a_build_that_fails_leaves_nothing_and_says_go_s_last_line(hello: toolchain.Tool, cache: Path) -> None:
     (toolchain.GOMOD / "hello" / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
-    with pytest.raises(LocalError, match="undefined: undefined"):
+    with pytest.raises(LocalError, match=r"undefined: undefined$"):
         toolchain.build(hello)
     assert not toolchain.is_built(hello)
     assert list(cache.glob("hello-*")) == []
@@ -153,6 +153,33 @@ toolchain.build(toolchain.Tool("hello", "example.invalid/hello", {{"hello": "."}
     if GO:
         assert toolchain.build(hello)
         assert list(cache.glob("*.building")) == []
+
+
+def test_a_build_clears_away_what_killed_ones_of_the_same_tool_left(
+    hello: toolchain.Tool, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tool, whose name begins with this one's, may be building at the same time."""
+    killed, other = cache / "hello-1.2.2-abc.building", cache / "hello-world-1.2.3-abc.building"
+    for folder in (killed, other):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(toolchain, "_fill", lambda *_: None)
+    assert toolchain.build(hello)
+    assert not killed.exists()
+    assert other.exists()
+
+
+@needs_go
+def test_a_build_that_cannot_download_asks_for_the_proxy(
+    hello: toolchain.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"GOPROXY": "http://127.0.0.1:9", "GOMODCACHE": f"{tmp_path}/modules", "GONOSUMDB": "*"}.items():
+        monkeypatch.setenv(name, value)
+    folder = toolchain.GOMOD / "hello"
+    (folder / "go.mod").write_text(GO_MOD)
+    (folder / "go.sum").write_text("example.invalid/hello v1.2.3 h1:x=\nexample.invalid/hello v1.2.3/go.mod h1:x=\n")
+    (folder / "main.go").write_text(HELLO.replace("main\n", 'main\n\nimport _ "example.invalid/hello"\n', 1))
+    with pytest.raises(LocalError, match=r"refused.*is the Go module proxy reachable"):
+        toolchain.build(hello)
 
 
 @needs_go

@@ -15,7 +15,7 @@ from local.plugin.client import Client
 from local.plugin.engine import Engine
 from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
-from local.plugin.provider import Provider
+from local.plugin.provider import Provider, compare
 from local.plugin.server import Server
 from local.plugin.settings import Settings
 from local.plugin.values import UNKNOWN, from_struct, has_unknown, mark_secrets, reveal, to_struct
@@ -82,7 +82,7 @@ class CloudServer(Server):
 
 
 class Resources:
-    """What kubernetes_plugin's Provider does with objects, for a package's resources."""
+    """Does with a package's resources what local.plugin's Provider does with Kubernetes objects."""
 
     def __init__(self, package: str, cloud: Cloud, project: str, engine: Any) -> None:
         self._package, self._cloud, self._project = package, cloud, project
@@ -113,16 +113,12 @@ class Resources:
         old, new = reveal(olds), reveal(news)
         if self._package == "kubernetes":
             old, new = state.normalize(old), state.normalize(new)
-            # A patch changes in place what replaces the object itself.
-            patch = urn.is_patch(new.get("kind"))
-            force_new = replaces.IDENTITY if patch else replaces.of_object(new)
-            found = diff.detailed(old, new, ignored, force_new)
-            replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
+            found, replacing = compare(urn, old, new, ignored)
             return found, replacing, diff.must_delete_first(bool(replacing), new, old)
         old.pop(DEFAULTS, None)
         automatic = bool(new.pop(DEFAULTS, None))
         found = diff.detailed(old, new, ignored, replaces.paths(urn.token, old, new))
-        replacing = [path for path, kind in found.items() if kind.endswith("-replace")]
+        replacing = diff.replacing(found)
         # As the bridge does: two cannot have one name, unless the provider chose it and takes another.
         return found, replacing, bool(replacing) and not automatic and self._same_name(urn.token, old, new)
 

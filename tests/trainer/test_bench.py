@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from bench import gpu, page
-from bench.trainer import head, profile, setup, speed, speed_table
+from bench.trainer import head, prepare, profile, scaling, setup, speed, speed_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,3 +172,24 @@ def test_a_stage_runs_to_its_end_as_a_rehearsal(tmp_path: Path) -> None:
     page_ = (tmp_path / "trainyard-rehearsal" / "attention_cpu.md").read_text("utf-8")
     assert "| flex, compiled |" in page_
     assert "| cudnn_attention | not here:" in page_
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(6.0, "2.00 times"), (3.0, "4.00 times")])
+def test_prepares_page_judges_what_was_measured(
+    seconds: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "results", lambda: tmp_path)
+    monkeypatch.setattr(page, "describe", lambda *_: "a machine")
+    middle = {"tokens": 1e6, "ours": 1.0 + seconds, "start": 1.0, "map": 8.0, "copy": 4.0, "tiktoken": 5.0}
+    prepare.write(middle | {"tokenizers": 9.0, "new": 5.0, "known": 3.0}, ["text"], None)
+    text = (tmp_path / "prepare.md").read_text("utf-8")
+    assert f"ours is {verdict} as fast as nanoGPT's way; goal 3: {'reached' if seconds < 4 else 'missed'}." in text
+    assert "tiktoken alone, with nothing around it, is 2.40 times as fast" in text
+
+
+def test_a_worker_that_ends_is_not_told_as_a_slow_one(tmp_path: Path) -> None:
+    worker = subprocess.Popen[bytes](["sh", "-c", "exit 3"])
+    worker.wait()
+    network: Any = SimpleNamespace(machines={"w0": ""})
+    with pytest.raises(SystemExit, match="a worker ended with code 3 before 4 steps"):
+        scaling.measure(tmp_path, network, [worker])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,19 +15,23 @@ from local.plugin import client as client_module
 from local.plugin import operations
 from local.plugin.client import Client
 from local.plugin.engine import Engine
-from local.plugin.errors import ApiError, CancelledError, NoSuchKindError, PluginError
+from local.plugin.errors import ApiError, CancelledError, InitFailedError, NoSuchKindError, PluginError
+from local.plugin.naming import Urn
+from local.plugin.provider import Provider
 from local.plugin.settings import Settings
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "demo"}}
-KINDS = {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]}
+NAMES = {"ConfigMap": "configmaps", "Job": "jobs", "Pod": "pods"}
+KINDS = {"resources": [{"name": name, "kind": kind, "namespaced": True} for kind, name in NAMES.items()]}
 
 
 class Scripted:
-    """Answers each request with the next (code, body) of its script; discovery always works."""
+    """Answers each request with the next (code, body) of its script, then calls `at_end`; discovery always works."""
 
     def __init__(self) -> None:
         self.script: list[tuple[int, dict[str, Any]]] = []
         self.seen: list[str] = []
+        self.at_end: Callable[[], None] = lambda: None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -35,9 +40,11 @@ class Scripted:
                 code, body = 200, KINDS
                 if self.path == "/apis/example.com/v1":
                     code, body = 404, {}
-                elif self.path != "/api/v1":
+                elif self.path not in ("/api/v1", "/apis/batch/v1"):
                     outer.seen.append(f"{self.command} {self.path} {self.headers['Authorization']}")
                     code, body = outer.script.pop(0)
+                    if not outer.script:
+                        outer.at_end()
                 data = json.dumps(body).encode()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(data)))
@@ -140,3 +147,47 @@ def test_deleting_what_is_gone_is_fine(api: Scripted, client: Client) -> None:
     api.script = [(200, {}), (200, {**CONFIG_MAP, "metadata": {"name": "a", "uid": "another"}})]
     live = {**CONFIG_MAP, "metadata": {**CONFIG_MAP["metadata"], "uid": "old"}}
     operations.delete(call(api, client), {}, live)  # another object has taken the name
+
+
+METADATA = {"name": "a", "namespace": "demo", "uid": "u"}
+RUNNING = {"apiVersion": "batch/v1", "kind": "Job", "metadata": METADATA, "spec": {}, "status": {"startTime": "now"}}
+FAILED = {**RUNNING, "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}}
+BUSY = [(503, {})] * 3  # one more than the retries
+
+
+@pytest.mark.parametrize(
+    ("answers", "interrupted", "reason"),
+    [
+        ([(200, RUNNING), *BUSY, (200, FAILED)], False, "the Job failed: BackoffLimitExceeded"),
+        ([(200, RUNNING), (403, status("Forbidden"))], False, "Job demo/a is forbidden"),
+        ([(200, RUNNING), (503, {})], True, "interrupted: the Job runs"),
+        # Interrupted while it asks for the pods, to say why.
+        ([(200, {**FAILED, "spec": {"selector": {"matchLabels": {"a": "b"}}}}), (503, {})], True, "the Job failed"),
+    ],
+)
+def test_a_wait_that_breaks_keeps_the_object_in_the_state(
+    answers: list[tuple[int, dict[str, Any]]], interrupted: bool, reason: str, api: Scripted, client: Client
+) -> None:
+    """Otherwise the next `up` would meet an object that Pulumi does not know."""
+    api.script = [(200, {}), (404, status("NotFound")), *answers]  # the version, and no such Job yet
+    if interrupted:
+        api.at_end = client.cancelled.set
+    given = {key: value for key, value in RUNNING.items() if key != "status"}
+    urn = Urn("urn:pulumi:dev::project::kubernetes:batch/v1:Job::a")
+    with pytest.raises(InitFailedError, match=reason) as caught:
+        Provider(api.settings(), client, Engine(None)).create(urn, given, 0, preview=False)
+    assert caught.value.object_id == "demo/a"
+    assert caught.value.properties["metadata"]["uid"] == "u"
+    assert api.script == []
+
+
+def test_a_deletion_waits_for_a_busy_server(api: Scripted, client: Client) -> None:
+    api.script = [(200, {}), *BUSY, (404, status("NotFound"))]
+    operations.delete(call(api, client), {}, CONFIG_MAP)
+    assert api.script == []
+
+
+def test_a_deletion_that_is_not_to_be_waited_for_says_how_long_it_was(api: Scripted, client: Client) -> None:
+    api.script = [(200, {}), (200, CONFIG_MAP)]
+    with pytest.raises(InitFailedError, match="ConfigMap demo/a still exists 0 s after its deletion"):
+        operations.delete(replace(call(api, client), timeout=1e-9), {}, CONFIG_MAP)

@@ -209,7 +209,7 @@ KINDS = {
 def kind(type_: str) -> Kind:
     """Return how AWS handles a type. Raises PluginError for a type that is not in KINDS."""
     if type_ not in KINDS:
-        raise PluginError(f"{type_} is not known here: say how AWS makes it in tests/standin/aws/kinds.py")
+        raise PluginError(f"{type_}: unknown resource type; add it to KINDS in tests/standin/aws/kinds.py")
     return KINDS[type_]
 
 
