@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.cluster import TrainingJob, asking, ending
+from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
 from cli.reach import last_words, server_message, transfer
@@ -67,7 +68,7 @@ def evaluate(
         )
     folder = run_folder(run) if run else str(target.run_directory)
     with transfer(target, kubeconfig) as (volume, _, _):
-        chosen = checkpoint(volume.files(f"{folder}/checkpoints"), folder, step)
+        chosen = checkpoint(volume.files(folder), folder, step)
     options = ["--run", folder, "--step", str(chosen), "--tasks", names]
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
@@ -108,12 +109,8 @@ class Lines(Board):
 
 
 def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
-    """Choose the step to evaluate from the files of a run's checkpoints. Raises CommandError when there is none."""
-    complete = sorted(
-        int(PurePosixPath(name).parent.name.removeprefix("step-"))
-        for name in found
-        if name.startswith("step-") and PurePosixPath(name).name == "manifest.json"
-    )
+    """Choose the step to evaluate from the files of a run. Raises CommandError when there is none."""
+    complete = sorted(complete_checkpoints(found))
     if not complete:
         raise CommandError(f"{folder} has no checkpoint yet; `trainyard status` says how far the training is")
     if step is not None and step not in complete:

@@ -7,6 +7,7 @@ files, and the report page, which is made in the cluster. Files that are here in
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from cli import CommandError
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, get
+from trainer.contract import MANIFEST, checkpoint_step
 from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
@@ -66,7 +68,8 @@ def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> l
         raise CommandError(f"{run}: holds no file; see `trainyard status`, or take another run with --run")
     if everything:
         return [Pair(folder / name, f"{run}/{name}", size) for name, size in found.items()]
-    newest = newest_checkpoint(found)
+    complete = complete_checkpoints(found)
+    newest = complete[max(complete)] if complete else None
     pairs = []
     for name, size in found.items():
         if newest and name.startswith(f"{newest}/{MODEL}/"):
@@ -78,10 +81,11 @@ def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> l
     return pairs
 
 
-def newest_checkpoint(found: dict[str, int]) -> str | None:
-    """The folder of the newest complete checkpoint, whose manifest is written last; None before the first."""
-    complete = [str(PurePosixPath(name).parent) for name in found if name.endswith("/manifest.json")]
-    return max((name for name in complete if name.startswith("checkpoints/step-")), default=None)
+def complete_checkpoints(found: Iterable[str]) -> dict[int, str]:
+    """Step -> folder of each complete checkpoint among the files of a run."""
+    folders = {PurePosixPath(name).parent for name in found if PurePosixPath(name).name == MANIFEST}
+    steps = {folder: checkpoint_step(folder.name) for folder in folders if folder.parts[:-1] == ("checkpoints",)}
+    return {step: str(folder) for folder, step in steps.items() if step is not None}
 
 
 def make_report(pod: Pod, run: str) -> str | None:

@@ -20,8 +20,10 @@ from review.recording import Recording
 from tests.infra.recorded import recorded
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
-FILES = {f"step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")}
-FILES |= {"step-00000030/model/config.json": 10}
+FILES = {
+    f"checkpoints/step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")
+}
+FILES |= {"checkpoints/step-00000030/model/config.json": 10, "checkpoints/step-500-good/manifest.json": 10}
 
 
 def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
@@ -94,7 +96,7 @@ def test_the_newest_complete_checkpoint_is_taken_or_that_of_the_step() -> None:
     with pytest.raises(CommandError, match="--step 30: no such checkpoint; there are: 10, 20"):
         evaluate.checkpoint(FILES, "/data/runs/r", 30)
     with pytest.raises(CommandError, match=r"/data/runs/r has no checkpoint yet; .*trainyard status"):
-        evaluate.checkpoint({"step-00000030/model/config.json": 1}, "/data/runs/r", None)
+        evaluate.checkpoint({"checkpoints/step-00000030/model/config.json": 1}, "/data/runs/r", None)
 
 
 class Api:
