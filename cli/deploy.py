@@ -187,10 +187,17 @@ def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) ->
 
 def pending(stack: str) -> list[str]:
     """Resources whose creation began and whose outcome Pulumi does not know; `destroy` only warns of them."""
-    command = ["pulumi", "stack", "export", "--stack", stack]
-    told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    told = _pulumi("stack", "export", "--stack", stack, stdout=subprocess.PIPE).stdout
     found = json.loads(told)["deployment"].get("pending_operations") or []
     return [" ".join(operation["resource"]["urn"].split("::")[-2:]) for operation in found]
+
+
+def _pulumi(*arguments: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a short Pulumi command, which explains its failure on stderr. Raises CommandError."""
+    done = subprocess.run(["pulumi", *arguments], cwd=ROOT, stdout=stdout, text=True)
+    if done.returncode:
+        raise CommandError(f"pulumi {' '.join(arguments)}: ended with {done.returncode}; mend what Pulumi says above")
+    return done
 
 
 def shortened(config: StackConfig) -> str:
@@ -213,7 +220,7 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
         )
         limit = JOB_MINUTES
     if command == "up":
-        subprocess.run(["pulumi", "stack", "select", "--create", stack], cwd=ROOT, check=True)
+        _pulumi("stack", "select", "--create", stack)
 
     def leave(number: int, frame: Any) -> None:
         run.interrupt()
