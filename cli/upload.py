@@ -44,7 +44,8 @@ def upload(
             # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
         else:
-            changed = put(volume, pairs, folder, bar)
+            # A file at the top is an input of its own: other files there do not count.
+            changed = put(volume, pairs, inside if folder == DATA else folder, bar)
     print(f"{source} is at {inside}. {use(source, inside, stack)}")
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
