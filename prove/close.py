@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from kubernetes import client
@@ -92,7 +93,7 @@ def _objects(subject: Subject) -> tuple[str, list[str]]:
         f"{kind} {item['metadata']['name']}"
         for kind, ask in lists.items()
         for item in as_json(ask)["items"]
-        if item["metadata"]["name"].startswith((namespace, f"trainyard-{namespace}"))
+        if re.fullmatch(rf"(trainyard-)?{re.escape(namespace)}(-.*)?", item["metadata"]["name"])
     ]
     return f"{', '.join(lists)} of the cluster", left
 

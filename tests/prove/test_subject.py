@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,19 @@ def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
         bring_up.doctor(subject)
     with pytest.raises(Cannot, match="nothing was made"):
         close.cost(subject)
+
+
+def test_what_another_stack_has_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["trainyard-prove-local", "trainyard-prove-local-etcd", "trainyard-trainyard-prove-local"]
+    others = ["trainyard-prove-local2", "trainyard-prove-loc", "my-trainyard-prove-local"]
+    found = {"items": [{"metadata": {"name": name}} for name in (*own, *others)]}
+    monkeypatch.setattr("prove.close.as_json", lambda ask: found)
+    monkeypatch.setattr("prove.close.connect", lambda *_: None)
+    values = overridden(stack_file_values("local"), "local", State("local"))
+    config = parse({**values, "cluster": {**values["cluster"], "namespace": "trainyard-prove-local"}}, "prove-local")
+    subject: Any = SimpleNamespace(config=config)
+    left = close._objects(subject)[1]
+    assert [each.removeprefix("namespace ") for each in left if each.startswith("namespace ")] == own
 
 
 def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(
