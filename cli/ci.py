@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.target import PROOF, StackName, configuration
 from infra.gke.section import GkeConfig
 from infra.image import TRAINER, content_hash, stage
@@ -87,7 +87,7 @@ def expired() -> None:
     except FileNotFoundError:
         raise CommandError("pulumi is not on PATH; install it", code=2) from None
     except subprocess.CalledProcessError as error:
-        raise CommandError(f"{' '.join(error.cmd)}: {error.stderr.strip().splitlines()[-1]}", code=2) from None
+        raise CommandError(f"{' '.join(error.cmd)}: {last_line(error.stderr)}", code=2) from None
     # One line: the format of a GitHub step's outputs.
     print(f"stacks={json.dumps(found)}")
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, get
@@ -65,7 +65,7 @@ def how_to_load(model: Path) -> str:
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:
     """The files of a run to fetch, and where each goes. Raises CommandError when there is no run."""
     if not found:
-        raise CommandError(f"{run}: holds no file; see `trainyard status`, or take another run with --run")
+        raise CommandError(f"{run}: the run has no files yet; see `trainyard status`, or name another run with --run")
     if everything:
         return [Pair(folder / name, f"{run}/{name}", size) for name, size in found.items()]
     complete = complete_checkpoints(found)
@@ -91,5 +91,4 @@ def complete_checkpoints(found: Iterable[str]) -> dict[int, str]:
 def make_report(pod: Pod, run: str) -> str | None:
     """Make the report page in the pod; return the problem in one line, or None."""
     code, text = pod.run(["python3", "-m", "trainer.report", run, "--output", f"{SCRATCH}/{REPORT}"])
-    lines = text.strip().splitlines() or ["no reason given"]
-    return None if code == 0 else lines[-1]
+    return None if code == 0 else last_line(text)

@@ -101,6 +101,9 @@ def test_the_command_prints_what_a_workflow_reads(
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
     assert main(["expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
+    program.write_text("#!/bin/sh\nexit 255\n")
+    assert main(["expired"]) == 2
+    assert capsys.readouterr().err.endswith("ls --json: no reason given\n")
     monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
     assert main(["expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, monkeypatch: 
 
 def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:
     found = wire.volume.files(str(tmp_path / "volume" / "runs" / "other"))
-    with pytest.raises(CommandError, match=r"holds no file; .* --run"):
+    with pytest.raises(CommandError, match=r"the run has no files yet; .* --run"):
         fetch.wanted(found, RUN, tmp_path, False)
 
 
