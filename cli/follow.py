@@ -164,7 +164,7 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
         if local:
             write(f"  once in a shell, for the commands below: {ENTER}")
         write(f"  logs: {target.commands.get('logsCommand', '')}")
-        write(f"  again, once that is mended: {target.commands.get('retryCommand', '')}")
+        write(f"  to retry after fixing it: {target.commands.get('retryCommand', '')}")
         return
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
@@ -196,7 +196,7 @@ def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
         ("Your own text", f".venv/bin/trainyard upload my-text/ {own} && {again}"),
     ]
     if stack == "local":
-        steps.append(("A cloud: what it needs, before anything is paid", ".venv/bin/trainyard doctor gcp-c3"))
+        steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor gcp-c3"))
     return [(title, command) for title, command in steps if command]
 
 

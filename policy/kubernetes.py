@@ -108,7 +108,7 @@ def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "privileged", f"container {container.get('name')} is privileged; name the capabilities that it needs"
     for access in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(access):
-            yield access, f"{access} is true; a pod has its own"
+            yield access, f"{access} is true; remove it"
     for volume in pod.get("volumes") or []:
         if volume.get("hostPath"):
             path = volume["hostPath"].get("path")

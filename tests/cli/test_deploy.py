@@ -63,7 +63,10 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
     assert main(["deploy", "reach", "aws-g4dn"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: eks.apiAllowedCidrs: ")
-    assert "does not let in 198.51.100.9, and the cluster is not reachable from here; name a runner inside" in error
+    assert (
+        "excludes 198.51.100.9 of this machine, which cannot reach the cluster; set the variable RUNNER to a runner"
+        in error
+    )
     # A runner inside reaches the private address, whatever the list says.
     monkeypatch.setattr(deploy, "_answers", lambda host: True)
     assert main(["deploy", "reach", "aws-g4dn"]) == 0

@@ -240,13 +240,13 @@ def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(t
     (source / "linked").symlink_to(elsewhere)
     (source / "around").symlink_to(source)
     with pytest.raises(
-        CommandError, match=rf"linked/b.txt: links to {elsewhere}/b.txt, out of the folder; --follow-links"
+        CommandError, match=rf"linked/b.txt: links outside the folder, to {elsewhere}/b.txt; give --follow-links"
     ):
         upload.local_files(source, "/data/corpus")
     found = [pair.remote for pair in upload.local_files(source, "/data/corpus", follow_links=True)]
     assert found == ["/data/corpus/a.txt", "/data/corpus/linked/b.txt"]
     Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.txt")).write_text("x")
-    with pytest.raises(CommandError, match=r"caf\\udce9\.txt': is no name in UTF-8; rename the file"):
+    with pytest.raises(CommandError, match=r"caf\\udce9\.txt': the name is not valid UTF-8; rename the file"):
         upload.local_files(source, "/data/corpus", follow_links=True)
 
 

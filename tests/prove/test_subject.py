@@ -179,13 +179,15 @@ def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(
     resources = [{"urn": "urn:pulumi:prove-gcp-c3::trainyard::gcp:x::y", "type": "gcp:x"}]
     pulumi.write_text(json.dumps({"deployment": {"resources": resources}}))
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
-    assert "stack prove-gcp-c3 has resources, and no run of it is known here; give --adopt" in told
+    assert "stack prove-gcp-c3 has resources but no recorded run; --adopt" in told
 
 
 def test_a_run_that_is_not_at_its_end_is_not_begun_anew(refused: Prove, tmp_path: Path) -> None:
     State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path))
-    assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told
+    assert (
+        "the run begun at 2026-11-22 has not finished; give --resume to continue it, or --destroy to remove it" in told
+    )
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:
