@@ -11,3 +11,8 @@ class CommandError(typer.TyperException):
     def __init__(self, text: str, code: int = 1):
         super().__init__(text)
         self.exit_code = code
+
+
+def last_line(output: str) -> str:
+    """The last line of a failed command's output: the one that says why."""
+    return (output.strip().splitlines() or ["no reason given"])[-1]

@@ -30,18 +30,30 @@ class SilentError(CommandError):
     """The cluster does not answer."""
 
 
+class GoneError(CommandError):
+    """The cluster has no such object."""
+
+
 @contextmanager
-def asking(what: str, missing: str = "") -> Iterator[None]:
-    """Turn a failed query into a CommandError of one line; `missing` is the line for a 404."""
+def asking(what: str, missing: str = "", verb: str = "read") -> Iterator[None]:
+    """Turn a failed query into a CommandError of one line; `missing` is the line of the GoneError for a 404."""
     try:
         yield
     except ApiException as error:
         if missing and error.status == 404:
-            raise CommandError(missing) from None
-        raise CommandError(f"cannot read {what}: {error.reason}") from None
+            raise GoneError(missing) from None
+        raise CommandError(f"cannot {verb} {what}: {_server_message(error)}") from None
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
         raise SilentError(f"the cluster does not answer: {reason}") from None
+
+
+def _server_message(error: ApiException) -> str:
+    """The API server's own sentence, such as which quota or right is missing."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)
 
 
 def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:

@@ -22,7 +22,7 @@ def cost(
 ) -> None:
     bill = estimate(configuration(stack))
     if bill is None:
-        print(f"Stack {stack} makes no cluster: whoever runs the cluster pays for it.")
+        print(f"Stack {stack} uses an existing cluster: its owner pays.")
     else:
         show(stack, bill, hours)
 

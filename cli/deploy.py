@@ -76,9 +76,9 @@ def unreachable(config: StackConfig) -> str | None:
     if (host and _answers(host)) or (not host and not address):
         return None
     return (
-        f"eks.apiAllowedCidrs: {', '.join(allowed)} does not let in {address or 'this machine'}, and the cluster is "
-        "not reachable from here; name a runner inside its network, or one whose address is let in, in the variable "
-        "RUNNER (docs/operations.md)"
+        f"eks.apiAllowedCidrs: {', '.join(allowed)} excludes {address or 'the address'} of this machine, which cannot "
+        "reach the cluster; set the variable RUNNER to a runner inside its network or with an allowed address "
+        "(docs/operations.md)"
     )
 
 
@@ -165,7 +165,7 @@ def follow(run: Run, process: subprocess.Popen[bytes], limit: float) -> int:
         if code is not None:
             return code
         if time.monotonic() > until:
-            print(f"error: not done after {limit / 60:g} minutes; Pulumi is told to end", file=sys.stderr, flush=True)
+            print(f"error: not done after {limit / 60:g} minutes; interrupting Pulumi", file=sys.stderr, flush=True)
             return 1
         time.sleep(0.5)
 
@@ -187,10 +187,17 @@ def end(stack: str, run: Run, patience: float = PATIENCE, last: float = LAST) ->
 
 def pending(stack: str) -> list[str]:
     """Resources whose creation began and whose outcome Pulumi does not know; `destroy` only warns of them."""
-    command = ["pulumi", "stack", "export", "--stack", stack]
-    told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    told = _pulumi("stack", "export", "--stack", stack, stdout=subprocess.PIPE).stdout
     found = json.loads(told)["deployment"].get("pending_operations") or []
     return [" ".join(operation["resource"]["urn"].split("::")[-2:]) for operation in found]
+
+
+def _pulumi(*arguments: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a short Pulumi command, which explains its failure on stderr. Raises CommandError."""
+    done = subprocess.run(["pulumi", *arguments], cwd=ROOT, stdout=stdout, text=True)
+    if done.returncode:
+        raise CommandError(f"pulumi {' '.join(arguments)}: ended with {done.returncode}; mend what Pulumi says above")
+    return done
 
 
 def shortened(config: StackConfig) -> str:
@@ -213,7 +220,7 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
         )
         limit = JOB_MINUTES
     if command == "up":
-        subprocess.run(["pulumi", "stack", "select", "--create", stack], cwd=ROOT, check=True)
+        _pulumi("stack", "select", "--create", stack)
 
     def leave(number: int, frame: Any) -> None:
         run.interrupt()
@@ -228,8 +235,8 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     run.pid_file.unlink(missing_ok=True)
     if command == "destroy" and code == 0 and (left := pending(stack)):
         print(
-            f"error: Pulumi was once stopped while it created {', '.join(left)}, which may exist and is not destroyed; "
-            f"look for it in the cloud, then `pulumi refresh --clear-pending-creates --stack {stack}`",
+            f"error: an earlier Pulumi was interrupted while creating {', '.join(left)}, which may exist outside the "
+            f"state; look for it in the cloud, then `pulumi refresh --clear-pending-creates --stack {stack}`",
             file=sys.stderr,
         )
         code = 1

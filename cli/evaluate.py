@@ -7,6 +7,7 @@ report. The same command again returns to a running evaluation.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -17,10 +18,11 @@ import typer
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.cluster import TrainingJob, asking, ending
+from cli.cluster import GoneError, TrainingJob, asking, ending
+from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
-from cli.reach import last_words, server_message, transfer
+from cli.reach import last_words, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
@@ -67,7 +69,7 @@ def evaluate(
         )
     folder = run_folder(run) if run else str(target.run_directory)
     with transfer(target, kubeconfig) as (volume, _, _):
-        chosen = checkpoint(volume.files(f"{folder}/checkpoints"), folder, step)
+        chosen = checkpoint(volume.files(folder), folder, step)
     options = ["--run", folder, "--step", str(chosen), "--tasks", names]
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
@@ -108,12 +110,8 @@ class Lines(Board):
 
 
 def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
-    """Choose the step to evaluate from the files of a run's checkpoints. Raises CommandError when there is none."""
-    complete = sorted(
-        int(PurePosixPath(name).parent.name.removeprefix("step-"))
-        for name in found
-        if name.startswith("step-") and PurePosixPath(name).name == "manifest.json"
-    )
+    """Choose the step to evaluate from the files of a run. Raises CommandError when there is none."""
+    complete = sorted(complete_checkpoints(found))
     if not complete:
         raise CommandError(f"{folder} has no checkpoint yet; `trainyard status` says how far the training is")
     if step is not None and step not in complete:
@@ -185,21 +183,19 @@ def start(training: TrainingJob, made: dict[str, Any]) -> None:
     """Make the Job; keep one that runs, replace one that has ended. Raises CommandError."""
     batch: Any = training.batch
     name, namespace = made["metadata"]["name"], training.namespace
-    own = TrainingJob(training.core, batch, namespace, name)
+    own, what = TrainingJob(training.core, batch, namespace, name), f"Job {namespace}/{name}"
     for _ in range(60):
-        try:
-            batch.create_namespaced_job(namespace, made)
-            return
-        except ApiException as error:
-            if error.status != 409:
-                raise CommandError(f"cannot make Job {namespace}/{name}: {server_message(error)}") from None
-        try:
-            there = own.read()[0]
-        except CommandError:
-            continue  # it has gone meanwhile
-        if not ending(there):
-            return
-        with asking(f"Job {namespace}/{name}"):
-            batch.delete_namespaced_job(name, namespace, propagation_policy="Background")
+        with asking(what, verb="make"):
+            try:
+                batch.create_namespaced_job(namespace, made)
+                return
+            except ApiException as error:
+                if error.status != 409:
+                    raise
+        with contextlib.suppress(GoneError):  # it has gone meanwhile
+            if not ending(own.read()[0]):
+                return
+            with asking(what, missing=f"{what} is gone", verb="delete"):
+                batch.delete_namespaced_job(name, namespace, propagation_policy="Background")
         time.sleep(0.5)
-    raise CommandError(f"Job {namespace}/{name} of an earlier evaluation does not go; delete it and try again")
+    raise CommandError(f"{what} of an earlier evaluation is deleted but still there; run it again in a minute")

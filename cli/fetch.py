@@ -7,15 +7,17 @@ files, and the report page, which is made in the cluster. Files that are here in
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, get
+from trainer.contract import MANIFEST, checkpoint_step
 from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
@@ -63,10 +65,11 @@ def how_to_load(model: Path) -> str:
 def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> list[Pair]:
     """The files of a run to fetch, and where each goes. Raises CommandError when there is no run."""
     if not found:
-        raise CommandError(f"{run}: holds no file; see `trainyard status`, or take another run with --run")
+        raise CommandError(f"{run}: the run has no files yet; see `trainyard status`, or name another run with --run")
     if everything:
         return [Pair(folder / name, f"{run}/{name}", size) for name, size in found.items()]
-    newest = newest_checkpoint(found)
+    complete = complete_checkpoints(found)
+    newest = complete[max(complete)] if complete else None
     pairs = []
     for name, size in found.items():
         if newest and name.startswith(f"{newest}/{MODEL}/"):
@@ -78,14 +81,14 @@ def wanted(found: dict[str, int], run: str, folder: Path, everything: bool) -> l
     return pairs
 
 
-def newest_checkpoint(found: dict[str, int]) -> str | None:
-    """The folder of the newest complete checkpoint, whose manifest is written last; None before the first."""
-    complete = [str(PurePosixPath(name).parent) for name in found if name.endswith("/manifest.json")]
-    return max((name for name in complete if name.startswith("checkpoints/step-")), default=None)
+def complete_checkpoints(found: Iterable[str]) -> dict[int, str]:
+    """Step -> folder of each complete checkpoint among the files of a run."""
+    folders = {PurePosixPath(name).parent for name in found if PurePosixPath(name).name == MANIFEST}
+    steps = {folder: checkpoint_step(folder.name) for folder in folders if folder.parts[:-1] == ("checkpoints",)}
+    return {step: str(folder) for folder, step in steps.items() if step is not None}
 
 
 def make_report(pod: Pod, run: str) -> str | None:
     """Make the report page in the pod; return the problem in one line, or None."""
     code, text = pod.run(["python3", "-m", "trainer.report", run, "--output", f"{SCRATCH}/{REPORT}"])
-    lines = text.strip().splitlines() or ["no reason given"]
-    return None if code == 0 else lines[-1]
+    return None if code == 0 else last_line(text)

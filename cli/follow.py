@@ -83,22 +83,27 @@ class JobWatch:
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
             if ended:
+                # A log that could not be read gets another try.
+                if self._follow_logs(pods):
+                    self._drain(board, POLL_SECONDS)
                 return ended
 
-    def _follow_logs(self, pods: list[dict[str, Any]]) -> None:
+    def _follow_logs(self, pods: list[dict[str, Any]]) -> bool:
+        """Read the logs that are not read already or to their end; return whether there were any."""
+        opened = False
         for pod in started(pods):
             name, phase = pod["metadata"]["name"], pod["status"]["phase"]
             # Read the log of an ended pod once, and that of a running pod until it ends.
             if name in self._followed or name in self._finished:
                 continue
-            if phase != "Running":
-                self._finished.add(name)
+            opened = True
             self._followed.add(name)
             index = pod["metadata"].get("labels", {}).get(INDEX)
             shown = name if index is None else f"pod {index}"
-            threading.Thread(target=self._read_log, args=(name, shown), daemon=True).start()
+            threading.Thread(target=self._read_log, args=(name, shown, phase != "Running"), daemon=True).start()
+        return opened
 
-    def _read_log(self, pod: str, shown: str) -> None:
+    def _read_log(self, pod: str, shown: str, has_ended: bool) -> None:
         """Queue the lines of a pod's log that are newer than those queued before."""
         try:
             log: Any = self.job.core.read_namespaced_pod_log(
@@ -110,6 +115,8 @@ class JobWatch:
                 if stamp > self._newest.get(pod, ""):
                     self._newest[pod] = stamp
                     self._lines.put((shown, line))
+            if has_ended:
+                self._finished.add(pod)
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
         finally:
@@ -157,7 +164,7 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
         if local:
             write(f"  once in a shell, for the commands below: {ENTER}")
         write(f"  logs: {target.commands.get('logsCommand', '')}")
-        write(f"  again, once that is mended: {target.commands.get('retryCommand', '')}")
+        write(f"  to retry after fixing it: {target.commands.get('retryCommand', '')}")
         return
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
@@ -189,7 +196,7 @@ def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
         ("Your own text", f".venv/bin/trainyard upload my-text/ {own} && {again}"),
     ]
     if stack == "local":
-        steps.append(("A cloud: what it needs, before anything is paid", ".venv/bin/trainyard doctor gcp-c3"))
+        steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor gcp-c3"))
     return [(title, command) for title, command in steps if command]
 
 

@@ -7,7 +7,6 @@ cluster.
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -109,11 +108,10 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
     _remove_ended(core, namespace)
     pod = Pod(api, namespace, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:8]}")
     try:
-        core.create_namespaced_pod(namespace, _from(template, pod.name))
+        with asking(f"pod {namespace}/{pod.name}", verb="make"):
+            core.create_namespaced_pod(namespace, _from(template, pod.name))
         _wait(core, pod, waiting)
         yield pod
-    except ApiException as error:
-        raise CommandError(f"cannot make pod {namespace}/{pod.name}: {server_message(error)}") from None
     finally:
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
@@ -130,14 +128,6 @@ def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, P
         raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
 
-def server_message(error: ApiException) -> str:
-    """The API server's own sentence, such as which quota or right is missing."""
-    try:
-        return str(json.loads(error.body or "")["message"])
-    except (ValueError, KeyError, TypeError):
-        return str(error.reason)
-
-
 def _from(template: dict[str, Any], name: str) -> Any:
     """A pod from the template that runs our server."""
     labels = {**template["metadata"]["labels"], LABEL: "true"}
@@ -150,7 +140,8 @@ def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> N
     """Wait until the server in the pod answers."""
     end = time.monotonic() + START_SECONDS
     while True:
-        found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
+        with asking(f"pod {pod.namespace}/{pod.name}"):
+            found = as_json(core.read_namespaced_pod, pod.name, pod.namespace)
         phase = found["status"].get("phase")
         if phase in ("Succeeded", "Failed"):
             raise CommandError(f"pod {pod.namespace}/{pod.name} ended at once: {last_words(found)}")

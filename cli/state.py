@@ -13,7 +13,7 @@ from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATE
 
 MEANING = {
     EXIT_DONE: "the training is done",
-    EXIT_FATAL: "cannot succeed, not tried again",
+    EXIT_FATAL: "failed for good, not retried",
     EXIT_RESTART: "asks to be started again",
     137: "killed",
     EXIT_TERMINATED: "asked to leave",

@@ -67,7 +67,7 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     lasted = f" for {time_to_go((end - found.started).total_seconds())}" if found.started else ""
     style = {"R": "green", "C": "bold green", "F": "bold red"}.get(found.condition[0], "yellow")
     text = Text.assemble((found.condition, style), f"{lasted}   {target.namespace}/{found.job} on {target.context}")
-    text.append(f"\nworkers  {found.active} of {found.wanted} active, {found.failed} ended early")
+    text.append(f"\nworkers  {found.active} of {found.wanted} active, {found.failed} failed")
     return text
 
 

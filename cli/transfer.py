@@ -143,7 +143,7 @@ class Volume:
 def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
     """Send files of this machine to the volume, under `folder`. Raises TransferError.
 
-    Returns whether it changed a file, or added one beside files of `pairs` that were there.
+    Returns whether it changed what was under `folder`: a file, or what is in a folder that had files.
     """
     there = volume.files(folder)
     sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
@@ -170,7 +170,7 @@ def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
         volume.ask("POST", "finish", path=pair.remote, size=pair.size)
 
     _all(pairs, one, bar)
-    return bool(sent) and any(pair.remote in sizes for pair in pairs)
+    return bool(sent and sizes)
 
 
 def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:

@@ -44,11 +44,12 @@ def upload(
             # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
         else:
-            changed = put(volume, pairs, folder, bar)
+            # A file at the top is an input of its own: other files there do not count.
+            changed = put(volume, pairs, inside if folder == DATA else folder, bar)
     print(f"{source} is at {inside}. {use(source, inside, stack)}")
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
-        print(f"It changed what was there. Text that was prepared before stays so under its name; a new one:\n  {name}")
+        print(f"This changed {inside}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}")
 
 
 def use(source: str, inside: str, stack: str) -> str:
@@ -107,10 +108,10 @@ def local_files(source: Path, folder: str, follow_links: bool = False) -> list[P
     for path in found:
         if not follow_links and not path.resolve().is_relative_to(top):
             raise CommandError(
-                f"{path}: links to {path.resolve()}, out of the folder; --follow-links uploads it as well"
+                f"{path}: links outside the folder, to {path.resolve()}; give --follow-links to upload it"
             )
         if any(ord(letter) in SURROGATES for letter in str(path)):
-            raise CommandError(f"{str(path)!r}: is no name in UTF-8; rename the file")
+            raise CommandError(f"{str(path)!r}: the name is not valid UTF-8; rename the file")
     return [Pair(path, f"{folder}/{path.relative_to(source).as_posix()}", path.stat().st_size) for path in found]
 
 

@@ -142,11 +142,9 @@ def copy(source: str, folder: Path, own: str = "") -> Iterator[dict[str, Any]]:
         try:
             for done in _stream(system, info, target, version):
                 yield {"name": name, "done": done}
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        except Exception as error:  # each storage has exceptions of its own
+            if isinstance(error, RefusedError) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise RefusedError(502, f"{source}: {name}: reading failed ({_line(error)}); run it again") from None
-        except Exception as error:
             raise RefusedError(502, f"{source}: {name}: reading failed ({_line(error)}); run it again") from None
         known[name] = version
         note = folder / f"{COPIED}.part"

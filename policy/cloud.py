@@ -30,7 +30,7 @@ def no_open_network(resource: Resource, stack: Stack) -> Iterator[str]:
     """No firewall, security group or control plane lets the whole internet in."""
     for source in _sources(resource):
         if isinstance(source, str) and source != UNKNOWN and _is_open(source):
-            yield f"{source} may come in; give the addresses that need to, as narrow as they are"
+            yield f"{source} is allowed in; list only the addresses that need access"
 
 
 def _sources(resource: Resource) -> Iterator[Any]:
@@ -71,7 +71,7 @@ def no_load_balancer(resource: Resource, stack: Stack) -> Iterator[str]:
     """Nothing makes a load balancer: a cloud bills it by the hour, and keeps it when its cluster is deleted."""
     kind = resource.type.rsplit(":", 1)[1]
     if resource.type.startswith(BALANCERS):
-        yield "this is one; people reach the cluster by `kubectl port-forward`"
+        yield "this is a load balancer; use `kubectl port-forward`"
     if resource.is_kubernetes and resource.at("spec", "type") == "LoadBalancer":
         yield "a Service of type LoadBalancer; ClusterIP and `kubectl port-forward` do, at no cost"
     if resource.is_kubernetes and kind in ("Ingress", "Gateway"):

@@ -108,7 +108,7 @@ def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "privileged", f"container {container.get('name')} is privileged; name the capabilities that it needs"
     for access in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(access):
-            yield access, f"{access} is true; a pod has its own"
+            yield access, f"{access} is true; remove it"
     for volume in pod.get("volumes") or []:
         if volume.get("hostPath"):
             path = volume["hostPath"].get("path")
@@ -127,8 +127,10 @@ def _exception(resource: Resource) -> set[str] | None:
 
 
 def _holds_exceptions(namespace: Resource) -> bool:
-    name = str(namespace.at("metadata", "name"))
-    return any(fnmatch(name, pattern.partition("/")[0]) for pattern in EXCEPTIONS)
+    """By name and label: cluster.namespace may give the training's namespace a name that matches."""
+    name, labels = str(namespace.at("metadata", "name")), namespace.at("metadata", "labels") or {}
+    matches = any(fnmatch(name, pattern.partition("/")[0]) for pattern in EXCEPTIONS)
+    return matches and labels.get("app.kubernetes.io/component") == "storage"
 
 
 def secrets_by_reference(resource: Resource, stack: Stack) -> Iterator[str]:

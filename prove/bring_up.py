@@ -66,7 +66,7 @@ def nodes_from_zero(subject: Subject) -> str:
         f"{node['metadata']['name']} {_time(node['metadata']['creationTimestamp']) - first:.0f} s" for node in nodes
     ]
     early = [node["metadata"]["name"] for node in nodes if _time(node["metadata"]["creationTimestamp"]) < first]
-    expect(not early, f"{', '.join(early)} were there before anything asked for them")
+    expect(not early, f"{', '.join(early)} existed before the first pod asked for a node")
     return f"{len(nodes)} nodes came after the first pod that asked: {', '.join(late)}"
 
 

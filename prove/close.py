@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from kubernetes import client
@@ -10,7 +11,7 @@ from bench.graph import destruction
 from chaos.row import expect
 from cli.cluster import as_json, connect
 from cli.reach import volume_pod
-from infra.cost import estimate
+from infra.cost import estimate, shown
 from prove.engine import Cannot
 from prove.faults import proof_of, uncordon
 from prove.subject import Subject
@@ -92,7 +93,7 @@ def _objects(subject: Subject) -> tuple[str, list[str]]:
         f"{kind} {item['metadata']['name']}"
         for kind, ask in lists.items()
         for item in as_json(ask)["items"]
-        if item["metadata"]["name"].startswith((namespace, f"trainyard-{namespace}"))
+        if re.fullmatch(rf"(trainyard-)?{re.escape(namespace)}(-.*)?", item["metadata"]["name"])
     ]
     return f"{', '.join(lists)} of the cluster", left
 
@@ -100,12 +101,12 @@ def _objects(subject: Subject) -> tuple[str, list[str]]:
 def cost(subject: Subject) -> str:
     state, bill = subject.state, estimate(subject.config)
     if bill is None:
-        raise Cannot("the stack makes no cluster: whoever runs it pays for it")
+        raise Cannot("the stack uses an existing cluster: its owner pays")
     if state.billed_from is None:
         raise Cannot("nothing was made, so nothing is billed")
     hours = ((state.billed_to or time.time()) - state.billed_from) / 3600
     until = "" if state.billed_to else " so far, and rising"
     return (
         f"at most {state.spent():.2f} USD{until}: {hours:.2f} h at full size ({state.usd_per_hour:.2f} USD an hour; "
-        f"{bill.at_rest or 0:.2f} without workers), list prices of {bill.date}, {bill.source}"
+        f"{shown(bill.at_rest)} without workers), list prices of {bill.date}, {bill.source}"
     )

@@ -123,7 +123,7 @@ def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
         return known_state
     if known_state is not None and known_state.is_up and ADOPT not in chosen:
         raise Refused(
-            f"--stack {stack}: a run of {known_state.begun} is not at its end; give --resume to continue it, or "
+            f"--stack {stack}: the run begun at {known_state.begun} has not finished; give --resume to continue it, or "
             "--destroy to remove it"
         )
     state = State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
@@ -166,8 +166,7 @@ def _refuse_what_is_there(subject: Subject, adopt: bool) -> None:
     there = subject.stack.exists() and bool(subject.stack.resources())
     if there and not adopt:
         raise Refused(
-            f"stack {subject.stack.name} has resources, and no run of it is known here; give --adopt to prove it and "
-            "destroy it then"
+            f"stack {subject.stack.name} has resources but no recorded run; --adopt proves and then destroys it"
         )
     subject.state.notes["adopted"] = there
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos.row import expect
 from chaos.stack import Stack
+from cli import last_line
 from infra.stackfiles import ROOT
 
 PYTHON = sys.executable
@@ -83,7 +84,7 @@ class Proved(Stack):
         """Output of `pulumi stack WHAT` as JSON, or None and the last line of its error."""
         command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
         told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        return (None, told.stderr.strip().splitlines()[-1]) if told.returncode else (json.loads(told.stdout), "")
+        return (None, last_line(told.stderr)) if told.returncode else (json.loads(told.stdout), "")
 
     def outputs(self) -> dict[str, Any]:
         found, problem = self._ask("output --json")

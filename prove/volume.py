@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 
 from chaos.row import expect
+from cli import last_line
 from cli.reach import Pod, volume_pod
 from infra.stackfiles import ROOT
 from prove.engine import Cannot
@@ -108,7 +109,7 @@ def model_out(subject: Subject) -> str:
         with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
             code, said = pod.run(["python3", "-c", LOAD, f"{done['checkpoint']}/model"])
         loaded.returncode, loaded.stdout = code, said
-    expect(loaded.returncode == 0, f"transformers does not load it: {loaded.stdout.strip().splitlines()[-1:]}")
+    expect(loaded.returncode == 0, f"transformers does not load it: {last_line(loaded.stdout)}")
     found = json.loads(next(line for line in reversed(loaded.stdout.splitlines()) if line.startswith("{")))
     expect(found["finite"], "its logits are not finite")
     return (
@@ -130,9 +131,9 @@ def egress(subject: Subject) -> str:
     """A worker reaches Weights & Biases when it exports there."""
     address = f"{EXPORTER[0]}:{EXPORTER[1]}"
     if not subject.state.notes.get("web"):
-        raise Cannot(f"this machine does not reach {address} itself: there is no web here to let an exporter into")
+        raise Cannot(f"this machine does not reach {address}: without internet access an exporter cannot be tested")
     worker = subject.worker_pods()[0]["metadata"]["name"]
     pod = Pod(subject.api(), subject.target().namespace, worker)
     code, said = pod.run(["python3", "-c", CONNECT, EXPORTER[0], str(EXPORTER[1])])
-    expect(code == 0, f"{worker} does not reach {address}: {said.strip().splitlines()[-1:]}")
+    expect(code == 0, f"{worker} does not reach {address}: {last_line(said)}")
     return f"{worker} reaches {address} under the stack's network policies"

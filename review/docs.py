@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli import CommandError
-from infra.cost import comparison, estimate
+from infra.cost import comparison, estimate, shown
 from infra.gke.doctor.checks import BUCKETS
 from infra.needs import features
 from infra.parse import parse
@@ -32,7 +32,7 @@ def stack_table() -> str:
     rows = ["| stack | what it does | at rest | full |", "|---|---|---:|---:|"]
     for stack in stacks():
         bill = estimate(parse(stack_file_values(stack), stack))
-        costs = ("", "") if bill is None else (f"{bill.at_rest:.2f}", f"{bill.at_full:.2f}")
+        costs = ("", "") if bill is None else (shown(bill.at_rest), shown(bill.at_full))
         rows.append(f"| `{stack}` | {_purpose(stack)} | {' | '.join(costs)} |")
     return "\n".join(rows)
 

@@ -105,7 +105,7 @@ def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Ent
     type_, old, new = title.partition(" ")[0], resources[title], others[title]
     provider = (new.get("options") or {}).get("provider", "")
     if provider in resources and _moves_all(resources[provider], others[provider]):
-        return Change(REPLACED, title, (f"its provider is another{REPLACES}",))
+        return Change(REPLACED, title, (f"the cluster, project or region of its provider changes{REPLACES}",))
     before, after = old.get("inputs") or {}, new.get("inputs") or {}
     ignored = [_path(text) for text in (new.get("options") or {}).get("ignoreChanges", [])]
     force_new = [*_force_new(type_, before, after), *map(_path, (new.get("options") or {}).get("replaceOnChanges", []))]
@@ -125,7 +125,7 @@ def _change(title: str, resources: Mapping[str, Entry], others: Mapping[str, Ent
     for path, was, now in differences(old.get("options") or {}, new.get("options") or {}):
         details.append(f"option {_written(path)}: {_value(was)} → {_value(now)}")
     if details and not replaced and not _is_known(type_):
-        details.append("whether this replaces it, the preview says")
+        details.append("pulumi preview shows whether this replaces it")
     details += _order(old.get("after") or [], new.get("after") or [])
     return Change(REPLACED if replaced else CHANGED, title, tuple(details)) if details else None
 
@@ -221,7 +221,7 @@ def _cost(old: Entry, new: Entry) -> str:
     """How the cost estimate in the stack's outputs changes."""
     before, after = (side.get("outputs", {}).get("costPerHour") for side in (old, new))
     if not before and not after:
-        return "It makes no cluster: whoever runs the cluster pays for it."
+        return "It uses an existing cluster: its owner pays."
     parts = [
         f"{what} {_dollars(before, key)} → {_dollars(after, key)}{_by(before, after, key)}"
         for what, key in (("at rest", "atRest"), ("at full size", "atFullSize"))

@@ -161,7 +161,7 @@ def review(
                 FOLDER.mkdir(parents=True, exist_ok=True)
                 (FOLDER / f"{stack}.yaml").write_text(snapshot(record_anywhere(stack), stack))
     if changed and not update:
-        print(f"\nThe program declares something else than was reviewed ({', '.join(changed)}).", file=sys.stderr)
-        print("If that is meant: `make snapshots`, and commit the files with the change.", file=sys.stderr)
+        print(f"\nThe program no longer matches the reviewed snapshots ({', '.join(changed)}).", file=sys.stderr)
+        print("If you mean the change, run `make snapshots` and commit the files with it.", file=sys.stderr)
         return 1
     return 0

@@ -50,7 +50,7 @@ RUN_BY = {
     r"trainyard evaluate --stack local --tasks my_task": "tests/e2e/test_evaluate.py",
     r"trainyard (status|logs) --stack local": "tests/e2e/test_status.py",
     r"trainyard follow --stack local": E2E,
-    r"kubectl exec deployment/tensorboard -- python -m trainer\.report": DATA,
+    r"kubectl exec --namespace=trainyard deployment/tensorboard -- (python -m trainer\.report|cat )": DATA,
     r"pulumi (up|preview|destroy|config set) --stack local": E2E,
     r"pulumi stack init": "tests/e2e/cloud_stack.py",
     r"pulumi config set --stack (gcp|aws)-": "tests/infra/test_runbook.py::test_every_key_exists",

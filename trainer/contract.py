@@ -40,3 +40,16 @@ DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""
 EVALUATIONS = "evaluations"
 """Folder of the benchmark results, one file a step (export/evaluations.py)."""
+MANIFEST = "manifest.json"
+"""Of a checkpoint, written last: a checkpoint without it is incomplete (checkpoint/format.py)."""
+
+
+def checkpoint_name(step: int) -> str:
+    """Name of a checkpoint's folder in the run's folder checkpoints/."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """The inverse of `checkpoint_name`; None for any other name, such as that of somebody's copy step-500-good."""
+    digits = name.removeprefix("step-")
+    return int(digits) if digits.isdecimal() and checkpoint_name(int(digits)) == name else None

@@ -1,6 +1,7 @@
 """The rendezvous, where workers meet in every round: an etcd in the cluster, or torch's own store.
 
-One member is enough: the state is 70 bytes a worker, and losing it costs one new round, not the run.
+One member is enough: the state is small (trainer/elastic/rendezvous_state.py), and losing it costs one new round, not
+the run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from workloads.workspace import Namespace, Workspace
 #: Serves health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
 #: etcd keeps every revision until compaction: heartbeats of 256 workers are 4 MB in five minutes, and a new round, with
-#: two changes of 18 kB by each of them, 15 MB. A full etcd refuses every write.
+#: two changes of 20 kB by each of them, 15 MB. A full etcd refuses every write.
 QUOTA_BYTES = 256 * 1024 * 1024
 RETENTION = "5m"
 #: Where certificates are mounted, in the server's pod and in the trainers'.

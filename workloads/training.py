@@ -27,6 +27,12 @@ from workloads.workspace import Namespace, Workspace
 
 #: Name of the pods' container, by job.runtime.
 CONTAINERS = {"job": "train", "trainjob": TRAINJOB_CONTAINER}
+#: What a stack says when it leaves a folder.
+LEFT = {
+    "run": "the run starts anew in {new}; to continue the one in {former}, set job.name: {name}",
+    "dataset": "the dataset is prepared anew in {new}; to keep the one in {former}, with the same inputs and "
+    "tokenizer, set dataset.name: {name}",
+}
 
 
 class Training(pulumi.ComponentResource):
@@ -200,16 +206,11 @@ def chosen_run(config: StackConfig, built: Mapping[str, Any]) -> str:
 
 def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each folder of a living stack that this configuration, or a newer program, would leave."""
-    keys = (
-        ("run", "job.name", run_folder(chosen_run(config, built))),
-        ("dataset", "dataset.name", dataset_folder(config.dataset.name)),
-    )
-    for what, key, folder in keys:
+    folders = {"run": run_folder(chosen_run(config, built)), "dataset": dataset_folder(config.dataset.name)}
+    for what, folder in folders.items():
         former = built.get(f"folder of the {what}")
         if former and former != folder:
-            name = PurePosixPath(former).name
-            then = "continues it" if what == "run" else "keeps it, if inputs and tokenizer are the same"
-            yield f"a new {what} begins in {folder}; the former one stays in {former}, and {key}: {name} {then}"
+            yield LEFT[what].format(new=folder, former=former, name=PurePosixPath(former).name)
 
 
 def tell_new_folders(config: StackConfig, built: Mapping[str, Any]) -> None:

@@ -101,6 +101,9 @@ def test_the_command_prints_what_a_workflow_reads(
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
     assert main(["expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
+    program.write_text("#!/bin/sh\nexit 255\n")
+    assert main(["expired"]) == 2
+    assert capsys.readouterr().err.endswith("ls --json: no reason given\n")
     monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
     assert main(["expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err
@@ -114,9 +117,26 @@ def test_an_audit_without_its_program_says_how_to_install_it(
     assert capsys.readouterr().err == "error: pip-audit is not installed; make .venv/dev.stamp installs it\n"
 
 
+def test_a_failed_preview_outside_of_github_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ci.JOB_VARIABLES:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv("GITHUB_API_URL")
+    monkeypatch.setenv("COMMIT", "")
+    assert main(["preview-failed", "gcp-c3"]) == 2
+    told = "error: GITHUB_API_URL, COMMIT: not set; run this in a GitHub job, as preview.yml does\n"
+    assert capsys.readouterr().err == told
+
+
 def test_a_preview_that_failed_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     heading, summary = "#### :tropical_drink: `preview` on trainyard/", "<summary>Pulumi report</summary>"
-    bodies = ["mine", f"{heading}gcp-c3x\n{summary}", f"{heading}gcp-c3\n\n<details>\n{summary}", f"{heading}gcp-c3\n"]
+    bodies = [
+        *["mine"] * 100,
+        f"{heading}gcp-c3x\n{summary}",
+        f"{heading}gcp-c3\n\n<details>\n{summary}",
+        f"{heading}gcp-c3\n",
+    ]
     asked: list[tuple[str, str, str]] = []
 
     class GitHub(http.server.BaseHTTPRequestHandler):
@@ -124,7 +144,9 @@ def test_a_preview_that_failed_takes_the_place_of_the_one_before(monkeypatch: py
             text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
             asked.append((self.command, self.path, text))
             assert self.headers["Authorization"] == "Bearer secret"
-            told = [{"id": at, "body": body} for at, body in enumerate(bodies)] if self.command == "GET" else {}
+            page = int(self.path.partition("&page=")[2] or 0)
+            of_page = list(enumerate(bodies))[(page - 1) * 100 : page * 100]
+            told = [{"id": at, "body": body} for at, body in of_page] if self.command == "GET" else {}
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(told).encode())
@@ -148,9 +170,10 @@ def test_a_preview_that_failed_takes_the_place_of_the_one_before(monkeypatch: py
             monkeypatch.setenv(name, value)
         assert main(["preview-failed", "gcp-c3"]) == 0
         server.shutdown()
-    (_, listed_at, _), (method, path, text) = asked
-    assert listed_at == "/repos/you/trainyard/issues/7/comments?per_page=100"
-    assert (method, path) == ("PATCH", "/repos/you/trainyard/issues/comments/2")
+    (_, first, _), (_, second, _), (method, path, text) = asked
+    assert first == "/repos/you/trainyard/issues/7/comments?per_page=100&page=1"
+    assert second == "/repos/you/trainyard/issues/7/comments?per_page=100&page=2"
+    assert (method, path) == ("PATCH", "/repos/you/trainyard/issues/comments/101")
     body = json.loads(text)["body"]
     assert "The preview of abc failed: https://github.example/you/trainyard/actions/runs/9" in body
     assert body.startswith(f"{heading}gcp-c3\n"), "the next success finds it by these two"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli import upload
+from cli import upload, volume_server
 from cli.reach import SERVER
 from cli.transfer import TransferError, copy
 from cli.volume_server import PIECE
@@ -50,6 +50,15 @@ def test_a_web_address_is_fetched_by_the_cluster(volume_folder: Path, web: tuple
     assert wire.sent < 5000
     with pytest.raises(TransferError, match=r"missing\.txt: is not there"):
         copy(wire.volume, f"{address}/missing.txt", str(volume_folder), Seen())
+
+
+def test_a_file_that_is_shorter_than_listed_is_told_once(tmp_path: Path, volume_folder: Path) -> None:
+    source = noise(tmp_path / "text.bin", 10)
+    steps = volume_server.copy(str(source), volume_folder)
+    next(steps)
+    source.write_bytes(bytes(5))
+    with pytest.raises(volume_server.RefusedError, match=f"^{source}: gave 5 of 10 bytes; run it again$"):
+        list(steps)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli import deploy
+from cli import CommandError, deploy
 from cli.__main__ import main
 from infra.eks.doctor import aws_client
 from infra.eks.section import KEEP_RELEASES
@@ -63,7 +63,10 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
     assert main(["deploy", "reach", "aws-g4dn"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: eks.apiAllowedCidrs: ")
-    assert "does not let in 198.51.100.9, and the cluster is not reachable from here; name a runner inside" in error
+    assert (
+        "excludes 198.51.100.9 of this machine, which cannot reach the cluster; set the variable RUNNER to a runner"
+        in error
+    )
     # A runner inside reaches the private address, whatever the list says.
     monkeypatch.setattr(deploy, "_answers", lambda host: True)
     assert main(["deploy", "reach", "aws-g4dn"]) == 0
@@ -84,6 +87,19 @@ def test_a_stack_is_destroyed_from_where_its_cluster_is_not_reached(monkeypatch:
     objects = [item for item in recorded("aws-g4dn").resources if item.type.startswith("kubernetes:")]
     assert len(objects) > 20
     assert all(item.deleted_with for item in objects if not item.type.endswith("Patch"))
+
+
+def test_a_pulumi_that_has_no_backend_ends_the_command_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pulumi").write_text("#!/bin/sh\necho 'error: PULUMI_ACCESS_TOKEN must be set' >&2; exit 255\n")
+    (tmp_path / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(["deploy", "up", "gcp-c3"]) == 1
+    told = "error: pulumi stack select --create gcp-c3: ended with 255; mend what Pulumi says above"
+    assert capfd.readouterr().err.splitlines() == ["error: PULUMI_ACCESS_TOKEN must be set", told]
+    with pytest.raises(CommandError, match="pulumi stack export --stack gcp-c3: ended with 255"):
+        deploy.pending("gcp-c3")
 
 
 @pytest.mark.parametrize(("command", "keeps"), [("drift", True), ("up", False)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import MaxRetryError
 
 from cli import CommandError, evaluate
 from cli.__main__ import main
@@ -20,8 +21,10 @@ from review.recording import Recording
 from tests.infra.recorded import recorded
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
-FILES = {f"step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")}
-FILES |= {"step-00000030/model/config.json": 10}
+FILES = {
+    f"checkpoints/step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")
+}
+FILES |= {"checkpoints/step-00000030/model/config.json": 10, "checkpoints/step-500-good/manifest.json": 10}
 
 
 def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
@@ -94,7 +97,7 @@ def test_the_newest_complete_checkpoint_is_taken_or_that_of_the_step() -> None:
     with pytest.raises(CommandError, match="--step 30: no such checkpoint; there are: 10, 20"):
         evaluate.checkpoint(FILES, "/data/runs/r", 30)
     with pytest.raises(CommandError, match=r"/data/runs/r has no checkpoint yet; .*trainyard status"):
-        evaluate.checkpoint({"step-00000030/model/config.json": 1}, "/data/runs/r", None)
+        evaluate.checkpoint({"checkpoints/step-00000030/model/config.json": 1}, "/data/runs/r", None)
 
 
 class Api:
@@ -210,3 +213,58 @@ def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(clu
     assert api.calls == ["create"]
     assert main(command) == 0
     assert api.calls == ["create", "delete", "create"]
+
+
+def test_a_job_that_takes_its_time_to_go_is_waited_for(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server still has its name, and no object of it any more."""
+    api = cluster()
+    busy = [ApiException(status=409, reason="Conflict")] * 3
+    create = api.create_namespaced_job
+
+    def refuse(*given: Any) -> None:
+        if busy:
+            raise busy[0]
+        create(*given)
+
+    def gone(name: str, *_: Any, **__: Any) -> Any:
+        if name.startswith("evaluate-"):
+            raise ApiException(status=404, reason="Not Found")
+        return SimpleNamespace(data=json.dumps(api.job))
+
+    monkeypatch.setattr(api, "create_namespaced_job", refuse)
+    monkeypatch.setattr(api, "read_namespaced_job", gone)
+    monkeypatch.setattr(evaluate.time, "sleep", lambda seconds: busy and busy.pop())
+    assert main(["evaluate", "--tasks", "hellaswag", "--no-follow"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        ("create_namespaced_job", MaxRetryError(None, "/", TimeoutError()), "the cluster does not answer: "),  # type: ignore[arg-type]
+        ("create_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot make Job n/evaluate-"),
+        ("read_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot read Job n/evaluate-"),
+        ("delete_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot delete Job n/evaluate-"),
+    ],
+)
+def test_what_the_cluster_refuses_is_told_at_once_and_in_one_line(
+    call: str, error: Exception, told: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    api = cluster()
+    command = ["evaluate", "--tasks", "hellaswag", "--no-follow"]
+    if not call.startswith("create"):
+        assert main(command) == 0
+        api.looks = 2  # the next look sees that it has ended
+    answer = getattr(api, call)
+
+    def refuse(name: str, *given: Any, **options: Any) -> Any:
+        if name == "train-small":
+            return answer(name, *given, **options)
+        raise error
+
+    monkeypatch.setattr(api, call, refuse)
+    monkeypatch.setattr(evaluate.time, "sleep", lambda seconds: pytest.fail("it tried again"))
+    capsys.readouterr()
+    assert main(command) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {told}")
+    assert len(shown.splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ RUN = "/data/runs/small"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder with two complete checkpoints and one that is being written."""
+    """A run folder with two complete checkpoints, one that is being written, and a copy of somebody's own."""
     folder = tmp_path / "volume" / "runs" / "small"
     for step in (100, 200):
         checkpoint = folder / "checkpoints" / f"step-{step:08d}"
@@ -32,6 +33,7 @@ def run(tmp_path: Path) -> Path:
     unfinished = folder / "checkpoints" / ".step-00000300.17"
     unfinished.mkdir()
     (unfinished / "manifest.json").write_text("{}")
+    shutil.copytree(folder / "checkpoints" / "step-00000100", folder / "checkpoints" / "step-100-good")
     (folder / "tensorboard").mkdir()
     (folder / "tensorboard" / "events").write_bytes(b"events")
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
@@ -124,7 +126,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, monkeypatch: 
 
 def test_a_run_without_files_is_told(tmp_path: Path, wire: Wire) -> None:
     found = wire.volume.files(str(tmp_path / "volume" / "runs" / "other"))
-    with pytest.raises(CommandError, match=r"holds no file; .* --run"):
+    with pytest.raises(CommandError, match=r"the run has no files yet; .* --run"):
         fetch.wanted(found, RUN, tmp_path, False)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
 from cli.cluster import TrainingJob, why_waiting
@@ -200,7 +201,7 @@ def test_what_no_retry_helps_is_the_reason_before_what_was_tried_again() -> None
 class Api:
     """Stands in for both API groups: answers a list of (Job, pods) looks in turn, and a list of logs in turn."""
 
-    def __init__(self, looks: list[tuple[dict[str, Any], list[dict[str, Any]]]], logs: list[list[bytes]]):
+    def __init__(self, looks: list[tuple[dict[str, Any], list[dict[str, Any]]]], logs: list[list[bytes] | Exception]):
         self.looks, self.logs = looks, logs
 
     def read_namespaced_job(self, *_: Any, **__: Any) -> Any:
@@ -210,7 +211,10 @@ class Api:
         return SimpleNamespace(data=json.dumps({"items": self.looks.pop(0)[1]}))
 
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        return self.logs.pop(0) if self.logs else []
+        log = self.logs.pop(0) if self.logs else []
+        if isinstance(log, Exception):
+            raise log
+        return log
 
 
 def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +227,19 @@ def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeyp
     observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
     assert JobWatch(TrainingJob(api, api, "n", "j")).follow(observer) == Outcome(succeeded=True, result={"step": 3})
     assert seen == ["line 1", "line 2", "line 3"]
+
+
+@pytest.mark.parametrize("ends_at", [1, 3], ids=["with the Job", "before the Job"])
+def test_a_log_of_an_ended_pod_that_cannot_be_read_is_read_later(ends_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.1)
+    ended = pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
+    looks = [({"status": {}}, [ended])] * (ends_at - 1) + [(job("Complete"), [ended])]
+    api: Any = Api(looks, [ApiException(status=502), [b"2026-01-01T00:00:01.000000000Z line 1\n"]])
+    seen: list[str] = []
+    observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
+    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
+    assert seen == ["line 1"]
+    assert not api.logs
 
 
 def test_waiting_says_for_what() -> None:

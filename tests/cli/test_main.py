@@ -49,7 +49,7 @@ def test_the_list_needs_no_slow_package() -> None:
 @pytest.mark.parametrize("arguments", [["cost", "local"], ["cost", "--stack", "local"], ["cost", "--stack=local"]])
 def test_a_stack_is_an_argument_or_an_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("Stack local makes no cluster")
+    assert capsys.readouterr().out.startswith("Stack local uses an existing cluster")
 
 
 @pytest.mark.parametrize(

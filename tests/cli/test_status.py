@@ -83,7 +83,7 @@ def test_a_running_training_on_one_screen() -> None:
     text = shown(state(job(), [first, second, pod(2, "Pending")], logs))
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
-        "2 of 3 active, 1 ended early",
+        "2 of 3 active, 1 failed",
         "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits/byte)  1,234 tokens/s  1:20 to go",
         "newest checkpoint: step 100",
         "round 3 ended: signal 9",

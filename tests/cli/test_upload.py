@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,6 +206,31 @@ def test_text_that_changes_what_was_prepared_is_told(tmp_path: Path, volume_fold
     assert [changed(), changed()] == [True, False]
     (source / "a.txt").write_bytes(bytes(100))
     assert changed()
+    for name in ("a.txt", "b.txt"):
+        (source / name).rename(source / f"new-{name}")
+    assert [changed(), changed()] == [True, False]
+
+
+def test_a_file_at_the_top_changes_only_a_file_of_its_name(
+    tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    @contextmanager
+    def transfer(*_: Any) -> Iterator[Any]:
+        yield wire.volume, None, Seen()
+
+    monkeypatch.setattr(upload, "DATA", str(volume_folder))
+    monkeypatch.setattr(upload, "target_of", lambda stack: None)
+    monkeypatch.setattr(upload, "transfer", transfer)
+    noise(volume_folder / "runs" / "metrics.jsonl", 10)
+    source = noise(tmp_path / "book.txt", 100)
+
+    def told() -> bool:
+        assert __main__.main(["upload", str(source)]) == 0
+        return "dataset.name" in capsys.readouterr().out
+
+    assert [told(), told()] == [False, False]
+    source.write_bytes(bytes(100))
+    assert told()
 
 
 def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(tmp_path: Path) -> None:
@@ -212,13 +240,13 @@ def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(t
     (source / "linked").symlink_to(elsewhere)
     (source / "around").symlink_to(source)
     with pytest.raises(
-        CommandError, match=rf"linked/b.txt: links to {elsewhere}/b.txt, out of the folder; --follow-links"
+        CommandError, match=rf"linked/b.txt: links outside the folder, to {elsewhere}/b.txt; give --follow-links"
     ):
         upload.local_files(source, "/data/corpus")
     found = [pair.remote for pair in upload.local_files(source, "/data/corpus", follow_links=True)]
     assert found == ["/data/corpus/a.txt", "/data/corpus/linked/b.txt"]
     Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.txt")).write_text("x")
-    with pytest.raises(CommandError, match=r"caf\\udce9\.txt': is no name in UTF-8; rename the file"):
+    with pytest.raises(CommandError, match=r"caf\\udce9\.txt': the name is not valid UTF-8; rename the file"):
         upload.local_files(source, "/data/corpus", follow_links=True)
 
 

@@ -137,6 +137,9 @@ def test_a_report_of_two_runs_is_made_in_the_cluster(stack: Stack, small_run: st
     command = ["python", "-m", "trainer.report", *runs, "--output", "/tmp/report"]
     done = stack.kubectl("exec", "deployment/tensorboard", "--", *command)
     assert "wrote /tmp/report/index.html" in done.stdout, done.stderr
+    page = stack.kubectl("exec", "deployment/tensorboard", "--", "cat", "/tmp/report/index.html").stdout
+    assert page.rstrip().endswith("</html>")
+    assert small_run in page
 
 
 def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path) -> None:

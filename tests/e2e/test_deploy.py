@@ -162,7 +162,8 @@ def test_a_destroy_fails_that_leaves_what_was_once_begun(project: Project) -> No
     code, text = project.run("destroy")
     assert code == 1
     assert (
-        "error: Pulumi was once stopped while it created pulumi-python:dynamic:Resource slow, which may exist" in text
+        "error: an earlier Pulumi was interrupted while creating pulumi-python:dynamic:Resource slow, which may exist"
+        in text
     )
     command = ["pulumi", "refresh", "--yes", "--clear-pending-creates", "--stack", "local"]
     assert " ".join([*command[:2], *command[3:]]) in text
@@ -205,7 +206,7 @@ def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
     assert code == 1
     assert "warning: up may take" in text
     assert "it ends after 0.02, and the next one continues" in text
-    assert "error: not done after 0.02 minutes; Pulumi is told to end" in text
+    assert "error: not done after 0.02 minutes; interrupting Pulumi" in text
     assert project.locks() == []
 
 

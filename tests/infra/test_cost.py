@@ -153,5 +153,5 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10 hours at full size" in shown
     assert prices.DATE in shown
     assert main(["cost", "local"]) == 0
-    assert "makes no cluster" in capsys.readouterr().out
+    assert "uses an existing cluster" in capsys.readouterr().out
     assert main(["cost", "nowhere"]) == 2

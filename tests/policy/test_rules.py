@@ -301,6 +301,17 @@ def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
     assert {"image-by-digest", "no-privileged-pod", "restricted-pods"} <= found
 
 
+def test_a_trainings_namespace_is_held_to_the_standard_whatever_its_name() -> None:
+    """cluster.namespace may be team-storage; the namespace of its storage is team-storage-storage."""
+
+    def found(name: str, component: str) -> set[str]:
+        metadata = {"name": name, "labels": {"app.kubernetes.io/component": component}}
+        return problems(declared("kubernetes:core/v1:Namespace", metadata=metadata))
+
+    assert found("team-storage", "namespace") == found("team", "storage") == {"restricted-pods"}
+    assert found("team-storage-storage", "storage") == set()
+
+
 def test_every_rule_is_tried_and_says_what_it_demands() -> None:
     tried = {*BREAKS, "encrypted-storage", "goes-with-cluster"}
     assert {name(rule) for rule in RULES} == tried

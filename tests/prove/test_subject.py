@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,19 +160,34 @@ def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
         close.cost(subject)
 
 
+def test_what_another_stack_has_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["trainyard-prove-local", "trainyard-prove-local-etcd", "trainyard-trainyard-prove-local"]
+    others = ["trainyard-prove-local2", "trainyard-prove-loc", "my-trainyard-prove-local"]
+    found = {"items": [{"metadata": {"name": name}} for name in (*own, *others)]}
+    monkeypatch.setattr("prove.close.as_json", lambda ask: found)
+    monkeypatch.setattr("prove.close.connect", lambda *_: None)
+    values = overridden(stack_file_values("local"), "local", State("local"))
+    config = parse({**values, "cluster": {**values["cluster"], "namespace": "trainyard-prove-local"}}, "prove-local")
+    subject: Any = SimpleNamespace(config=config)
+    left = close._objects(subject)[1]
+    assert [each.removeprefix("namespace ") for each in left if each.startswith("namespace ")] == own
+
+
 def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(
     pulumi: Path, refused: Prove, tmp_path: Path
 ) -> None:
     resources = [{"urn": "urn:pulumi:prove-gcp-c3::trainyard::gcp:x::y", "type": "gcp:x"}]
     pulumi.write_text(json.dumps({"deployment": {"resources": resources}}))
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
-    assert "stack prove-gcp-c3 has resources, and no run of it is known here; give --adopt" in told
+    assert "stack prove-gcp-c3 has resources but no recorded run; --adopt" in told
 
 
 def test_a_run_that_is_not_at_its_end_is_not_begun_anew(refused: Prove, tmp_path: Path) -> None:
     State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path))
-    assert "is not at its end; give --resume to continue it, or --destroy to remove it" in told
+    assert (
+        "the run begun at 2026-11-22 has not finished; give --resume to continue it, or --destroy to remove it" in told
+    )
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:

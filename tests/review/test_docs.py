@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.clouds import keys
-from review.docs import ARCHITECTURE, DOCUMENTS, refreshed
+from infra.stackfiles import stack_file_values
+from review.docs import ARCHITECTURE, DOCUMENTS, refreshed, stack_table
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -15,6 +16,13 @@ def test_generated_parts_are_current(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     text = path.read_text()
     assert text == refreshed(text, DOCUMENTS[path]), "run `make docs`"
+
+
+def test_a_stack_without_a_list_price_has_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {**stack_file_values("gcp-a100"), "nodes": {"machineType": "a3-highgpu-1g", "max": 2}}
+    monkeypatch.setattr("review.docs.stacks", lambda: ["gcp-a100"])
+    monkeypatch.setattr("review.docs.stack_file_values", lambda stack: values)
+    assert stack_table().endswith(" | ? |")
 
 
 def test_a_document_without_marks_is_refused() -> None:

@@ -191,9 +191,9 @@ def test_a_living_stack_is_told_which_folders_it_leaves_and_how_to_keep_them() -
     built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
     values = stack_file_values("local")
     run, dataset = new_folders(parse(values, "local"), built)
-    assert "stays in /data/runs/micro-a28b9923" in run
-    assert "job.name: micro-a28b9923 continues it" in run
-    assert "dataset.name: opticks keeps it" in dataset
+    assert run.endswith("; to continue the one in /data/runs/micro-a28b9923, set job.name: micro-a28b9923")
+    assert "the one in /data/datasets/opticks" in dataset
+    assert dataset.endswith("set dataset.name: opticks")
     kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
     assert not list(new_folders(parse(kept, "local"), built))
     assert not list(new_folders(parse(values, "local"), {})), "a first up leaves nothing"

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
 from trainer.files import fsync, read_json, sha256, write_json
 from trainer.log import say
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.safetensors"
 VERSION = 1
 
@@ -65,7 +65,7 @@ class Checkpoint:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:08d}"
+    return run / "checkpoints" / checkpoint_name(step)
 
 
 def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> Path:
@@ -134,7 +134,7 @@ def clean(run: Path) -> None:
 def list_checkpoints(run: Path) -> list[Path]:
     """The checkpoint folders, oldest first; leaves out folders that somebody named like step-500-good."""
     found = (run / "checkpoints").glob("step-*")
-    return sorted(path for path in found if path.name.removeprefix("step-").isdecimal() and path.is_dir())
+    return sorted(path for path in found if checkpoint_step(path.name) is not None and path.is_dir())
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
