@@ -1,4 +1,4 @@
-"""The way into the cluster: what a person does not have to see of it."""
+"""Port forwards into the cluster: their normal end prints no traceback."""
 
 from __future__ import annotations
 

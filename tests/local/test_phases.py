@@ -1,4 +1,4 @@
-"""The times of a command are kept, shown in order, and begin anew with the next `up`; what runs is told meanwhile."""
+"""Phase times are kept, shown in order and replaced by the next `up`; running phases show their progress."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_table_leaves_out_what_had_nothing_to_do() -> None:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, path: Path, terminal: bool, interval: float) -> str:
-    """What a command of two phases prints, of which one says how far it is, while they run for three ticks."""
+    """The output of a command with two phases that run for five ticks, one of which reports its progress."""
     monkeypatch.setattr(phases, "TICK", 0.05)
     monkeypatch.setattr(phases, "PROGRESS_INTERVAL", interval)
     text = io.StringIO()

@@ -93,12 +93,12 @@ def test_several_problems_are_told_together() -> None:
 
 
 def records() -> list[str]:
-    """What says that a daemon was started."""
+    """The records of started daemons."""
     return [path.read_text() for path in sorted(paths.PROCESSES.glob("*.json"))]
 
 
 def test_a_refused_up_exits_2_with_the_line_and_changes_nothing() -> None:
-    """The command itself, with facts of a machine that is not Linux."""
+    """The command itself, on a machine that seems to be a Mac."""
     script = (
         "import sys, platform\n"
         "platform.system = lambda: 'Darwin'\n"
