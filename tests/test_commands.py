@@ -1,4 +1,4 @@
-"""Every command in README, CONTRIBUTING and docs/ is run by a test, or marked ☁; and what it names exists.
+"""Every command in README, CONTRIBUTING and docs/ is run by a test or marked ☁, and what it names exists.
 
 A new command in a code block fails here until a line of RUN_BY says which test runs it, or the block marks it with
 ☁: it needs a cloud, an accelerator or an address on the internet.
@@ -26,11 +26,12 @@ from infra.stackfiles import ROOT, stacks
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CLOUD = "☁"
 
-#: How a command begins, as a regular expression -> what runs it, or what its make target types.
+#: Runners that several lines of RUN_BY have.
 PIPELINE = ".ci/run"
 E2E = "tests/e2e/test_local_stack.py"
 DATA = "tests/e2e/test_data_in_model_out.py"
 TRAINER_DOCS = "tests/trainer/test_docs.py::test_the_commands_work_as_they_are_written"
+#: Beginning of a command, as a regular expression -> what runs it, or what its make target types.
 RUN_BY = {
     r"git clone <this repository> trainyard && cd trainyard": PIPELINE,
     r"make (lint|test|e2e)$": PIPELINE,
@@ -143,7 +144,7 @@ def test_every_module_and_option_exists() -> None:
 
 @lru_cache
 def _sources(module: str) -> str:
-    """Of a command and of everything in its package that may define its options."""
+    """The sources of a command's package, any of which may define its options."""
     folder = ROOT / module.split(".")[0]
     return "\n".join(path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
 
@@ -229,7 +230,7 @@ def test_every_page_that_the_code_names_exists() -> None:
 
 
 def test_the_messages_that_are_explained_are_the_programs_own() -> None:
-    """But for those of Kubernetes. Three dots stand for what differs."""
+    """Except Kubernetes' messages. Three dots stand for the variable parts."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     ours = text[: text.index("## Kubernetes says")]
     rows = re.findall(r"^\| (`.*?`(?:(?:, | or )`.*?`)*) \|", ours, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The house is laid out as designed: imports in one direction, only what a stack needs, nothing made in secret."""
+"""The layout: imports go one way, a stack imports only what it needs, and a preview shows every resource."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> N
 
 @pytest.mark.parametrize("stack", stacks())
 def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
-    """Each costs half a second and more at every preview."""
+    """Each SDK costs half a second or more at every preview."""
     cloud = {"gcp": {"pulumi_gcp", "pulumi_docker_build"}, "aws": {"pulumi_aws", "pulumi_docker_build"}}
     expected = {"pulumi_kubernetes"} | cloud.get(stack.partition("-")[0], set())
     assert set(under_mocks(stack)["sdks"]) == expected
@@ -43,7 +43,7 @@ def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", CLOUD)
 def test_the_first_preview_shows_all_that_up_makes(stack: str) -> None:
-    """Nothing is declared only once a value of the cloud is known."""
+    """No declaration waits for a value of the cloud."""
     first, later = record(stack, known=False), recorded(stack)
     assert {item.urn for item in first.resources} == {item.urn for item in later.resources}
 

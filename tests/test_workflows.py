@@ -19,9 +19,9 @@ from local import toolchain
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
 FILES = [*WORKFLOWS, *FOLDER.glob("actions/*/action.yml")]
-#: Programs of e2e.yml that make room on a hosted runner, and that gather what a failure left there.
+#: Programs of e2e.yml that free disk on a hosted runner, and that collect what a failure left there.
 HOSTED = ("sudo", "kind", "kubectl")
-#: Of a stack that makes its cluster; the local one is a machine of somebody's own.
+#: Stacks that create their cluster; the local stack runs on an existing one.
 CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
 
@@ -58,7 +58,7 @@ def test_actionlint_finds_nothing() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_each_command_can_be_typed(path: Path) -> None:
-    """What continuous integration does can be done, and be looked into, on any machine."""
+    """Whatever continuous integration does can be run and debugged on any machine."""
     for step in steps(path):
         if "run" in step:
             command = step["run"].strip()
@@ -77,7 +77,7 @@ def test_each_command_can_be_typed(path: Path) -> None:
 
 
 def command_help(*names: str) -> None:
-    """A command that is not there fails."""
+    """Fail where there is no such command."""
     assert main([*names, "--help"]) == 0, names
 
 
@@ -164,7 +164,7 @@ def test_a_job_that_is_cancelled_settles_what_it_began() -> None:
     for name, found in changing.items():
         change, settle = found[-2:]
         assert change["id"] == "change"
-        # GitHub's signal reaches the first process alone: a shell or make would not pass it on.
+        # GitHub signals only the first process: a shell or make would not pass the signal on.
         assert change["run"].startswith("exec ")
         assert settle["run"] == '.venv/bin/trainyard deploy settle "$STACK"'
         assert settle["if"].startswith("cancelled() && "), name
@@ -181,7 +181,7 @@ def test_credentials_last_as_long_as_a_job_may() -> None:
 
 def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
     for path in WORKFLOWS:
-        # A branch's own code: another machine than the one that deploys.
+        # preview runs a branch's own code, so its machine is not the one that deploys.
         own = f"${{{{ vars.{'PREVIEW_RUNNER' if path.stem == 'preview' else 'RUNNER'} || 'ubuntu-24.04' }}}}"
         for name, job in jobs(path).items():
             clouds = "id-token" in job.get("permissions", {})
@@ -196,7 +196,7 @@ def test_a_preview_says_first_whether_it_reaches_the_cluster() -> None:
 
 
 def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewers() -> None:
-    """Pulumi's own lock keeps ttl's destroy and a change apart."""
+    """Pulumi's own lock separates ttl's destroy from a change by hand."""
 
     def concurrency(name: str) -> dict[str, Any]:
         return list(jobs(workflow(name)).values())[-1]["concurrency"]

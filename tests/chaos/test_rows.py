@@ -22,7 +22,7 @@ from chaos.row import Expected, Result, judge
 from chaos.rows import ROWS
 from trainer.contract import EXIT_FATAL
 
-#: What no other test breaks: a machine whose packets are all dropped.
+#: Rows that every test run plays: no other test drops all packets of a machine.
 QUICK = ("node-lost",)
 BY_NAME = {row.name: row for row in ROWS}
 
@@ -47,7 +47,7 @@ def test_the_training_survives(matrix: Matrix, name: str) -> None:
 
 
 def test_a_loss_that_is_off_or_no_number_is_a_problem() -> None:
-    """A step whose samples were lost is 6e-4 off in the laboratory."""
+    """In the laboratory, a training that lost the samples of one step ends 6e-4 off."""
     assert judge(ROWS[0], 0, [0], 5e-6) == ""
     for difference in (6e-4, -6e-4, math.nan):
         assert "off" in judge(ROWS[0], 0, [0], difference)

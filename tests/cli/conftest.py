@@ -1,4 +1,4 @@
-"""A volume in a folder, and the way to it."""
+"""A folder as the volume, and connections to its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forgotten stack is named when its time is over, and no other."""
+"""Commands for workflows: expired stacks, the audit, and the comment about a failed preview."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cli.__main__ import main
 from cli.ci import past_their_time
 from tests.infra.recorded import changed
 
-#: Nothing is known of the stacks' history, unless a test says so.
+#: No stack has a recorded `up`, unless a test gives it one.
 NEVER: dict[str, str] = {}
 NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 
 
 def listed(name: str, hours_ago: float, **more: Any) -> dict[str, Any]:
-    """As `pulumi stack ls --json` has it."""
+    """An entry of `pulumi stack ls --json`."""
     updated = (NOW - timedelta(hours=hours_ago)).isoformat().replace("+00:00", "Z")
     return {"name": name, "lastUpdate": updated, "resourceCount": 58, **more}
 
 
-#: A stack that came up on the first of January; a hundred destroys, the last a minute ago, have failed since.
+#: A stack that came up on 1 January 2026. Since then 100 destroys have failed: the first page of its history.
 PULUMI = f"""#!{sys.executable}
 import json, sys
 from datetime import datetime, UTC
@@ -69,14 +69,14 @@ def test_what_is_young_empty_busy_or_unknown_is_left_alone(ttl: None, entry: dic
 
 
 def test_a_destroy_that_failed_gives_no_new_time(ttl: None) -> None:
-    """It is an update of the state, as `pulumi stack ls` tells it."""
+    """`pulumi stack ls` counts a failed destroy as an update of the state."""
     ups = {"gcp-c3": listed("gcp-c3", 8.1)["lastUpdate"]}
     assert past_their_time([listed("gcp-c3", 0.5)], NOW, ups.get) == ["gcp-c3"]
     assert past_their_time([listed("gcp-c3", 7)], NOW, {"gcp-c3": listed("gcp-c3", 7.9)["lastUpdate"]}.get) == []
 
 
 def test_a_proof_that_died_is_named_whatever_its_stack_says(ttl: None) -> None:
-    """But one that runs on a cluster of somebody's own."""
+    """Except a proof on a cluster that it does not create."""
     entries = [listed(name, 6.1) for name in ("prove-gcp-a100", "prove-gcp-c3", "prove-nothing", "prove-local")]
     assert past_their_time(entries, NOW, NEVER.get) == ["prove-gcp-a100", "prove-gcp-c3"]
     assert past_their_time([listed("prove-gcp-a100", 5.9)], NOW, NEVER.get) == []

@@ -1,4 +1,4 @@
-"""Buckets and web addresses onto the volume: the cluster reads them itself."""
+"""Copies from buckets and web addresses to the volume: the cluster reads the source itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cli.volume import Seen, Wire, noise, server, tree
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A web server that knows no ranges, and its folder."""
+    """A web server without range requests, and its folder."""
     folder = tmp_path / "web"
     folder.mkdir()
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_shorter_than_listed_is_told_once(tmp_path: Path, volume_
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
-    """A client of S3 on this machine, and the environment in which a server finds it."""
+    """A client of an emulated S3, and the environment that points a server to it."""
     from moto.server import ThreadedMotoServer
 
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -89,7 +89,7 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
     client.put_object(Bucket="texts", Key="corpus/a/large.bin", Body=large)
     client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"small")
     target = volume_folder / "corpus"
-    # The process dies when it has written three pieces.
+    # The process dies after it has written four pieces.
     death = "import os as _os; _left = [4]\n"
     program = SERVER.read_text("utf-8").replace(
         "            written.write(piece)\n",
@@ -113,7 +113,7 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
         client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"other")
         copy(wire.volume, "s3://texts/corpus", str(target), Seen())
         assert (target / "small.txt").read_bytes() == b"other"
-        # What has not changed was not written again.
+        # The unchanged file was not written again.
         assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
         with pytest.raises(TransferError, match="s3://nowhere: is not there"):
             copy(wire.volume, "s3://nowhere", str(target), Seen())
@@ -133,7 +133,7 @@ def test_a_public_bucket_needs_no_credentials(
 
 
 def partial_of(folder: Path) -> str:
-    """Name of the one file that is not whole."""
+    """Name of the only partial file."""
     (found,) = folder.rglob(".large.bin.*part")
     assert 2 * PIECE <= found.stat().st_size < 5 * PIECE
     return found.name

@@ -16,7 +16,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
 from tests.infra.recorded import recorded
 
-#: Of a stack that makes its cluster; the local one is a machine of somebody's own.
+#: Stacks that create their cluster; the local stack runs on an existing one.
 CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
 
@@ -67,19 +67,19 @@ def test_a_runner_that_does_not_reach_the_cluster_is_told_in_one_line(
         "excludes 198.51.100.9 of this machine, which cannot reach the cluster; set the variable RUNNER to a runner"
         in error
     )
-    # A runner inside reaches the private address, whatever the list says.
+    # A runner inside the network reaches the private endpoint, whatever the list says.
     monkeypatch.setattr(deploy, "_answers", lambda host: True)
     assert main(["deploy", "reach", "aws-g4dn"]) == 0
     monkeypatch.setattr(deploy, "_answers", lambda host: False)
     allowed = stack_file_values("aws-g4dn")["eks"]["apiAllowedCidrs"][0].partition("/")[0]
     monkeypatch.setattr(aws_client, "own_address", lambda: allowed)
     assert main(["deploy", "reach", "aws-g4dn"]) == 0
-    # GKE's endpoint is a name that everybody reaches and that IAM guards.
+    # GKE's DNS endpoint is reachable from everywhere; IAM guards it.
     assert main(["deploy", "reach", "gcp-c3"]) == 0
 
 
 def test_a_stack_is_destroyed_from_where_its_cluster_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a forgotten one would be paid for until somebody with the right address comes by."""
+    """Otherwise a forgotten stack costs money until somebody with an allowed address destroys it."""
     monkeypatch.setattr(deploy, "unreachable", lambda config: "not from here")
     monkeypatch.setattr(deploy, "change", lambda *_: 0)
     assert main(["deploy", "destroy", "aws-g4dn"]) == 0

@@ -1,4 +1,4 @@
-"""Benchmarks in the cluster: the Job that is made of the training's own, and what a person sees of it."""
+"""Evaluation in the cluster: the Job that is derived from the training Job, and what a person sees of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILES |= {"checkpoints/step-00000030/model/config.json": 10, "checkpoints/step-5
 
 
 def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
-    """The Job as the program declares it, as the API server would give it."""
+    """The training Job that the program declares, as the API server would return it."""
     (found,) = [each for each in recording.resources if each.kind == "Job" and each.name == "training"]
     return copy.deepcopy({**found.inputs, "status": {"active": 1}})
 
@@ -60,7 +60,7 @@ def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     assert {volume["name"] for volume in spec["volumes"]} == {"data", "tmp", "shm"}
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp", "/dev/shm"}
     assert not {"subdomain", "priorityClassName", "topologySpreadConstraints"} & spec.keys()
-    # It ends by itself, is not tried again, and may reach the hub, as the dataset Job's pods may.
+    # It ends by itself, is not retried, and may reach the hub, as the dataset Job's pods may.
     assert made["spec"]["backoffLimit"] == 0
     assert "activeDeadlineSeconds" not in made["spec"], "it would count while the Job waits for a node"
     assert spec["activeDeadlineSeconds"] == 24 * 3600
@@ -101,7 +101,7 @@ def test_the_newest_complete_checkpoint_is_taken_or_that_of_the_step() -> None:
 
 
 class Api:
-    """Both API groups: the training's Job, at most one of ours, whose pod has a log and ends with a code."""
+    """Both API groups: the training Job and at most one evaluation Job, whose pod logs `log` and exits with `code`."""
 
     def __init__(self, job: dict[str, Any], code: int, log: str, last: str = "") -> None:
         self.job, self.code, self.log, self.last = job, code, log, last

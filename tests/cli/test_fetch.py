@@ -1,4 +1,4 @@
-"""A run on its way to this machine: what is chosen, what is resumed, what changes meanwhile."""
+"""Downloads of a run: which files are chosen, how a download resumes, and files that change meanwhile."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_small_files_come_whole_as_they_are_when_they_are_fetched(tmp_path: Path
     pairs = fetch.wanted(wire.volume.files(str(run)), str(run), tmp_path / "here", False)
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 2}\n')
-    (run / "DONE").write_text("{}")  # another length than a moment ago, as status.json has at each log step
+    (run / "DONE").write_text("{}")  # its length differs from the listing, as status.json's does after each log step
     get(wire.volume, pairs, Seen())
     assert (tmp_path / "here" / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (tmp_path / "here" / "DONE").read_text() == "{}"
@@ -115,7 +115,7 @@ def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: P
 
 @pytest.mark.parametrize("name", ["/root/.bashrc", "../../escaped", "model/../../escaped"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may change pods may answer in the server's place."""
+    """Anybody who may change pods can answer in the server's place."""
     volume = Volume(lambda: socket.socket())
     monkeypatch.setattr(volume, "ask", lambda *_, **__: json.dumps({"files": [{"path": name, "size": 1}]}))
     with pytest.raises(TransferError, match="leads out of the folder"):

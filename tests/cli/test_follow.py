@@ -68,7 +68,7 @@ def test_events_and_errors_are_shown_and_noise_is_not() -> None:
 
 
 class Clock:
-    """Stands in for the module time where seconds are counted."""
+    """Stands in for the module `time`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -184,7 +184,7 @@ def test_a_failed_job_says_why_in_the_trainers_words_before_kubernetes() -> None
 
 
 def test_what_no_retry_helps_is_the_reason_before_what_was_tried_again() -> None:
-    """A pod that asked to be started again stays in the list."""
+    """A pod that asked for a restart stays in the list."""
 
     def ended(code: int, message: str, at: str) -> dict[str, Any]:
         terminated = {"exitCode": code, "message": json.dumps({"message": message}), "finishedAt": at}
@@ -199,7 +199,7 @@ def test_what_no_retry_helps_is_the_reason_before_what_was_tried_again() -> None
 
 
 class Api:
-    """Stands in for both API groups: answers a list of (Job, pods) looks in turn, and a list of logs in turn."""
+    """Stands in for both API groups: each look takes the next (Job, pods), each request for a log the next log."""
 
     def __init__(self, looks: list[tuple[dict[str, Any], list[dict[str, Any]]]], logs: list[list[bytes] | Exception]):
         self.looks, self.logs = looks, logs
@@ -252,7 +252,7 @@ def test_waiting_says_for_what() -> None:
 
 
 def test_a_quota_or_a_policy_that_refuses_the_pods_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no pod then that could say it: the Job controller has the answer, as an event of the Job."""
+    """No pod exists that could say it: the Job controller gives the reason in an event of the Job."""
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
 
     class Refusing(Api):
@@ -294,7 +294,7 @@ def test_the_end_shows_loss_sample_model_and_the_next_commands_as_a_person_wants
     shown = ended(True, "local", "/srv")
     model = "/srv/runs/r/checkpoints/step-00000200/model"
     assert in_order(shown, "10.83 -> 5.51 in 200 steps", "The [light] of", model, "Next", "kubectl exec x")
-    # The sample, own text, a cloud; and first what a shell needs for them.
+    # First the shell's environment, then sample, own text and cloud.
     assert in_order(shown, "local env", "kubectl exec x", "trainyard upload", "make up", "trainyard doctor gcp-c3")
     assert shown.splitlines()[-1].strip() == ".venv/bin/trainyard doctor gcp-c3"
 

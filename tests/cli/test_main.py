@@ -13,7 +13,7 @@ from cli import CommandError
 from cli.__main__ import COMMANDS, GROUPS, main
 from infra.stackfiles import ROOT
 
-#: Packages that take a second to import, or a large part of it.
+#: Packages that take up to a second to import.
 SLOW = ("pulumi", "kubernetes", "boto3", "botocore", "google", "pydantic")
 
 
@@ -34,7 +34,7 @@ def test_the_list_has_every_command_in_its_group(capsys: pytest.CaptureFixture[s
 
 
 def test_a_configuration_is_read_without_any_sdk() -> None:
-    """Each takes half a second."""
+    """Each SDK takes half a second to import."""
     script = "import sys, infra.parse; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {name.partition(".")[0] for name in done.stdout.split()} & {*SLOW, "pulumi_kubernetes"} - {"pydantic"}

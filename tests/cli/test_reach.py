@@ -1,4 +1,4 @@
-"""The way into the cluster: what a person does not have to see of it, and what of a failure."""
+"""Port forwards and pods of the commands: a normal end prints no traceback, a failure prints one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen about a training, from API objects as a real cluster returned them (shortened)."""
+"""`trainyard status` and `logs`, from API objects that a real cluster returned (shortened)."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_a_running_training_on_one_screen() -> None:
 
 
 def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
-    """containerd stamps them in its node's time zone."""
+    """containerd stamps log lines in its node's time zone."""
     moments = ("2026-11-21T12:20:00.123456789Z", "2026-11-21T13:20:00.123456789+01:00", "2026-11-21T12:20:00.123456Z")
     assert len({_time(text) for text in moments}) == 1
     assert _time(None) is _time("yesterday") is None
 
 
 def test_causes_of_restarts_each_once_in_order() -> None:
-    """A node drained, a round that ended for it (told by both others), a pod that failed by itself."""
+    """A drained node, the round that ended with it (both other workers report it), a pod that failed by itself."""
     drained = pod(
         2,
         "Failed",

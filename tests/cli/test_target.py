@@ -1,4 +1,4 @@
-"""A stack whose state is in .local/ is looked at with the local node's environment, any other one with the user's."""
+"""A stack with its state in .local/ gets the local node's environment; any other gets the user's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from local import environment
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the local stack's state would be; the local node's backend is another one than the user's."""
+    """Path of the local stack's state; the local node's backend differs from the user's."""
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://elsewhere")
     monkeypatch.setattr(target, "ROOT", tmp_path)
     monkeypatch.setattr(environment, "prepare", lambda: None)

@@ -1,4 +1,4 @@
-"""Files onto the volume: through real processes, real sockets, and the interruptions that happen to them."""
+"""Uploads to the volume through real processes and sockets, with interruptions."""
 
 from __future__ import annotations
 

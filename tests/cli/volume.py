@@ -1,4 +1,4 @@
-"""A volume's server as a real process on the loopback, and connections to it that count, and break when asked to."""
+"""The volume server as a real process on loopback, and connections that count bytes and break on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cli.transfer import Volume
 
 
 class Seen(Bar):
-    """A bar that counts, and draws nothing."""
+    """A progress bar that only counts."""
 
     def __init__(self) -> None:
         self.files, self.done = 0, 0
@@ -37,7 +37,7 @@ class Seen(Bar):
 
 
 class Wire:
-    """Connections to a server through cli.reach.relay; what passes is counted."""
+    """Connections to a server through cli.reach.relay, with counts of bytes and connections."""
 
     def __init__(self, port: int, break_after: int | None = None):
         self.port, self.break_after = port, break_after
@@ -55,7 +55,7 @@ class Wire:
 
 
 class _Counted:
-    """A socket that tells its Wire what passes, and breaks after so many bytes."""
+    """A socket that adds its bytes to its Wire's counts, and breaks after `break_after` of them."""
 
     def __init__(self, wire: Wire, inner: socket.socket):
         self.wire, self.inner, self.passed = wire, inner, 0
@@ -83,7 +83,7 @@ class _Counted:
 def server(
     *folders: Path, before: str = "", program: str | None = None, **environment: str
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """The port, and the process: the same program in the same way as in a pod. `before`: what it runs first."""
+    """Start the volume server as its pod does; yield its port and process. `before`: code that it runs first."""
     first = "from __future__ import annotations\n"
     text = (program or SERVER.read_text("utf-8")).replace(first, first + before)
     command = [sys.executable, "-c", text, "0", *map(str, folders)]

@@ -21,11 +21,11 @@ from tests.standin.attached import attached
 from tests.standin.aws.account import Account
 from tests.standin.cloud import SERVICE, Cloud
 
-#: What a project of its own has of the repository, so that no test writes into a stack file of it.
+#: What a test's own project links to; the stack files are copies, so no test writes into the repository's.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
 #: The training, and the patch that owns its number of pods.
 JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
-#: A default provider, which is no step of its own: a dynamic provider's, and the engine's own.
+#: Default providers, of dynamic resources and of the engine: a preview has no step for them.
 DEFAULT = re.compile(r"^pulumi:providers:\S+ default")
 
 
@@ -34,19 +34,19 @@ def replaced(plan: dict[str, set[str]]) -> set[str]:
 
 
 def of_cloud(things: set[str]) -> set[str]:
-    """Those that are billed or hold data, without Kubernetes objects."""
+    """Resources that are billed or hold data; no Kubernetes objects."""
     return {thing for thing in things if thing.startswith(("aws:", "gcp:", "docker-build:"))}
 
 
 def assert_lines(lines: list[str], starts: tuple[str, ...]) -> None:
-    """As many lines as there are starts, in their order."""
+    """Each line begins with its start, in order, and there are no more lines."""
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=False)] == list(starts)
     assert len(lines) == len(starts)
 
 
 @dataclass
 class CloudStack:
-    """One stack with a cloud, a state and a configuration of its own."""
+    """One stack with its own cloud, state and configuration."""
 
     name: str
     folder: Path
@@ -62,7 +62,7 @@ class CloudStack:
         return Cloud(self.folder / "cloud.json")
 
     def configure(self, **changes: dict[str, Any]) -> None:
-        """Write the stack's file: the repository's, with keys of sections changed for good."""
+        """Change keys of sections for good, and write the stack file."""
         for section, change in changes.items():
             key = f"trainyard:{section}"
             self.values[key] = {**self.values.get(key, {}), **change}
@@ -76,12 +76,12 @@ class CloudStack:
 
     @contextmanager
     def served(self) -> Iterator[dict[str, str]]:
-        """The environment of a process in which Pulumi finds the clouds, as long as the context lasts."""
+        """Run the stand-in clouds; yield the environment in which Pulumi finds them."""
         with attached(self.cloud, self.account) as providers:
             yield {**self.environment, "PULUMI_DEBUG_PROVIDERS": providers}
 
     def pulumi(self, *arguments: str, fails: bool = False) -> str:
-        """What the CLI prints."""
+        """Run the CLI and return its stdout."""
         with self.served() as environment:
             done = subprocess.run(
                 ["pulumi", *arguments, "--non-interactive", "--color", "never"],
@@ -105,7 +105,7 @@ class CloudStack:
         return self.text
 
     def preview(self) -> dict[str, set[str]]:
-        """What `pulumi up` would do: operation -> "TYPE NAME"; what stays as it is is left out."""
+        """What `pulumi up` would do: operation -> "TYPE NAME", without unchanged resources."""
         steps = json.loads(self.pulumi("preview", "--json"))["steps"]
         planned: dict[str, set[str]] = {}
         for step in steps:
@@ -115,7 +115,7 @@ class CloudStack:
         return planned
 
     def refused(self, **changes: dict[str, Any]) -> list[str]:
-        """What preview and up say to changes that a living stack cannot have; they touch nothing."""
+        """Refusals of changes that a living stack cannot take; preview and up give the same ones and touch nothing."""
         values, journal = dict(self.values), self.cloud.journal()
         self.configure(**changes)
         self.pulumi("preview", fails=True)
@@ -131,11 +131,11 @@ class CloudStack:
         return [line.strip() for line in self.text.splitlines() if "on a stack that lives with" in line]
 
     def existing(self) -> set[str]:
-        """What exists and is not an enabled API, which stays for good."""
+        """Everything that exists, except enabled APIs, which stay for good."""
         return {thing.title for thing in self.cloud.things().values() if thing.type != SERVICE}
 
     def restored(self) -> Iterator[CloudStack]:
-        """For a fixture: the configuration is as before after the test."""
+        """For a fixture: restore the configuration after the test."""
         before = dict(self.values)
         yield self
         self.values = before
@@ -147,9 +147,9 @@ class CloudStack:
 
 
 def make(name: str, folder: Path, account: Account | None = None, program: Path = paths.ROOT) -> CloudStack:
-    """A stack of the repository that nothing was created of yet; on AWS, in an emulated account.
+    """Make a project for a stack of the repository, with nothing created yet; on AWS, in an emulated account.
 
-    `program`: another checkout, for what the stand-in says of it.
+    `program`: another checkout to run against the stand-in.
     """
     for entry in SHARED:
         if (program / entry).exists():
@@ -166,7 +166,7 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
         "PULUMI_BACKEND_URL": node_environment.state_url(state),
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        # The state is written at the end alone, of an `up` that fails too: after each of 75 steps it costs two seconds.
+        # Write the state only at the end, also of a failed `up`: writing it after each of 75 steps costs two seconds.
         "PULUMI_SKIP_CHECKPOINTS": "true",
     }
     stack = CloudStack(name, folder, variables, account)
@@ -174,6 +174,6 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
     stack.values = yaml.safe_load((program / f"Pulumi.{name}.yaml").read_text())["config"]
     stack.configure()
     if account:
-        # The shipped file has nobody's address, which `pulumi up` refuses.
+        # The shipped file has a documentation address, which `pulumi up` refuses.
         stack.configure(eks={"apiAllowedCidrs": ["1.2.3.4/32"]})
     return stack

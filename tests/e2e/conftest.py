@@ -1,4 +1,4 @@
-"""The local stack with a training of seconds behind it, which several files go on from."""
+"""The local stack after a training of seconds, from which several test files continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tool = Callable[..., CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def small_run() -> str:
-    """Of the training of seconds."""
+    """Name of the training of seconds, of its dataset and its run."""
     return f"small-{uuid.uuid4().hex[:8]}"
 
 
@@ -27,7 +27,7 @@ def small_run() -> str:
 def small_stack(
     node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory, small_run: str
 ) -> Iterator[Stack]:
-    """Up on the real node, its training on the sample ended: there are a volume, a dataset, a model and TensorBoard."""
+    """A stack on the real node whose training on the sample has ended, with volume, dataset, model and TensorBoard."""
     made = Stack("small", tmp_path_factory.mktemp("small"), node_environment)
     made.write(
         workers={"count": 1, "min": 1},
@@ -54,7 +54,7 @@ def small_stack(
 
 @pytest.fixture(scope="module")
 def stack(small_stack: Stack) -> Iterator[Stack]:
-    """The configuration is as before after a file's tests; what is deployed stays as they left it."""
+    """Restore the configuration after a file's tests; what they deployed stays."""
     before = copy.deepcopy(small_stack.values)
     yield small_stack
     small_stack.values = before
@@ -67,7 +67,7 @@ def tool(stack: Stack, command: str, *arguments: str) -> CompletedProcess[str]:
 
 
 def succeed(stack: Stack, command: str, *arguments: str) -> str:
-    """What a command says that has to succeed."""
+    """Run a command that must succeed and return its stdout."""
     done = tool(stack, command, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,5 +1,6 @@
-"""What the real Pulumi engine decides about aws-g4dn, with AWS's own API behind it: what a change updates, replaces or
-deletes, in which order everything goes. The account is moto's, which refuses what AWS refuses (tests/standin/aws).
+"""What the real Pulumi engine updates, replaces and deletes in aws-g4dn, and in which order, over AWS's own API.
+
+moto emulates the account and refuses what AWS refuses (tests/standin/aws).
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def created(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> OnAws:
 
 @pytest.fixture
 def stack(created: OnAws) -> Iterator[CloudStack]:
-    """The configuration is as before after the test."""
+    """Restore the configuration after the test."""
     yield from created.stack.restored()
 
 
 def test_the_shipped_file_is_previewed_and_not_built(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Its address is of documents: nobody would reach the control plane that it pays for."""
+    """It allows a documentation address only: nobody could reach the control plane that it pays for."""
     there = on_aws(endpoint, "500000000002", tmp_path_factory)
     stack = there.stack
     stack.configure(eks={"apiAllowedCidrs": ["203.0.113.7/32"]})
@@ -101,9 +102,9 @@ def test_the_number_of_workers_changes_while_they_train(stack: CloudStack) -> No
 
 
 def test_zones_come_and_go_on_a_living_stack(created: OnAws, stack: CloudStack) -> None:
-    """Through to the end: control plane, system nodes, NAT gateway and what is in the other zones stay as they are.
+    """Also with a real `up`: control plane, system nodes, NAT gateway and the other zones stay as they are.
 
-    The stand-in makes no nodes without a mount target in their zone, and deletes none where nodes are.
+    The stand-in refuses nodes in a zone without a mount target, and the deletion of a mount target where nodes are.
     """
     stack.configure(eks={"zones": ["use2-az3"]})
     stack.up()
@@ -133,7 +134,7 @@ def test_another_training_replaces_the_job_alone(stack: CloudStack) -> None:
 
 
 def test_more_nodes_and_who_may_reach_the_api_are_updates(stack: CloudStack) -> None:
-    """More nodes of the autoscaler alone: a group that changes would end its nodes."""
+    """Only the autoscaler learns of more nodes: a change of a node group would end its nodes."""
     stack.configure(nodes={"max": 6}, eks={"apiAllowedCidrs": ["1.2.3.0/24"]})
     assert stack.preview() == {
         "update": {"kubernetes:apps/v1:Deployment cluster-autoscaler", "aws:eks/cluster:Cluster cluster"}
@@ -153,7 +154,7 @@ def test_each_change_that_cannot_be_made_is_refused_in_a_line(stack: CloudStack)
 
 
 def test_a_larger_disk_rolls_the_node_groups_in_place(stack: CloudStack) -> None:
-    """A new version of the launch template, whose number only AWS knows, and which the groups follow."""
+    """The launch template gets a new version, whose number only AWS knows; the node groups follow it."""
     stack.configure(nodes={"diskGib": 300})
     plan = stack.preview()
     assert of_cloud(plan["update"]) == {"aws:ec2/launchTemplate:LaunchTemplate workers", *WORKERS}
@@ -161,7 +162,7 @@ def test_a_larger_disk_rolls_the_node_groups_in_place(stack: CloudStack) -> None
 
 
 def test_other_instances_replace_the_node_groups_and_the_job_alone(created: OnAws, stack: CloudStack) -> None:
-    """Through to the end: a group's name is taken until the old one is gone."""
+    """Also with a real `up`: a node group's name is taken until the old group is gone."""
     stack.configure(nodes={"machineType": "g4dn.2xlarge", "alternatives": ["g4dn.4xlarge"]})
     plan = stack.preview()
     assert of_cloud(replaced(plan)) == WORKERS
@@ -180,7 +181,7 @@ def test_no_secret_and_no_token_is_in_state_or_output(stack: CloudStack) -> None
     encoded = base64.b64encode(CANARY.encode()).decode()
     assert CANARY not in shown
     assert encoded not in shown
-    assert "get-token" in shown  # credentials are asked for when they are used
+    assert "get-token" in shown  # credentials are fetched when they are used
     assert encoded in str([thing.inputs for thing in stack.cloud.things().values() if thing.type.endswith(":Secret")])
 
 
@@ -190,7 +191,7 @@ def test_the_state_and_the_program_agree_after_all_that(stack: CloudStack) -> No
 
 
 def test_destroy_goes_in_order_can_be_blocked_and_leaves_nothing(created: OnAws) -> None:
-    """The account's own DependencyViolation blocks it at first: somebody's network interface in a subnet."""
+    """Somebody's network interface in a subnet blocks it at first, with AWS's own DependencyViolation."""
     stack, account = created.stack, created.account
     subnets = [thing for thing in stack.cloud.things().values() if thing.type == "aws:ec2/subnet:Subnet"]
     theirs = account.call("ec2", "create_network_interface", SubnetId=subnets[0].id, Description="theirs")

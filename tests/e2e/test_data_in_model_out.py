@@ -46,7 +46,7 @@ def clean_volume() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text of one's own, and something large beside it."""
+    """Own texts, and a large binary file beside them."""
     folder = tmp_path_factory.mktemp("texts") / NAME
     folder.mkdir()
     words = (ROOT / "trainer/sample/opticks.txt").read_text().split()
@@ -75,7 +75,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".*"))
     assert (target / "large.bin").stat().st_uid == 1000
-    # The pod of the killed command is left until its server has nobody to serve; that of the other is gone.
+    # The killed command's pod stays until its server is idle; the second command's pod is gone.
     end = time.monotonic() + 200
     while len(left := stack.kubectl("get", "pods", "-l", "trainyard/volume-access", "-o", "name").stdout.split()) > 1:
         assert time.monotonic() < end, left
@@ -83,7 +83,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
 
 
 def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
-    # The whole folder: what is no text is left out.
+    # The input is the whole folder; files that are no text are skipped.
     stack.write(dataset={"name": NAME, "input": [NAME]}, job={"name": NAME})
     stack.up()
     succeed(stack, "follow")
@@ -128,7 +128,7 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
     finally:
         board.send_signal(signal.SIGINT)
         said = board.communicate(timeout=10)[0]
-    # A browser's connections come several at once.
+    # A browser opens several connections at once; none of them may print anything.
     assert (board.returncode, said) == (0, "")
 
 
@@ -154,7 +154,7 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
 
 
 def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its definitions are installed for the moment; the controller is not."""
+    """The test installs its CRDs for the moment, without the controller."""
     monkeypatch.setenv("KUBECONFIG", str(paths.KUBECONFIG))
     values = {**stack.values, "job": {**stack.values["job"], "runtime": "trainjob"}}
     declared = record("local", values)
@@ -179,7 +179,7 @@ def test_a_real_api_server_takes_the_trainjob(stack: Stack, monkeypatch: pytest.
 
 
 def seen(address: str) -> str:
-    """What Chromium makes of a page; without one, the page as it comes."""
+    """The DOM that Chromium builds of a page; without Chromium, the page as served."""
     if CHROMIUM is None:
         with urllib.request.urlopen(address, timeout=30) as answer:
             return answer.read().decode()

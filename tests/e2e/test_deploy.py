@@ -1,4 +1,4 @@
-"""What a workflow does to a stack, with the real Pulumi: a job that is cancelled leaves no locked stack."""
+"""`trainyard deploy` in a workflow, with the real Pulumi: a cancelled job leaves no locked stack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.e2e.cloud_stack import CloudStack
 
 pytestmark = pytest.mark.engine
 
-#: A stack of one resource that takes longer than anybody waits.
+#: A stack of one resource, which takes %s seconds to create.
 PROGRAM = """
 import time
 from pathlib import Path
@@ -37,7 +37,7 @@ class Thing(Resource):
 
 Thing(Slow(), "slow", {})
 """
-#: cli.deploy with that project in place of the repository; without the policy pack, whose environment is not needed.
+#: Runs cli.deploy on that project in place of the repository, without the policy pack and its environment.
 DRIVER = """
 import sys
 from pathlib import Path
@@ -81,14 +81,14 @@ class Project:
         return list((self.folder / "state").glob(".pulumi/locks/**/*.json"))
 
     def processes(self) -> set[int]:
-        """Of the Pulumi that runs here: the engine, its language host and its plugins."""
+        """Process ids of the Pulumi that runs here: the engine, its language host and its plugins."""
         session = int((self.folder / "trainyard-pulumi.pid").read_text())
         listed = subprocess.run(["ps", "-s", str(session), "-o", "pid=,stat="], capture_output=True, text=True).stdout
-        # A dead one stays a zombie where process 1 waits for nobody.
+        # A dead process stays a zombie where process 1 reaps none.
         return {int(pid) for pid, state in map(str.split, listed.splitlines()) if not state.startswith("Z")}
 
     def cancelled(self) -> None:
-        """`up` is cancelled while it makes the resource, as GitHub does it."""
+        """Cancel `up` while it creates the resource, as GitHub does."""
         process = self.start("up")
         wait_for((self.folder / "begun").exists)
         assert self.locks()
@@ -129,7 +129,7 @@ def test_a_job_that_ends_shows_what_pulumi_said(project: Project) -> None:
     assert "1 created" in text or "+ 2 created" in text
     assert "### pulumi up local" in (project.folder / "summary").read_text()
     assert project.locks() == []
-    # One that a killed Pulumi leaves empty makes the stack unreadable.
+    # A killed Pulumi leaves an empty .attrs file, which makes the stack unreadable.
     assert not list((project.folder / "state").rglob("*.attrs"))
 
 
@@ -155,7 +155,7 @@ def test_what_does_not_end_is_left_and_the_stack_is_free(project: Project) -> No
 
 
 def test_a_destroy_fails_that_leaves_what_was_once_begun(project: Project) -> None:
-    """The state no longer has it, and nothing would look for it again."""
+    """The state has forgotten the resource, so nothing would look for it again."""
     project.write(seconds=3600)
     project.cancelled()
     assert project.run("settle", patience=1)[0] == 0
@@ -184,7 +184,7 @@ def test_a_pulumi_that_has_to_be_killed_leaves_no_lock(project: Project) -> None
 
 
 def test_a_lock_of_somebody_else_stays(project: Project) -> None:
-    """A person's `up` runs when the job's wants to begin, and the job is cancelled."""
+    """A person's `up` holds the lock when the job's begins, and then the job is cancelled."""
     project.write(seconds=0)
     assert project.run("up")[0] == 0
     lock = project.folder / "state/.pulumi/locks/organization/slow/local/1.json"
@@ -198,7 +198,7 @@ def test_a_lock_of_somebody_else_stays(project: Project) -> None:
 
 
 def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
-    """On GitHub's machines that of theirs, where the stack's is longer."""
+    """On GitHub's machines their own limit counts, where the stack's is longer."""
     project.write(seconds=4)
     project.environment["RUNNER_ENVIRONMENT"] = "github-hosted"
     project.driver = DRIVER.replace("deploy.ROOT =", "deploy.JOB_MINUTES = 0.02\ndeploy.ROOT =")

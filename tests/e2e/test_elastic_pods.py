@@ -1,7 +1,7 @@
 """The elastic training on real pods: scaled, deleted, evicted, without etcd, and destroyed while it trains (level 3).
 
-The tests follow one training, in order; nothing starts it anew. chaos/pod_rows.py says what is done to it and what it
-has to do then, and `python -m bench.elastic.pods` measures the same.
+The tests follow one training, in order; nothing restarts it. chaos/pod_rows.py has the faults and what must
+follow each; `python -m bench.elastic.pods` measures the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pods(stack: Stack) -> Iterator[Pods]:
 def test_the_training_goes_on_by_itself(row: Row, pods: Pods, stack: Stack) -> None:
     result = play(row, pods, stack)
     assert not result.problem
-    # A machine that does other things as well takes longer.
+    # A busy machine takes longer.
     assert result.seconds < 3 * row.seconds
 
 

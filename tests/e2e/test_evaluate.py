@@ -1,4 +1,4 @@
-"""`trainyard evaluate` on the real node: a task of one's own judges a checkpoint in a Job made of the training's."""
+"""`trainyard evaluate` on the real node: an own task judges a checkpoint in a Job derived from the training's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ metadata: {{version: 3.0}}
 
 @pytest.fixture(scope="module", autouse=True)
 def task(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """On the volume. The stack is as it was made: another file may have left it on a run that it has removed."""
+    """Upload the task. Run `up` first: another file may have left the stack on a run that it has removed."""
     stack.up()
     succeed(stack, "follow")
     folder = tmp_path_factory.mktemp("tasks") / NAME
@@ -68,7 +68,7 @@ def test_a_checkpoint_is_judged_and_the_table_comes_with_the_report(stack: Stack
 
 
 def test_a_task_that_cannot_be_judged_is_one_line(stack: Stack) -> None:
-    """Said in the pod; tests/trainer/test_harness.py has all that may be said."""
+    """The pod finds it out; tests/trainer/test_harness.py has all such errors."""
     (paths.STORAGE / NAME / "questions.json").unlink()
     judged = tool(stack, "evaluate", "--tasks", "own_choice", "--include", NAME)
     assert judged.returncode == 1

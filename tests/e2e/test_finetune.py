@@ -1,6 +1,6 @@
-"""Fine-tuning on the real node: a model and conversations of one's own go up, four keys change, an adapter comes back.
+"""Fine-tuning on the real node: upload an own model and conversations, change four keys, fetch an adapter.
 
-The model is a tiny Llama with random weights, so what it answers at the end it has learnt here.
+The model is a tiny Llama with random weights, so it has learnt here what it answers at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def answer(thing: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the hub would give it, with another tokenizer than GPT-2's."""
+    """A model folder as the hub would give it, with a tokenizer other than GPT-2's."""
     import torch
     from tokenizers import AddedToken
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
@@ -60,7 +60,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    # Wider than usual: a frozen head of small random weights can tell no token from another.
+    # A wider initialisation than usual: a frozen head of small random weights cannot tell tokens apart.
     net = LlamaForCausalLM(
         LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, initializer_range=0.2, **shape, **heads)
     )
@@ -80,7 +80,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(stack: Stack) -> Iterator[Stack]:
-    """With the training and the names of the stack's own file."""
+    """The stack with the training of its own file and default names."""
     stack.values = {**stack.values, "training": stack_file_values("local")["training"]}
     del stack.values["dataset"], stack.values["job"]
     yield stack
@@ -98,7 +98,7 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         "model": {"name": f"/data/models/{NAME}"},
         "adapter": {"kind": "lora"},
     }
-    # A window for each of two workers. By then it knows the answers.
+    # tokensPerStep holds one window for each of two workers. After STEPS steps the model knows the answers.
     short = {
         "steps": STEPS,
         "tokensPerStep": 256,

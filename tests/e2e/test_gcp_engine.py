@@ -1,5 +1,5 @@
-"""What the real Pulumi engine decides about the GCP stacks: what a change updates, replaces or deletes, in which order
-everything goes. The cloud is a file that refuses what Google Cloud refuses (tests/standin)."""
+"""What the real Pulumi engine updates, replaces and deletes in the GCP stacks, and in which order. The cloud is a file
+that refuses what Google Cloud refuses (tests/standin)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def c3_up(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
 
 @pytest.fixture
 def a100(a100_up: CloudStack) -> Iterator[CloudStack]:
-    """The configuration is as before after the test."""
+    """Restore the configuration after the test."""
     yield from a100_up.restored()
 
 
@@ -57,11 +57,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
 
 
 def test_the_first_preview_shows_all_that_up_makes(a100: CloudStack) -> None:
-    """Nothing is declared only once a value of the cloud is known: a pull request shows everything."""
-    # What is only read, as the result of the check of the nodes, is nobody's to make.
+    """No declaration waits for a value of the cloud, so a pull request shows everything."""
+    # Skip resources that are only read, such as the node check's result: nothing creates them.
     resources = [item for item in json.loads(a100.state())["deployment"]["resources"] if not item.get("external")]
     made = {f"{item['type']} {item['urn'].rsplit('::', 1)[-1]}" for item in resources}
-    # A default provider is no step of its own.
     assert a100.planned == {"create": {name for name in made if not cloud_stack.DEFAULT.search(name)}}
 
 
@@ -70,7 +69,7 @@ def test_a_second_up_changes_nothing(a100: CloudStack) -> None:
 
 
 def change_id(value: object) -> str | None:
-    """Names a test by what changes: a set has another order in each process, and processes must agree on names."""
+    """Name a test by what changes: a set's order differs between processes, which must agree on names."""
     return str(value) if isinstance(value, dict) else None
 
 
@@ -79,10 +78,10 @@ def change_id(value: object) -> str | None:
     [
         ({"nodes": {"max": 8}}, set(), {POOL}),
         ({"nodes": {"machineType": "a2-highgpu-4g", "localSsds": 4}}, {POOL, *JOB}, set()),
-        # A pod on a Spot node gets less time to leave.
+        # A pod on a Spot node has a shorter grace period.
         ({"nodes": {"consumption": "spot"}}, {POOL, *JOB}, set()),
         ({"training": {"steps": 30_000}}, JOB, set()),
-        # While they train.
+        # The workers go on training.
         ({"workers": {"count": 1}, "storage": {"sizeGib": 2000}}, set(), {DISK}),
     ],
     ids=change_id,
@@ -118,8 +117,8 @@ def test_no_secret_and_no_token_is_in_state_or_output(a100: CloudStack) -> None:
     encoded = base64.b64encode(CANARY.encode()).decode()
     assert CANARY not in shown
     assert encoded not in shown
-    assert "gke-gcloud-auth-plugin" in shown  # credentials are asked for when they are used
-    # It reached the cluster all the same, as Kubernetes wants it.
+    assert "gke-gcloud-auth-plugin" in shown  # credentials are fetched when they are used
+    # The token did reach the cluster, base64-encoded as Kubernetes wants it.
     assert encoded in str([thing.inputs for thing in a100.cloud.things().values() if thing.type.endswith(":Secret")])
 
 
@@ -127,7 +126,7 @@ def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> Non
     """The token of the test before is gone from the configuration, and so is its Secret."""
     a100.up()
     assert a100.preview() == {}
-    # What is left is the stack's own.
+    # The Secret that is left is the stack's own.
     secrets = {thing for thing in a100.existing() if thing.startswith("kubernetes:core/v1:Secret")}
     assert secrets == {"kubernetes:core/v1:Secret compile-key"}
 
@@ -135,7 +134,7 @@ def test_the_state_and_the_program_agree_after_all_that(a100: CloudStack) -> Non
 @pytest.mark.parametrize(
     ("nodes", "replaces", "updates"),
     [
-        # GKE moves a pool to another machine type node by node; the pods ask for more, so the Job is another one.
+        # GKE moves a pool to another machine type node by node; the pods request more, so the Job is replaced.
         ({"machineType": "c3-standard-22"}, JOB, {POOL}),
         # Hyper-threads off.
         ({"threadsPerCore": 1}, {POOL, *JOB}, set()),
@@ -189,7 +188,7 @@ def test_the_stack_to_prove_with_comes_and_goes(tmp_path_factory: pytest.TempPat
 
 
 def test_a_program_that_enables_too_little_is_refused(fresh: CloudStack) -> None:
-    """What both stacks did until the stand-in knew what image streaming needs."""
+    """Both stacks did so until the stand-in knew what image streaming needs."""
     program = (fresh.folder / "__main__.py").read_text()
     (fresh.folder / "__main__.py").unlink()
     forget = "from infra.gke import services\nservices.ALWAYS = tuple(n for n in services.ALWAYS if n != {!r})\n"
@@ -199,9 +198,9 @@ def test_a_program_that_enables_too_little_is_refused(fresh: CloudStack) -> None
 
 
 def test_a_destroy_that_is_refused_or_stopped_on_its_way_can_be_run_again(fresh: CloudStack) -> None:
-    """Refused by the cloud alone, the pools would be gone from the state and not from the cloud: no `up` would work.
+    """If only the cloud refused, the pools would be gone from the state but not from the cloud: no `up` would work.
 
-    Of a stack with a fallback's pools and a grant of own buckets.
+    The stack has fallback pools and a grant on own buckets.
     """
     nodes = {"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]}
     fresh.configure(cluster={"deletionProtection": True}, nodes=nodes, dataset={"input": ["gs://my-texts/books"]})
@@ -211,7 +210,7 @@ def test_a_destroy_that_is_refused_or_stopped_on_its_way_can_be_run_again(fresh:
     (grant,) = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":BucketIAMMember")]
     assert "/subject/ns/trainyard/sa/dataset" in grant.inputs["member"]
     before = fresh.cloud.journal()
-    # With the preview, as a person types it: there it is refused.
+    # A person runs it with the preview, which refuses it.
     fresh.pulumi("destroy", "--yes", fails=True)
     assert "protect" in fresh.text
     assert fresh.cloud.journal() == before

@@ -59,7 +59,7 @@ def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
 
 
 def declared(stack: Recording, kind: str) -> dict[str, Any]:
-    """An object of the stack, for whichever namespace kubectl is in."""
+    """An object of the stack without its namespace, so that kubectl's own applies."""
     inputs = stack.one(kind, "gpu-check").inputs
     metadata = {key: value for key, value in inputs["metadata"].items() if key != "namespace"}
     return {**inputs, "metadata": metadata}

@@ -20,7 +20,7 @@ WORKERS = 12
 
 
 def goes_on_when_workers_are_evicted_which_counts_as_no_failure(scale: Scale) -> None:
-    """Twice the same: a limit that counted them would show."""
+    """Evict twice: a limit that counted evictions would show."""
     for _ in range(2):
         before = set(scale.running())
         seconds = scale.evict(sorted(before)[:3])
@@ -85,7 +85,7 @@ PLAYS: list[Callable[[Scale], None]] = [
 
 @pytest.fixture(scope="module")
 def played(node: Path, node_environment: dict[str, str]) -> Iterator[list[Future[None]]]:
-    """All at once, each with a Job of its own: what takes time is Kubernetes' back-off of 10 and 20 s."""
+    """Play all at once, each with its own Job: most of the time is Kubernetes' back-off of 10 and 20 s."""
     built = local("toolchain", "kwok")
     assert built.returncode == 0, built.stderr
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Old images are taken out of the real builder and the real registry, and nothing that is needed with them."""
+"""Old images leave the real builder and the real registry; needed images stay."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a registry of this checkout's kind on loopback; builder and state lie in `tmp_path`.
+    """Address of a registry like this checkout's, on loopback; builder and state lie in `tmp_path`.
 
-    The node brings the programs along.
+    The fixture `node` installs the programs.
     """
     for name, folder in (("REGISTRY_DATA", "registry"), ("BUILDAH", "buildah"), ("CONFIGURATION", "etc")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
@@ -45,7 +45,7 @@ def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         server.wait()
         return True
 
-    # The node's record of the registry is not this one's.
+    # The node's process record is not of this registry.
     monkeypatch.setattr(processes, "stop", stop)
     yield address
     stop("registry")
@@ -79,7 +79,7 @@ def test_images_that_nothing_uses_give_their_disk_back(
         assert was > 3_000_000 > size(tmp_path / folder) > 2_000_000, folder
     left = images.buildah("images", "--format", "{{.Tag}}", what="list images").split()
     assert sorted(left) == ["newest", "used"]
-    # What a new image takes over of the newest one is still there.
+    # The layers that a new image reuses from the newest one are still there.
     Path("code").write_text("changed")
     buildah.build(f"{registry}/trainyard/trainer:next", ".", "Dockerfile", {}, insecure=True)
     assert size(tmp_path / "buildah") < before[1]

@@ -1,5 +1,5 @@
-"""A living stack under the real Pulumi engine: a change that cannot succeed, or that would cost its cluster or its data
-unasked, is refused in one line by preview and by up, and nothing is touched (on AWS: test_aws_engine.py)."""
+"""A living stack under the real Pulumi engine: preview and up refuse, in one line, a change that cannot succeed or that
+would cost the cluster or the data unasked, and touch nothing (on AWS: test_aws_engine.py)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_another_run_folder_is_said_with_the_key_that_keeps_the_former(gke: Clou
 
 
 def test_the_nodes_keep_the_grant_that_an_earlier_program_made(gke: CloudStack, tmp_path: Path) -> None:
-    """Granted once more under another name, and then taken away under the old one, it would be gone."""
+    """If the program granted it under a new name and then revoked the old name, the grant would be gone."""
     state, aged = gke.state(), tmp_path / "state.json"
     aged.write_text(state.replace("IAMMember::nodes-defaultNodeServiceAccount", "IAMMember::nodes-role"))
     assert aged.read_text() != state

@@ -38,11 +38,11 @@ PYTHON = str(ROOT / ".venv/bin/python")
 def stack(claim: TextIO, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     bring_up(stack_file_values("local")["cluster"]["context"])
     made = Stack("e2e", tmp_path_factory.mktemp("e2e"), environment.variables())
-    # Room for another training beside it on a node with two processors (test_prove.py).
+    # Leave room for another training on a node with two processors (test_prove.py).
     made.write(workers={"cpu": 0.4}, job={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
     made.select()
     yield made
-    # A hosted runner goes anyway, and has the logs of what failed to show.
+    # A hosted runner is deleted anyway; after a failure the stack stays there, so that its logs can be shown.
     if not (request.session.testsfailed and os.environ.get("GITHUB_ACTIONS")):
         made.remove()
 
@@ -71,7 +71,7 @@ def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stac
     fetched = stack.run([PYTHON, "-m", "cli", "fetch", "--stack", "e2e", "--to", str(run)], timeout=300)
     assert fetched.returncode == 0, fetched.stdout + fetched.stderr
     done = json.loads((run / "DONE").read_text())
-    # From ln 1024 to what a model that knew the words' frequencies alone would be far from.
+    # From ln 1024 to a loss far below that of a model that knows only the tokens' frequencies.
     assert done["initial_validation_loss"] - done["validation_loss"] > 2.5
     assert done["bits_per_byte"] < 2
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -140,7 +140,7 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
     }
     assert changed - {"trainyard-e2e"} == {"training", "training-size"}
     stack.up()
-    # The run is done: the new Job sees so, and ends at once instead of training again.
+    # The run is done: the new Job sees that and ends at once.
     job = stack.outputs()["jobName"]
     ended = stack.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=200s")
     assert ended.returncode == 0, ended.stderr
@@ -149,7 +149,7 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
 
 
 def test_a_job_that_is_made_again_has_the_size_that_is_configured_now(stack: Stack) -> None:
-    """Also where its first one had another, which Pulumi goes on ignoring."""
+    """Also where the first Job had another size, which Pulumi goes on ignoring."""
     stack.write(workers={"count": 1})
     stack.up()
     assert _job(stack)["spec"]["parallelism"] == 1

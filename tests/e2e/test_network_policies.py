@@ -48,7 +48,7 @@ Asked = Callable[[str, list[str]], list[bool]]
 
 
 class Pods:
-    """A pod of each kind, all of them listening on the same ports, and one trainer more."""
+    """One pod of each role and a second trainer, all listening on the same ports."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -73,7 +73,7 @@ class Pods:
 
     def _pod(self, name: str, role: str, image: str) -> dict[str, Any]:
         container = {"name": "main", "image": image, "command": ["python3", "-c", LISTEN]}
-        # The kubelet asks from the node itself, which every policy lets through.
+        # The kubelet probes from the node itself, which every policy allows.
         container |= {"readinessProbe": {"tcpSocket": {"port": METRICS_PORT}, "periodSeconds": 1}}
         spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}
         return {
@@ -84,7 +84,7 @@ class Pods:
         }
 
     def reach(self, name: str, targets: dict[str, bool]) -> dict[str, bool]:
-        """Which targets (pod:port or address:port) a pod reaches; asks again for a while when it is not as wanted."""
+        """Which targets (pod:port or address:port) a pod reaches; retries for a while until it is as wanted."""
         hosts = [f"{self.addresses.get(host, host)}:{port}" for host, port in (each.split(":") for each in targets)]
         deadline = time.monotonic() + 200
         while True:
@@ -113,14 +113,14 @@ def pods(node_environment: dict[str, str], node: Path, base_image: str) -> Itera
 
 
 def test_without_policies_everybody_reaches_the_rendezvous(pods: Pods) -> None:
-    """So that what is refused below is refused by them."""
+    """So the refusals in the tests below come from the policies."""
     wanted = {f"rendezvous:{port}": True for port in PORTS}
     assert pods.reach("stranger", wanted) == wanted
 
 
 @pytest.fixture(scope="module")
 def declared(pods: Pods, node: Path) -> Pods:
-    """With the policies of the local stack."""
+    """The pods under the policies of the local stack."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(node))
         recorded = record("local").all("kubernetes:networking.k8s.io/v1:NetworkPolicy")
@@ -146,7 +146,7 @@ def test_trainers_reach_the_rendezvous_and_each_other(declared: Pods, who: str) 
 
 @pytest.mark.parametrize("who", ["stranger", "dataset"])
 def test_nobody_else_does(declared: Pods, who: str) -> None:
-    """Whoever writes there can end the training."""
+    """A client that can write there can end the training."""
     wanted = {f"{host}:{port}": False for host in ("rendezvous", "trainer") for port in PORTS}
     assert declared.reach(who, wanted) == wanted
 

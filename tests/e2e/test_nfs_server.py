@@ -1,7 +1,7 @@
 """The NFS server's image, built from its own Dockerfile, as the pod that the GCP stacks declare, on a real kubelet.
 
-The kernel here has no NFS client, so libnfs, a client in user space, reads and writes. What differs from the stack is
-the disk alone: a directory of the node instead of a persistent disk.
+The kernel here has no NFS client, so libnfs, a client in user space, reads and writes. Only the disk differs
+from the stack's: a directory of the node instead of a persistent disk.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def image(node_environment: dict[str, str], base_image: str) -> str:
             patch.setenv(name, value)
         patch.chdir(ROOT)
         made = BuildahProvider().create(properties)
-    # The provider hides tracebacks in its own process; here it was this one.
+    # The provider hides tracebacks in its process, which was this one: undo that.
     sys.__dict__.pop("tracebacklimit", None)
     assert made.outs
     return made.outs["reference"]
@@ -80,7 +80,7 @@ def image(node_environment: dict[str, str], base_image: str) -> str:
 
 @pytest.fixture
 def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
-    """kubectl in a namespace of its own, with the rights that the stack gives the server's."""
+    """kubectl in its own namespace, with the labels that the stack gives the server's namespace."""
     namespace = f"test-{uuid.uuid4().hex[:6]}"
 
     def call(*arguments: str, document: Any = None, check: bool = True) -> str:
@@ -118,7 +118,7 @@ def pod(image: str, settings: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "server"},
-        # The priority class is the stack's own, and here is no stack.
+        # The stack declares the priority class, and there is no stack here.
         "spec": {**spec, "containers": [container], "volumes": volumes, "priorityClassName": ""},
     }
 
@@ -137,7 +137,7 @@ def test_what_a_client_writes_is_on_the_disk_as_the_trainers(kubectl: Kubectl, i
 
 
 def test_a_server_without_an_export_is_never_ready(kubectl: Kubectl, image: str) -> None:
-    """ganesha goes on listening when it cannot serve what it should."""
+    """ganesha keeps listening when it cannot serve its export."""
     start(kubectl, image, configuration(("10.0.0.0/20",)).replace("/disk/data", "/disk/absent"))
     deadline = time.monotonic() + 200
     while "Startup probe failed" not in (events := kubectl("get", "events", "--output", "wide")):

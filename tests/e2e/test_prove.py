@@ -33,5 +33,5 @@ def test_the_short_proof_passes_and_leaves_nothing(node_environment: dict[str, s
 
 
 def folders() -> set[Path]:
-    """Of proofs, on the volume that others use as well."""
+    """The folders of proofs on the volume, which others use too."""
     return {path for folder in ("runs", "datasets") for path in (paths.STORAGE / folder).glob("prove-*")}

@@ -1,4 +1,4 @@
-"""A token goes through the real engine and a real image build, and stays in none of what they leave on a disk."""
+"""A token goes through the real engine and a real image build; nothing that they leave on disk contains it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def leaking(folder: Path, but: tuple[str, ...] = ()) -> list[str]:
 
 @pytest.mark.engine
 def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
-    """State with its history and backups, logs at a verbosity that nobody needs, the stack's file."""
+    """The state with its history and backups, logs at verbosity 6, and the stack's file."""
     stack = cloud_stack.make("gcp-c3", tmp_path)
     stack.pulumi("config", "set", "--secret", "--path", "secrets.huggingFaceToken", CANARY)
     stack.environment["TMPDIR"] = str(tmp_path / "logs")
@@ -37,9 +37,9 @@ def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.usefixtures("node")  # which brings buildah along
+@pytest.mark.usefixtures("node")  # installs buildah
 def test_an_image_has_nothing_of_the_builders_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configuration, history and layers of an image that is built by somebody who has the token in the environment."""
+    """Search configuration, history and layers of an image that was built with the token in the environment."""
     monkeypatch.setenv("HF_TOKEN", CANARY)
     storage = tmp_path / "storage.conf"
     storage.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n')

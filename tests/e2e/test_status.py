@@ -1,4 +1,4 @@
-"""cli.status and cli.logs against the real API: a Job whose pods say what the trainer would say."""
+"""cli.status and cli.logs against the real API: a Job whose pods log what the trainer would."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def target(node: Path, base_image: str) -> Iterator[Target]:
     }
     batch.create_namespaced_job(NAMESPACE, {"metadata": {"name": JOB}, "spec": spec})
     yield Target("trainyard-local", NAMESPACE, JOB, None, {})
-    # The Job first: with a limit per index it keeps its pods, and they the namespace (workloads/training.py).
+    # Delete the Job first: with a limit per index its pods keep finalizers, which block the namespace
+    # (workloads/training.py).
     batch.delete_namespaced_job(JOB, NAMESPACE, propagation_policy="Foreground")
     while batch.list_namespaced_job(NAMESPACE).items:
         time.sleep(0.2)

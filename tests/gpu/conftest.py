@@ -1,6 +1,6 @@
 """Tests marked gpu run where there is a CUDA device, and are skipped with the reason elsewhere.
 
-`--gpu-device=cpu` rehearses them on a processor: all but those that ask for the fixture `on_cuda`.
+`--gpu-device=cpu` rehearses them on a CPU, except those that use the fixture `on_cuda`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Read by cuBLAS at its first call: what torch.use_deterministic_algorithms needs.
+# torch.use_deterministic_algorithms needs it, and cuBLAS reads it at its first call.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def chosen(config: pytest.Config) -> str:
-    """The option is known only where these tests were named on the command line."""
+    """The device of --gpu-device; pytest knows the option only if its command line names these tests."""
     return str(config.getoption("gpu_device", default="cuda"))
 
 
@@ -51,7 +51,7 @@ def on_cuda(device: torch.device) -> torch.device:
 
 @pytest.fixture
 def deterministic() -> Iterator[None]:
-    """Kernels that add in the same order each time: the fused attentions' way back does not by itself."""
+    """Use kernels that add in the same order each time; fused attention's backward pass does not by default."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)

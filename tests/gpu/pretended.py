@@ -1,8 +1,8 @@
-"""A CUDA device that is not there: the branches for accelerators run on any machine, without a number in them.
+"""A pretended CUDA device: the branches for accelerators run on any machine, and compute no numbers.
 
-Under torch's FakeTensorMode an operator checks names, shapes, types and devices, and computes nothing. Autograd's
-engine asks the driver for a context all the same, so `backward` here walks the graph itself and calls each node: every
-custom autograd function of the trainer with it.
+torch's FakeTensorMode checks the names, shapes, types and devices of each operator, and computes nothing. Autograd's
+engine would still ask the driver for a context, so `backward` here walks the graph itself and calls each node,
+including the trainer's custom autograd functions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MEMORY = 141 * 10**9
 
 
 class Properties:
-    """Of an H200."""
+    """torch.cuda.get_device_properties of an H200."""
 
     name, major, minor, total_memory, multi_processor_count = "NVIDIA H200", 9, 0, MEMORY, 132
 
 
 class Event:
-    """torch.cuda.Event as far as the trainer uses it: unknown arguments and methods fail here, too."""
+    """The part of torch.cuda.Event that the trainer uses; any other argument or method fails."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None: ...
     def record(self, stream: Any = None) -> None: ...
@@ -44,8 +44,8 @@ class Event:
 
 @contextmanager
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
-    """Within: torch.cuda answers as a machine with one H200 would, and tensors on cuda are fake."""
-    # monkeypatch refuses a name that torch does not have, and so does torch.cuda what is not replaced here.
+    """A context in which torch.cuda answers like a machine with one H200, and tensors on cuda are fake."""
+    # monkeypatch fails on a name that torch does not have; torch.cuda fails on a call that is not replaced here.
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_bf16_supported": lambda including_emulation=True: True,
@@ -62,29 +62,29 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
         "Event": Event,
     }
-    # Whether there is a driver to be asked, which the answers below would hide from FakeTensorMode.
+    # Look for a driver before the answers below hide from FakeTensorMode that there is none.
     monkeypatch.setattr(fake_tensor.FakeTensorMode, "avoid_device_init", not torch.cuda.is_available())
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
-    # Read by autocast and GradScaler, which switch themselves off where no driver is.
+    # Autocast and GradScaler read it, and switch themselves off without a driver.
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    # cuDNN's attention asks the driver whether a shape fits it; without one, torch's own order stays.
+    # cuDNN's attention would ask the driver whether a shape fits: keep torch's own order of kernels.
     monkeypatch.setattr(gpt2, "preferred_attention", lambda device: contextlib.nullcontext())
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         yield torch.device("cuda", 0)
 
 
 def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """As torch's, but for the memory: the tensor itself."""
+    """As torch's, but return the tensor itself."""
     assert tensor.device.type == "cpu", "only host memory can be pinned"
     return tensor
 
 
 def backward(loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
-    """Gradients for every leaf behind `loss`, node by node and in the order of dependence, as autograd's engine."""
+    """Compute the gradient of every leaf behind `loss`, node by node in dependency order, as autograd's engine does."""
     start: Any = loss.grad_fn
     waiting = _dependants(start)
     arrived: dict[Any, dict[int, torch.Tensor]] = {start: {0: torch.ones_like(loss) if gradient is None else gradient}}
@@ -112,7 +112,7 @@ def backward(loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
 
 
 def _dependants(start: Any) -> dict[Any, int]:
-    """How many nodes must have been called before each one."""
+    """How many nodes must be called before each node."""
     found: dict[Any, int] = {}
     seen, stack = {start}, [start]
     while stack:

@@ -67,7 +67,7 @@ def alone(device: torch.device) -> World:
 
 
 def steps(built: Engine, device: torch.device, first: int, last: int, mine: range = range(PER_STEP)) -> None:
-    """Steps first+1 .. last with the micro-batches `mine` of each."""
+    """Make steps first+1 to last, with the micro-batches `mine` of each."""
     for step in range(first, last):
         for number in mine:
             built.accumulate(batch(device, step, number), 1.0, last=number == mine[-1])
@@ -79,16 +79,16 @@ def weights(built: Engine) -> dict[str, torch.Tensor]:
 
 
 def straight(device: torch.device, kind: str = "fp32") -> dict[str, torch.Tensor]:
-    """After two steps of one process under no data parallelism."""
+    """The weights after two steps of one process without data parallelism."""
     built = build_engine(work(device), settings(), alone(device), TYPES[kind])
     steps(built, device, 0, 2)
     return weights(built)
 
 
 def difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], mean: bool = False) -> float:
-    """The greatest of all parameters (or their mean), in relation to what two steps move one by, 1e-3 each.
+    """The greatest (or mean) difference of a parameter, relative to what two steps move it by, 1e-3 each.
 
-    Rounded gradients near 0 change their sign, and Adam then takes a whole step the other way: of those, the mean.
+    Use the mean for rounded gradients: near 0 they change their sign, and Adam takes a whole step the other way.
     """
     assert ours.keys() == theirs.keys()
     apart = torch.cat([(ours[name].float() - theirs[name].float()).abs().flatten() for name in theirs])
@@ -98,7 +98,7 @@ def difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], m
 def in_processes(
     count: int, task: Callable[..., Any], *arguments: Any, folder: Path, seconds: float = 240
 ) -> list[Any]:
-    """task(rank, count, *arguments) in processes of their own that form a gloo group; what each returned."""
+    """Run task(rank, count, *arguments) in new processes that form a gloo group; return their results by rank."""
     context, port = multiprocessing.get_context("spawn"), free_port()
     started = [
         context.Process(target=_run, args=(rank, count, port, task, arguments, str(folder / f"{rank}.pt")))

@@ -1,4 +1,4 @@
-"""The trainer's branches for CUDA, on a pretended device: a call that torch does not know is found without a GPU."""
+"""The trainer's CUDA branches on a pretended device: a call that torch does not have fails without a GPU."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ def test_the_head_knows_its_calls_on_cuda(cuda: torch.device, name: str, chunk: 
 def test_a_step_of_the_loop_knows_its_calls_on_cuda(
     cuda: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, sync: str, optimizer: str
 ) -> None:
-    """Feed, autocast, loss scaling, clipping, the fused update and the notice of its outcome, twice."""
+    """Feed, autocast, loss scaling, clipping, the fused update and the note of its outcome."""
     work = build(cuda)
     chosen = settings(communication__sync=sync, communication__inner_steps=1, optimizer__name=optimizer)
     reporter = metrics.Reporter(tmp_path, chosen, world(cuda))
-    monkeypatch.setattr(Vote, "result", lambda own: [False, False])  # read on the host, which is fake, too
+    monkeypatch.setattr(Vote, "result", lambda own: [False, False])  # the host reads it, and its tensors are fake, too
     made = loop.Loop(work, chosen, tmp_path, world(cuda), precision.TYPES[name], reporter)
     batches = feed.Feed(work.batches, world(cuda), 0, made.engine.equal_turns)
     try:
-        if optimizer == "muon":  # asks the device whether to skip: nothing behind that can run on a device of air
+        if optimizer == "muon":  # asks the device whether to skip, and a fake device cannot answer
             with pytest.raises(DataDependentOutputException):
                 made.one_step(batches)
             made.engine._optimizers[1].step()  # pyright: ignore[reportAttributeAccessIssue]
@@ -144,7 +144,7 @@ def test_a_step_of_the_loop_knows_its_calls_on_cuda(
             made.one_step(batches)
     finally:
         batches.close()
-    if name == "fp16":  # its state has the loss scale, a number of the device
+    if name == "fp16":  # its state has the loss scale, a number on the device
         with pytest.raises(DataDependentOutputException):
             made.engine.state()
         return
@@ -177,7 +177,7 @@ def test_what_the_run_reads_of_the_device_can_be_asked(cuda: torch.device) -> No
 
 
 def test_evaluation_and_statistics_know_their_calls_on_cuda(cuda: torch.device) -> None:
-    """Up to the number itself, which no pretended device has."""
+    """All but the loss itself, which a pretended device cannot compute."""
     work = build(cuda)
     with pytest.raises(DataDependentOutputException):
         work.validation.loss(work.module, world(cuda), torch.bfloat16)
@@ -189,7 +189,7 @@ def test_evaluation_and_statistics_know_their_calls_on_cuda(cuda: torch.device) 
 
 @TYPES
 def test_a_checkpoint_is_taken_up_on_cuda(cuda: torch.device, name: str) -> None:
-    """Optimizer state that was read to the host, as resume does."""
+    """From optimizer state in host memory, where a resume reads it."""
     work = build(cuda)
     built = build_engine(work, settings(), world(cuda), precision.TYPES[name])
     state = {
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_taken_up_on_cuda(cuda: torch.device, name: str) -> None
 
 
 def test_a_call_that_torch_does_not_have_is_found(cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests are for, shown on a branch that no processor takes."""
+    """The purpose of these tests, shown on a branch that no CPU takes."""
 
     def misspelt(ctx: Any, *outer: torch.Tensor) -> Any:
         rows = outer[0].flatten(0, -2)

@@ -1,4 +1,4 @@
-"""On a GPU: our way through GPT-2, compiled, against transformers' own in fp32; attention's kernels and statistics."""
+"""On a GPU: our GPT-2, compiled and eager, against transformers' in fp32; attention's kernels and statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", list(TOLERANCE))
 
 @pytest.fixture(autouse=True)
 def exact() -> Iterator[None]:
-    """fp32 means fp32 here, as a reference: no TF32."""
+    """Switch TF32 off: fp32 is the reference here."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -50,7 +50,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(device: torch.device,
         ours.compile()
     with torch.autocast(device.type, small.TYPES[kind], enabled=kind != "fp32"):
         loss = ours(inputs, targets)
-    scale = 1024.0 if kind == "fp16" else 1.0  # as the loss scaler: fp16's gradients begin at 6e-8
+    scale = 1024.0 if kind == "fp16" else 1.0  # as the loss scaler does: fp16 has no number below 6e-8
     (loss * scale / inputs.numel()).backward()
     loss_error, gradient_error = TOLERANCE[kind]
     assert loss.item() == pytest.approx(expected.item(), rel=loss_error)
@@ -68,7 +68,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(device: torch.device,
 def test_texts_packed_in_a_row_of_a_llama_are_as_each_by_itself(
     device: torch.device, kind: str, compiled: bool
 ) -> None:
-    """Twice, with another number of answer tokens: the compiled loss takes any."""
+    """Twice, with different numbers of answer tokens: the compiled loss must take any."""
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(1)
     net: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=small.VOCABULARY, **shape))
@@ -118,7 +118,7 @@ def test_the_head_in_chunks_is_cross_entropy_of_all_logits(device: torch.device,
 
 
 def test_the_heads_gradient_in_fp16_is_finite_where_its_sum_is_not(device: torch.device) -> None:
-    """16,384 tokens, one in sixteen with the same target, a hidden state of 8: the sum is beyond fp16's 65,504."""
+    """16,384 tokens, one in 16 with the same target, hidden state 8, FP16_SCALE 8: the sum exceeds fp16's 65,504."""
     tokens = 16384 if device.type == "cuda" else 2048
     hidden = torch.full((tokens, 64), 8.0 * 16384 / tokens, dtype=torch.float16, device=device)
     weight = torch.zeros(384, 64, dtype=torch.float16, device=device, requires_grad=True)

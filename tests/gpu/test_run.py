@@ -1,4 +1,4 @@
-"""On a GPU: whole trainings. The model is read on a processor, and memory that does not suffice ends in one line."""
+"""On a GPU: whole trainings. A CPU can read the model, and too little memory ends a training with one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITED = (
     "import sys, torch; torch.cuda.set_per_process_memory_fraction({bytes} / torch.cuda.mem_get_info()[1]); "
     "from trainer import train; sys.exit(train.main(sys.argv[1:]))"
 )
-"""The training in a process that gets so much of the device and no more."""
+"""The training in a process that may use this many bytes of the device's memory."""
 
 
 def arguments(data: str, run: Path, **changes: Any) -> list[str]:
@@ -79,7 +79,7 @@ def test_a_training_learns_and_its_checkpoint_is_read_on_a_processor(
 
 
 def test_a_training_goes_on_where_it_stopped(device: torch.device, dataset: str, tmp_path: Path) -> None:
-    """Against one that was never stopped: as near as kernels that add in any order allow."""
+    """Compared with a run that was never stopped, as closely as kernels that add in any order allow."""
     changes = {"optimizer__schedule_steps": 6, "precision": "fp32", "compile": "false"}
     for run, steps in (("whole", 6), ("broken", 3), ("broken", 6)):
         given = arguments(dataset, tmp_path / run, **changes | {"steps": steps})

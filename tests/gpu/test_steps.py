@@ -1,4 +1,4 @@
-"""On a GPU: every engine makes the step of one process, fp16 recovers, a checkpoint is taken up bit for bit."""
+"""On a GPU: every engine makes the same step as one process, fp16 recovers, a checkpoint resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def group(device: torch.device) -> Iterator[None]:
-    """A process group of this process alone; NCCL for what is on the device."""
+    """A process group of this process alone; NCCL for tensors on the device."""
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield
@@ -38,7 +38,7 @@ def group(device: torch.device) -> Iterator[None]:
 def test_ddp_over_nccl_makes_the_step_of_one_process(
     group: None, device: torch.device, compression: str, tolerance: float
 ) -> None:
-    """A world of two by name, so that buckets, hook and streams are there, and of one by its process group."""
+    """World says two workers, so that DDP's buckets, hook and streams are used; the process group has one."""
     world = World(rank=0, size=2, local_rank=0, round=1, device=device)
     built = build_engine(
         small.work(device), small.settings(communication__compression=compression), world, torch.float32
@@ -108,14 +108,14 @@ def test_fp16_skips_a_step_that_overflows_and_recovers(device: torch.device) -> 
 def test_a_checkpoint_is_taken_up_bit_for_bit(
     deterministic: None, device: torch.device, tmp_path: Path, kind: str
 ) -> None:
-    """Four steps, against two, a checkpoint on disk, a fresh engine, and two more."""
+    """Four steps in a row equal two, a checkpoint on disk, a fresh engine, and two more."""
     work = small.work(device)
     first = build_engine(work, small.settings(), small.alone(device), small.TYPES[kind])
     small.steps(first, device, 0, 2)
     state = first.state()
     held = {
         name: value.detach().clone().cpu() for name, value in state.weights.items()
-    }  # a CPU's would follow the steps
+    }  # on a CPU they are the weights that train on
     moments = {
         name: {key: value.clone().cpu() for key, value in found.items()} for name, found in state.optimizer.items()
     }
@@ -140,7 +140,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
 
 @pytest.mark.parametrize("windows", [4, 16])
 def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, windows: int) -> None:
-    """GPT-2 124M, from which a run that names no micro-batch takes one; half of it at the very least."""
+    """The estimate from which a run chooses its micro_batch, for GPT-2 124M; a step takes at least half of it."""
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()

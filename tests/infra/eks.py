@@ -8,7 +8,7 @@ from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"
-#: Of its file, in the order in which workers are wanted from them.
+#: The zones of its file, the first choice for workers first.
 ZONES = ["use2-az1", "use2-az2", "use2-az3"]
 
 

@@ -1,6 +1,5 @@
-"""What a change of a key does to a living stack, found out: every key of a recorded stack is changed, and the change
-followed through the graph (review/plan.py). `python -m tests.infra.live [SECTION]` prints
-the table that infra/live.yaml has."""
+"""Finds out what a change of each key does to a living stack: changes it in a recorded stack and follows the change
+through the graph (review/plan.py). `python -m tests.infra.live [SECTION]` prints the table that infra/live.yaml has."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ Values = dict[str, Any]
 DIGEST = f"image@sha256:{'0' * 64}"
 PREBUILT = {"image": {"builder": "prebuilt", "ref": DIGEST}, "storage": {"serverImage": DIGEST}}
 FILESTORE = {"storage": {"kind": "filestore", "sizeGib": 2560}}
-#: Kind of cluster, or of volume where that makes a difference -> the stack whose keys are changed, and with what.
+#: Kind of cluster, or of volume where that matters -> the stack whose keys are changed, and changes to make first.
 STACKS: dict[str, tuple[str, Values]] = {
     "existing": ("local", {}),
     "storageClass": ("local", {"storage": {"kind": "storageClass"}}),
@@ -36,19 +35,18 @@ STACKS: dict[str, tuple[str, Values]] = {
     "filestore": ("gcp-a100", FILESTORE),
     "eks": ("aws-g4dn", {}),
 }
-#: Its kind of cluster.
+#: Entry of STACKS -> its kind of cluster.
 KINDS = {kind: {"storageClass": "existing", "filestore": "gke"}.get(kind, kind) for kind in STACKS}
-#: Keys that may do another thing on another kind of cluster, and of volume. All others are changed on one stack alone.
+#: Keys whose effect may depend on the kind of cluster (ON_ALL) and of volume (ON_VOLUMES). Others: one stack only.
 ON_ALL = ("cluster.", "gke.", "eks.", "nodes.", "workers.", "storage.", "image.")
 ON_VOLUMES = (
     *("cluster.context", "cluster.namespace", "cluster.name", "gke.project", "gke.zone", "storage."),
     *("workers.nodeSelector", "workers.tolerations"),
 )
-#: What the stack has beforehand, by the beginning of a key: where the file's values do not let it be changed, or hide
-#: what the change does.
+#: Beginning of a key -> values to set first, where the file's values forbid a change of the key or hide its effect.
 BEFORE: dict[str, Values] = {
     "check.": {"check": {"enabled": True}},
-    # The one model that either task takes, in windows that hold a question.
+    # The only model that both tasks take, with windows that are long enough for a question.
     "training.task": {
         "workers": {"memoryGib": 8},
         "dataset": {"tokenizer": ""},
@@ -85,9 +83,9 @@ BEFORE: dict[str, Values] = {
     "image.insecure": {"image": {"registry": "registry.example"}},
     "image.ref": PREBUILT,
 }
-#: The other value of a key, where its type does not tell one: the first that a stack takes.
+#: Other values of a key, where its type gives none; the first that the stack accepts is used.
 OTHER: dict[str, tuple[Any, ...]] = {
-    # Another kind, and another file: what these do is not found here.
+    # Another kind and another file: this module does not find out their effect.
     "cluster.kind": (),
     "cluster.kubeconfig": (),
     "gke.zone": ("us-central1-b",),
@@ -129,7 +127,7 @@ def laid_over(values: Values, change: Values) -> Values:
 
 
 def stack_values(kind: str, key: str) -> Values:
-    """The values of a kind's stack before a key of it is changed."""
+    """The values of a kind's stack before the change of a key."""
     stack, change = STACKS[kind]
     values = laid_over(stack_file_values(stack), change)
     for start, change in BEFORE.items():
@@ -179,8 +177,8 @@ def others(key: str, field: Any, before: Any) -> Iterator[Any]:
 
 
 def seen(stack: str, values: Values, moves: Moves | None = None) -> dict[str, Any]:
-    """What a stack declares, with the hashes in its names: another one is another Job."""
-    with mock.patch.object(snapshot, "_HASHES", snapshot._HASHES[-1:]):  # but not the folder of a kubeconfig
+    """What a stack declares, with the hashes in its names: another hash is another Job."""
+    with mock.patch.object(snapshot, "_HASHES", snapshot._HASHES[-1:]):  # mask only the kubeconfig's folder
         return content(record_anywhere(stack, values, moves))
 
 
@@ -201,7 +199,7 @@ def derived(kind: str, key: str, field: Any) -> str:
     return effect(changes, claimed=not made)
 
 
-#: What a stack consists of, the most precious first: beginnings of "TYPE NAME".
+#: Parts of a stack, the most precious first -> beginnings of "TYPE NAME".
 PARTS = {
     "cluster": ("gcp:container/cluster:Cluster ", "aws:eks/cluster:Cluster "),
     "data": ("gcp:compute/disk:Disk data", "gcp:filestore/instance:Instance ", "aws:efs/fileSystem:FileSystem "),

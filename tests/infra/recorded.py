@@ -1,4 +1,4 @@
-"""Recordings of the cloud stacks for tests: configurations with changes, and what comes before what."""
+"""Recordings of the stacks for tests: configurations with changes, and the order of resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
 
 
 def sections_to_vary(stack: str, sections: Iterable[str]) -> tuple[str, ...]:
-    """None of a stack that is another in small: each key has its values on that one."""
+    """The sections to vary; none for a smoke stack, whose keys are varied on the stack that it is a small copy of."""
     return () if stack.endswith("-smoke") else tuple(sections)
 
 
@@ -39,8 +39,8 @@ def variants(
     together: Mapping[tuple[str, str, Any], dict[str, dict[str, Any]]],
 ) -> Iterator[tuple[str, Values, StackConfig]]:
     """Yield (title, values, configuration) of the stack as it is, with each change of `more`, and with each value of
-    each key of the sections that is one of few; `together` are keys that such a value needs beside it. What the rules
-    refuse, what is of another kind of cluster, and what is the same (a default that is spelled out), is left out.
+    each enumerated key of the sections. `together` has the keys that such a value needs beside it. Leave out
+    what the rules refuse, what is of another kind of cluster, and what equals an earlier configuration.
     """
     changes: list[dict[str, Any]] = [{}, *more]
     for section in sections:
@@ -63,7 +63,7 @@ def variants(
 
 
 def _few(annotation: Any) -> tuple[Any, ...]:
-    """The values of a key that is one of few."""
+    """All values of a bool or Literal; none of another type."""
     if annotation is bool:
         return (True, False)
     if get_origin(annotation) is Literal:
@@ -73,7 +73,7 @@ def _few(annotation: Any) -> tuple[Any, ...]:
 
 @cache
 def recorded(stack: str) -> Recording:
-    """What a stack file declares, on any machine; one recording for all tests that only look."""
+    """The resources of a stack file, on any machine; all tests that only read them share one recording."""
     return record_anywhere(stack)
 
 

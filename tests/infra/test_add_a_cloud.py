@@ -1,4 +1,4 @@
-"""docs/add-a-cloud.md, tried: a folder and a record make a cloud, and nothing else changes."""
+"""Follows docs/add-a-cloud.md: a folder and a record make a cloud, and nothing else changes."""
 
 from __future__ import annotations
 

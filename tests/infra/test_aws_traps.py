@@ -1,7 +1,6 @@
-"""The traps of EKS alone, as test_traps.py has those of both clouds.
+"""The traps of EKS; test_traps.py has those of both clouds.
 
-What is made earlier is destroyed later, so the order of creation is tested where that of destruction
-matters.
+What is created earlier is destroyed later, so tests check the order of creation where that of destruction matters.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from tests.infra.recorded import changed, earlier, recorded
 
 STACK = "aws-g4dn"
 BEFORE_NODES = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")
-#: What the provider lets a program wait for, where that is not creation, change and deletion: by its schemas
-#: (hashicorp/terraform-provider-aws 5.100.0). It ignores a time that it does not have.
+#: Kind -> its timeouts in the provider's schemas (hashicorp/terraform-provider-aws 5.100.0), where they are not create,
+#: update and delete. The provider ignores any other timeout.
 TIMES = {
     "Vpc": set(),
     "FileSystem": set(),
@@ -55,7 +54,7 @@ def outlives(found: Recording, long: Recorded, short: Recorded) -> bool:
 
 
 def test_t1_what_costs_or_blocks_is_never_deleted_with_something_else(stack: Recording) -> None:
-    """Or it stays: EKS deletes no cluster that has node groups, and EFS no file system that has mount targets."""
+    """Otherwise it stays: EKS deletes no cluster with node groups, and EFS no file system with mount targets."""
     goes_along = {"Addon", "AccessEntry", "AccessPolicyAssociation", "PodIdentityAssociation"}
     for item in stack.all("aws:"):
         if item.kind in goes_along:
@@ -65,7 +64,7 @@ def test_t1_what_costs_or_blocks_is_never_deleted_with_something_else(stack: Rec
 
 
 def test_t3_the_network_plug_in_lives_longer_than_the_nodes(stack: Recording) -> None:
-    """Or network interfaces of pods stay behind, and with them security group, subnets and network."""
+    """Otherwise network interfaces of pods stay behind, and with them security group, subnets and network."""
     for name in BEFORE_NODES:
         for group in groups(stack):
             assert outlives(stack, stack.one("Addon", name), group), name
@@ -75,14 +74,14 @@ def test_t3_the_network_plug_in_lives_longer_than_the_nodes(stack: Recording) ->
 
 
 def test_t3_add_ons_with_pods_come_when_there_are_nodes(stack: Recording) -> None:
-    """Or `pulumi up` waits for Deployments that nothing runs, and gives up."""
+    """Otherwise `pulumi up` waits for Deployments that nothing runs, and gives up."""
     for name in AFTER_NODES:
         assert stack.one("NodeGroup", "system").urn in earlier(stack, stack.one("Addon", name))
     assert cluster(stack).inputs["bootstrapSelfManagedAddons"] is False
 
 
 def test_t3_what_nodes_go_out_by_outlives_them(stack: Recording) -> None:
-    """Or nodes that drain reach neither the registry nor AWS' API, and an address in use holds the gateway."""
+    """Otherwise nodes that drain reach neither the registry nor AWS' API, and an address in use holds the gateway."""
     way_out = [item for item in stack.resources if item.kind in ("Route", "RouteTableAssociation", "NatGateway")]
     for group in groups(stack):
         for item in way_out:
@@ -92,7 +91,7 @@ def test_t3_what_nodes_go_out_by_outlives_them(stack: Recording) -> None:
 
 
 def test_t3_whoever_names_the_clusters_security_group_goes_before_it(stack: Recording) -> None:
-    """Or EKS cannot delete the group, and the network stays because of it."""
+    """Otherwise EKS cannot delete the group, and the network stays because of it."""
     (rule,) = stack.all("aws:vpc/securityGroupIngressRule")
     assert outlives(stack, cluster(stack), rule)
     owned = [item.name for item in of(stack, "SecurityGroup")]
@@ -100,7 +99,7 @@ def test_t3_whoever_names_the_clusters_security_group_goes_before_it(stack: Reco
 
 
 def test_t3_network_parts_have_time_to_go(stack: Recording) -> None:
-    """Or a destroy gives up while AWS still takes interfaces away."""
+    """Otherwise a destroy gives up while AWS still takes interfaces away."""
     for item in stack.all("aws:ec2/"):
         assert item.timeouts.keys() <= TIMES.get(item.kind, {"create", "update", "delete"}), item.kind
         if item.kind in ("Subnet", "InternetGateway", "SecurityGroup", "NatGateway"):
@@ -112,7 +111,7 @@ def test_t3_network_parts_have_time_to_go(stack: Recording) -> None:
 
 
 def test_t6_roles_keep_their_rights_until_what_uses_them_is_gone(stack: Recording) -> None:
-    """Or a node group ends as DELETE_FAILED."""
+    """Otherwise a node group ends as DELETE_FAILED."""
     for grant in stack.all("aws:iam/rolePolicy"):
         if grant.name.startswith("nodes-"):
             assert all(outlives(stack, grant, group) for group in groups(stack)), grant.name
@@ -121,13 +120,13 @@ def test_t6_roles_keep_their_rights_until_what_uses_them_is_gone(stack: Recordin
 
 
 def test_t11_what_the_autoscaler_changes_is_no_difference(stack: Recording) -> None:
-    """Or the next `pulumi up` takes the nodes away from a training."""
+    """Otherwise the next `pulumi up` takes the nodes away from a training."""
     for group in groups(stack):
         assert "scalingConfig.desiredSize" in group.ignore_changes
 
 
 def test_t14_making_the_groups_needs_neither_capacity_nor_quota(stack: Recording) -> None:
-    """Or `pulumi up` waits for accelerators that a zone does not have."""
+    """Otherwise `pulumi up` waits for accelerators that a zone does not have."""
     for group in groups(stack):
         if group.name != "system":
             assert group.inputs["scalingConfig"]["minSize"] == group.inputs["scalingConfig"]["desiredSize"] == 0
@@ -136,7 +135,7 @@ def test_t14_making_the_groups_needs_neither_capacity_nor_quota(stack: Recording
 
 
 def test_t15_the_autoscaler_knows_a_group_that_has_no_nodes(stack: Recording) -> None:
-    """Or pods that ask for an accelerator wait for ever."""
+    """Otherwise pods that ask for an accelerator wait for ever."""
     policy = json.loads(stack.one("RolePolicy", "autoscaler-scale").inputs["policy"])["Statement"]
     allowed = {
         verb for item in policy for verb in ([item["Action"]] if isinstance(item["Action"], str) else item["Action"])
@@ -153,14 +152,14 @@ def test_t15_the_autoscaler_knows_a_group_that_has_no_nodes(stack: Recording) ->
 
 
 def test_t17_nodes_with_accelerators_have_the_image_with_the_driver(stack: Recording) -> None:
-    """Or the device plugin finds nothing, and no pod is ever placed."""
+    """Otherwise the device plugin finds nothing, and no pod is ever placed."""
     for group in groups(stack):
         assert group.inputs["amiType"].endswith("STANDARD" if group.name == "system" else "NVIDIA")
     assert stack.one("DaemonSet").urn in earlier(stack, stack.one("Job", "training"))
 
 
 def test_t21_a_mount_target_in_every_zone_before_any_pod_and_until_after_the_nodes(stack: Recording) -> None:
-    """Or a mount fails or hangs: no target in the zone, none yet, or none any more."""
+    """Otherwise a mount fails or hangs: no target in the zone, none yet, or none any more."""
     targets = of(stack, "MountTarget")
     assert {item.name.removeprefix("data-") for item in targets} == {
         item.name.removeprefix("workers-") for item in groups(stack) if item.name != "system"
@@ -178,7 +177,7 @@ def test_t21_a_mount_target_in_every_zone_before_any_pod_and_until_after_the_nod
 
 
 def test_logs_are_made_before_the_cluster_and_never_again_after_it(stack: Recording) -> None:
-    """Or EKS makes the log group by itself, keeps it for ever, and a destroy leaves it."""
+    """Otherwise EKS makes the log group by itself, keeps it for ever, and a destroy leaves it."""
     logs = stack.one("LogGroup")
     assert logs.inputs["name"] == f"/aws/eks/{cluster(stack).inputs['name']}/cluster"
     assert logs.inputs["retentionInDays"] == 7
@@ -190,13 +189,13 @@ def test_logs_are_made_before_the_cluster_and_never_again_after_it(stack: Record
 
 
 def test_the_key_of_the_secrets_outlives_the_cluster(stack: Recording) -> None:
-    """Or the control plane cannot read its own Secrets while it is deleted."""
+    """Otherwise the control plane cannot read its own Secrets while it is deleted."""
     assert outlives(stack, stack.one("Key"), cluster(stack))
     assert outlives(stack, stack.one("Key"), stack.one("Alias"))
 
 
 def test_a_zones_gradients_stay_in_it(stack: Recording) -> None:
-    """Or traffic between zones costs more than the machines."""
+    """Otherwise traffic between zones costs more than the machines."""
     for group in groups(stack):
         if group.name != "system":
             assert len(group.inputs["subnetIds"]) == 1
@@ -215,7 +214,7 @@ def test_a_file_system_that_is_kept_stays_and_all_else_of_it_goes(retain: bool) 
     assert found.one("FileSystem").retain_on_delete is retain
     for item in found.all("aws:"):
         assert not item.retain_on_delete or item.kind == "FileSystem"
-    # It can be read later: its key is not the stack's.
+    # It stays readable: its key is not the stack's.
     assert "kmsKeyId" not in found.one("FileSystem").inputs
 
 

@@ -1,4 +1,4 @@
-"""The bill of every stack that makes a cluster: what it has on it, and how much that is."""
+"""The bill of every stack that creates a cluster: its lines and its amounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.infra.billed import line
 from tests.infra.recorded import recorded
 
 STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
-#: Types that are billed as long as they exist, by a line of the bill; groups of nodes have tests of their own.
+#: Type that is billed as long as it exists -> its line of the bill; node groups have their own tests.
 BILLED = {
     "gcp:container/cluster:Cluster": "control plane",
     "gcp:compute/routerNat:RouterNat": "Cloud NAT",
@@ -28,7 +28,7 @@ BILLED = {
     "aws:kms/key:Key": "KMS key",
     "aws:ecr/repository:Repository": "images",
 }
-#: The rest is free, or billed through these.
+#: Types that are free, or billed through those above.
 FREE = (
     "gcp:projects/",
     "gcp:serviceaccount/",
@@ -56,7 +56,7 @@ FREE = (
     "aws:kms/alias:",
     "aws:vpc/securityGroupIngressRule:",
 )
-#: More of one kind on one line.
+#: Kinds of which several share one line.
 SEVERAL = ("Repository",)
 
 
@@ -82,7 +82,7 @@ def test_at_rest_a_stack_costs_less_than_half_a_dollar_an_hour(stack: str) -> No
 
 @pytest.mark.parametrize("stack", [name for name in STACKS if name.endswith("smoke")])
 def test_a_small_stack_is_proved_for_less_than_two_dollars(stack: str) -> None:
-    """Two hours at its full size: to come up, to prove everything, to go."""
+    """Two hours at full size: for `up`, the whole proof and `destroy`."""
     full = billed.estimate(parse(stack_file_values(stack), stack)).at_full
     assert full
     assert 2 * full < 2

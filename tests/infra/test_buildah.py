@@ -1,4 +1,4 @@
-"""What is shown of a build while it runs; the builds themselves are in tests/e2e/test_buildah.py."""
+"""The progress that a build shows; the builds themselves are in tests/e2e/test_buildah.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from infra import buildah
 
-# Waits at each step until as much was told as the test wants to see.
+# Waits at each step until the test has seen the lines that it wants.
 BUILD = """
 echo STEP 1/3: FROM base
 until [ -e first ]; do sleep 0.02; done
@@ -43,7 +43,7 @@ def test_a_build_says_regularly_at_which_step_it_is_and_nothing_twice(
     (torch,) = (number for number, line in enumerate(told) if "Downloaded torch" in line)
     assert re.fullmatch(r"image: step 2 of 3, \d s, Downloaded torch", told[torch])
     assert re.fullmatch(r"image: step 2 of 3, \d s, 0\.0 GB copied", told[torch + 1])
-    # As little was written since.
+    # Nothing more was written since.
     assert re.fullmatch(r"image: step 2 of 3, \d s", told[torch + 2])
 
 

@@ -51,7 +51,7 @@ def test_accelerators_without_bf16_units_are_known_as_such() -> None:
 
 
 def test_the_network_of_every_machine_with_accelerators_is_known() -> None:
-    """But of A3, whose cards for its accelerators a pod's interface does not reach."""
+    """Except for A3: a pod's interface does not reach its accelerators' network cards."""
     known = gke_nodes.INTERCONNECT["gbit_per_second"].keys() | eks_nodes.INTERCONNECT["gbit_per_second"].keys()
     wanted = {name for name, machine in MACHINES.items() if machine.accelerators and machine.family != "a3-highgpu"}
     assert known == wanted

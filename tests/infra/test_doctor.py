@@ -79,7 +79,7 @@ def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:
     assert "flex_start" in finding.fix
     channels[0]["defaultVersion"] = "1.32.2-gke.1652000"
     assert found("problem", stack) == []
-    # The kubelet's times for a shutdown, which the pools of Spot machines set, with 1.35.0-gke.1171000.
+    # The kubelet's shutdown times, which Spot pools set, came with 1.35.0-gke.1171000.
     stack = config(nodes={"consumption": "spot"})
     assert [item.subject for item in found("problem", stack)] == ["GKE's version"]
     channels[0]["defaultVersion"] = "1.35.0-gke.1171000"
@@ -209,7 +209,7 @@ def test_the_passphrase_of_the_stacks_secrets(
 ) -> None:
     (machine / "Pulumi.local.yaml").write_text(f"config: {{trainyard:cluster: {{}}}}\n{content}")
     monkeypatch.setattr("infra.stackfiles.ROOT", machine)
-    monkeypatch.setattr("cli.target.ROOT", machine)  # this checkout may have a local stack, which brings its own
+    monkeypatch.setattr("cli.target.ROOT", machine)  # this checkout may have a local stack with its own passphrase
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)

@@ -38,7 +38,7 @@ def test_public_nodes_need_no_nat() -> None:
     assert route.inputs["gatewayId"].startswith("igw-")
     for zone in ZONES:
         assert found.one("Subnet", f"nodes-{zone}").inputs["mapPublicIpOnLaunch"] is True
-    # Nobody is let in all the same: no rule names an address.
+    # Still nobody gets in: no rule names an address.
     for item in found.all("aws:vpc/securityGroup"):
         assert "cidrIpv4" not in item.inputs
 
@@ -60,7 +60,7 @@ def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> 
 
 @pytest.mark.parametrize("zones", [ZONES[2:], ZONES[::-1], ZONES[:1]], ids=["last alone", "backwards", "first alone"])
 def test_other_zones_of_workers_change_nothing_that_cannot_move(zones: list[str]) -> None:
-    """EKS keeps the zones that it was made with, a subnet its zone, and a group of nodes its subnets."""
+    """A cluster cannot change its zones, a subnet its zone, or a node group its subnets."""
     before, after = stack(), stack(eks={"zones": zones})
     fixed = ["nat", *(f"{kind}-{zone}" for kind in ("nodes", "control-plane") for zone in ZONES[:2])]
     assert [after.one("Subnet", name).inputs for name in fixed] == [before.one("Subnet", name).inputs for name in fixed]
@@ -92,7 +92,7 @@ def test_who_previews_may_read_every_object_and_change_none() -> None:
         "viewer-123456789012-user-ci": second,
     }
     for policy in policies.values():
-        # A refresh reads Secrets, and what is in no namespace.
+        # A refresh reads Secrets and cluster-scoped objects.
         assert policy["policyArn"].endswith("cluster-access-policy/AmazonEKSAdminViewPolicy")
         assert policy["accessScope"] == {"type": "cluster"}
     shifted = stack(eks={"viewers": [second]})

@@ -20,7 +20,7 @@ def template(found: Recording, name: str = "workers") -> dict[str, Any]:
 
 
 def user_data(found: Recording, name: str = "workers") -> dict[str, str]:
-    """Its parts by their types."""
+    """The parts of the user data by content type."""
     message = message_from_string(base64.b64decode(template(found, name)["userData"]).decode())
     return {part.get_content_type(): str(part.get_payload()) for part in message.walk() if not part.is_multipart()}
 
@@ -42,7 +42,7 @@ def test_nothing_with_an_accelerator_exists_at_rest() -> None:
 
 
 def test_more_nodes_change_the_autoscaler_and_no_group_that_trains() -> None:
-    """A change of a group's limit would send its size of the state as well, and end the nodes that train."""
+    """A changed limit would also send the group's size from the state, and end the nodes that train."""
     few, more, most = stack(), stack(nodes={"max": 50}), stack(nodes={"max": 150})
     assert [group.inputs for group in workers(more)] == [group.inputs for group in workers(few)]
     assert {group.inputs["scalingConfig"]["maxSize"] for group in workers(most)} == {150}
@@ -55,7 +55,7 @@ def test_more_nodes_change_the_autoscaler_and_no_group_that_trains() -> None:
 def test_a_new_image_asks_for_no_accelerator_beside_those_in_use() -> None:
     for group in workers(stack(nodes={"fallback": "on_demand"})):
         assert group.inputs["updateConfig"] == {"maxUnavailable": 1, "updateStrategy": "MINIMAL"}
-    # Of the system's there is one: its successor comes before it goes.
+    # There is one system node: its successor comes before it goes.
     assert stack().one("NodeGroup", "system").inputs["updateConfig"]["updateStrategy"] == "DEFAULT"
 
 
@@ -100,7 +100,7 @@ def test_a_t4_trains_in_fp16_with_what_the_node_has() -> None:
     assert container["args"][container["args"].index("--nnodes") + 1].startswith("1:")
     environment = {item["name"]: item.get("value") for item in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
-    # 120 s after its notice a Spot machine is gone.
+    # A Spot machine is gone 120 s after its notice.
     assert 60 <= pod(stack(), "Job", "training")["terminationGracePeriodSeconds"] < 110
 
 
@@ -137,7 +137,7 @@ def test_nodes_are_encrypted_and_keep_their_credentials_to_themselves() -> None:
 
 
 def test_local_disks_are_scratch_and_the_times_of_a_shutdown_are_the_images() -> None:
-    """150 s, 30 of them for the node's own pods: a drop-in of ours would leave a trainer less than its grace period."""
+    """The image has 150 s, 30 of them for the node's pods: a drop-in of ours would cut a trainer's grace period."""
     assert node_configuration(stack()) == {"instance": {"localStorage": {"strategy": "RAID0"}}}
     assert "application/node.eks.aws" not in user_data(stack(nodes={"localSsds": 0}))
     assert pod(stack(), "Job", "training")["terminationGracePeriodSeconds"] <= 150 - 30
@@ -205,7 +205,7 @@ def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     assert interface["interfaceType"] == "efa"
     assert interface["securityGroups"], "EKS adds its group only where no interface is spelled out"
     assert [group.name for group in workers(found)] == ["workers-use2-az1"], "it does not reach another zone"
-    # From the node to NCCL: announced, asked for, known to the autoscaler before there is a node.
+    # From node to NCCL: announced by the device plugin, requested by the pod, known to the autoscaler before a node.
     training = pod(found, "Job", "training")["containers"][0]
     assert training["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
     assert {"name": "FI_PROVIDER", "value": "efa"} in training["env"]

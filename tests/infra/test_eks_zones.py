@@ -45,7 +45,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]) -> None:
 
 
 def test_a_zone_without_the_machines_gets_no_nodes_and_that_is_said(warned: list[str]) -> None:
-    """EKS refuses a group of nodes there, when the control plane is up and billed."""
+    """EKS refuses a node group there, but only when the control plane is up and billed."""
     found = groups(record(STACK, changed(STACK, eks=OREGON)))
     assert set(found) == {"workers-usw2-az2", "workers-usw2-az1"}
     assert warned == [
@@ -61,7 +61,7 @@ def test_what_aws_answers_counts_and_not_the_table(monkeypatch: pytest.MonkeyPat
 
 def test_without_an_answer_the_preview_goes_on_by_the_table(monkeypatch: pytest.MonkeyPatch, warned: list[str]) -> None:
     class NoCredentials(grpc.RpcError):
-        """As the engine hands on what a provider refuses."""
+        """A provider's refusal, as the engine passes it on."""
 
         def code(self) -> grpc.StatusCode:
             return grpc.StatusCode.UNKNOWN
@@ -102,7 +102,7 @@ def test_nodes_get_the_newest_image_or_the_one_that_is_pinned(monkeypatch: pytes
 
 @pytest.mark.parametrize("region", regions())
 def test_the_table_is_what_aws_answered(region: str) -> None:
-    """moto ships AWS's answers, from which its own are given."""
+    """moto ships AWS's answers and derives its own from them."""
     path = Path(moto.__file__).parent / f"ec2/resources/instance_type_offerings/availability-zone-id/{region}.json.gz"
     offered = {(item["Location"], item["InstanceType"]) for item in json.loads(gzip.decompress(path.read_bytes()))}
     table = regions()[region]

@@ -66,7 +66,7 @@ def test_another_context_uses_its_default_class_and_buildkit() -> None:
 
 
 def pod_templates(stack: Recording) -> list[tuple[str, dict[str, Any]]]:
-    """(name of the resource, its pods' template) of all that make pods."""
+    """(name, pod template) of every resource that makes pods."""
     templates = [
         (item.name, item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template"))
         for item in stack.resources
@@ -77,7 +77,7 @@ def pod_templates(stack: Recording) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("class_name", [None, "shared"])
 def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: str | None) -> None:
-    """On any other node of the cluster a pod would wait for the volume for ever, and the training with it."""
+    """A pod on any other node would wait for the volume for ever, and the training with it."""
     stack = record(
         "local",
         values(
@@ -96,7 +96,7 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
         if found:
             [term] = found["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             assert term["topologyKey"] == "kubernetes.io/hostname"
-            # The first of them matches itself: without that it would never be scheduled.
+            # Each pod matches its own term: otherwise the first one would never be scheduled.
             chosen, given = term["labelSelector"], template["metadata"]["labels"]
             assert chosen["matchLabels"].items() <= given.items()
             [without] = chosen["matchExpressions"]
@@ -105,7 +105,7 @@ def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: 
 
 
 def pods(stack: Recording) -> dict[str, dict[str, Any]]:
-    """Component, or name where several have one -> the specification of its pods."""
+    """Name of a resource -> the specification of its pods."""
     return {name: template["spec"] for name, template in pod_templates(stack)}
 
 
@@ -133,7 +133,7 @@ def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
 
 @pytest.mark.usefixtures("kind")
 def test_no_pod_of_others_is_evicted_but_on_a_node_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Theirs have no class, and so the lowest priority."""
+    """Pods of others have no priority class, and so the lowest priority."""
 
     def policies(context: str) -> dict[str, str]:
         sections = values(
@@ -186,7 +186,7 @@ def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() ->
 
 @pytest.mark.usefixtures("kind")
 def test_the_first_pod_on_a_volume_of_one_node_takes_no_node_that_the_workers_cannot_be_on() -> None:
-    """A dataset Job on a node without GPUs would bind the volume there, and no worker were ever scheduled."""
+    """A dataset Job on a node without GPUs would bind the volume there, and no worker would ever be scheduled."""
     given = {
         "cluster": {"context": "kind-kind"},
         "image": {"registry": "registry.example:5000"},

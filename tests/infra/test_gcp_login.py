@@ -1,4 +1,4 @@
-"""Whether one login serves Pulumi, the cluster's plug-in and Docker: the programs are run."""
+"""Whether one login serves Pulumi, the cluster's plug-in and Docker: the doctor runs the programs."""
 
 from __future__ import annotations
 

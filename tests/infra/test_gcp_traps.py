@@ -1,4 +1,4 @@
-"""The traps of GKE alone, as test_traps.py has those of both clouds."""
+"""The traps of GKE; test_traps.py has those of both clouds."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def objects(recording: Recording) -> list[Recorded]:
 
 
 def test_t1_what_costs_is_never_deleted_with_something_else(stack: Recording) -> None:
-    """Or it stays, and is still billed, after the cluster is gone."""
+    """Otherwise it stays, and is still billed, after the cluster is gone."""
     for item in stack.all("gcp:"):
         kept = cluster(stack).urn if item.kind == "NodePool" else ""
         assert item.deleted_with == kept, f"{item.kind} {item.name} would not be deleted by itself"
 
 
 def test_t11_what_the_autoscaler_changes_is_no_difference(stack: Recording) -> None:
-    """Or the next `pulumi up` sets a running pool back to nothing."""
+    """Otherwise the next `pulumi up` sets a running pool back to nothing."""
     for name in ("system", "workers"):
         assert "initialNodeCount" in pool(stack, name).ignore_changes
         assert "nodeCount" not in pool(stack, name).inputs
 
 
 def test_t12_operations_do_not_collide_and_have_time(stack: Recording) -> None:
-    """Or an upgrade starts during `pulumi up`, or a slow create is given up and left behind."""
+    """Otherwise an upgrade starts during `pulumi up`, or a slow create is given up and left behind."""
     policy = cluster(stack).inputs["maintenancePolicy"]
     (exclusion,) = policy["maintenanceExclusions"]
     assert exclusion["exclusionOptions"]["scope"] == "NO_MINOR_OR_NODE_UPGRADES"
@@ -61,7 +61,7 @@ def test_t12_operations_do_not_collide_and_have_time(stack: Recording) -> None:
 
 
 def test_t14_making_the_pool_needs_neither_capacity_nor_quota(stack: Recording) -> None:
-    """Or `pulumi up` waits for accelerators that a zone does not have."""
+    """Otherwise `pulumi up` waits for accelerators that a zone does not have."""
     workers = pool(stack, "workers").inputs
     assert workers["initialNodeCount"] == 0
     assert workers["autoscaling"]["totalMinNodeCount"] == 0
@@ -75,7 +75,7 @@ def test_t14_making_the_pool_needs_neither_capacity_nor_quota(stack: Recording) 
 
 
 def test_t16_accelerators_come_after_the_system_pool_with_an_explicit_taint(stack: Recording) -> None:
-    """Or GKE does not taint them, and every pod runs on the most expensive nodes."""
+    """Otherwise GKE does not taint them, and every pod runs on the most expensive nodes."""
     workers = pool(stack, "workers")
     assert pool(stack, "system").urn in earlier(stack, workers)
     (taint,) = workers.inputs["nodeConfig"]["taints"]
@@ -88,7 +88,7 @@ def test_t16_accelerators_come_after_the_system_pool_with_an_explicit_taint(stac
 
 
 def test_t19_c3_has_a_disk_that_it_takes_and_a_request_that_fits() -> None:
-    """Or the pool is refused; or the pod is pending for ever, because hyperthreads off halve the CPUs."""
+    """Otherwise the pool is refused; or the pod is pending for ever, because hyperthreads off halve the CPUs."""
     threads = with_changes("gcp-c3", nodes={"threadsPerCore": 1})
     for recording, most in ((recorded("gcp-c3"), 8), (threads, 4)):
         assert pool(recording, "workers").inputs["nodeConfig"]["diskType"] != "pd-standard"
@@ -100,7 +100,7 @@ def test_t19_c3_has_a_disk_that_it_takes_and_a_request_that_fits() -> None:
 
 @pytest.mark.parametrize("kind", ["nfs", "filestore"])
 def test_t20_the_storages_address_is_wired_and_never_a_name(kind: str) -> None:
-    """Or somebody edits an address by hand; or a node cannot resolve a name that only pods can."""
+    """Otherwise somebody edits an address by hand; or a node cannot resolve a name that only pods can."""
     size = {"nfs": 250, "filestore": 1024}[kind]
     recording = with_changes("gcp-c3", storage={"kind": kind, "sizeGib": size, "diskType": "pd-ssd"})
     volumes = [item for item in objects(recording) if item.kind == "PersistentVolume"]
@@ -114,7 +114,7 @@ def test_t20_the_storages_address_is_wired_and_never_a_name(kind: str) -> None:
 
 
 def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
-    """Or a Job that has run is changed in place, which Kubernetes refuses."""
+    """Otherwise a Job that has run is changed in place, which Kubernetes refuses."""
 
     def name(**changes: dict[str, Any]) -> str:
         return with_changes("gcp-c3", **changes).one("Job", "training").inputs["metadata"]["name"]
@@ -140,7 +140,7 @@ def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
     ids=str,
 )
 def test_t22_pods_that_change_make_a_job_of_another_name(change: dict[str, dict[str, Any]]) -> None:
-    """Or the new Job meets the old one, which is still going away under the same name."""
+    """Otherwise the new Job meets the old one, which is still going away under the same name."""
     before_it, after_it = recorded("gcp-c3"), with_changes("gcp-c3", **change)
     old, new = (recording.one("Job", "training").inputs for recording in (before_it, after_it))
     if old["spec"]["template"] != new["spec"]["template"]:
@@ -148,7 +148,7 @@ def test_t22_pods_that_change_make_a_job_of_another_name(change: dict[str, dict[
 
 
 def test_t23_a_preview_builds_nothing_and_what_runs_is_named_by_digest(stack: Recording) -> None:
-    """Or every preview needs a Docker engine, and every `pulumi up` shows a difference."""
+    """Otherwise every preview needs a Docker engine, and every `pulumi up` shows a difference."""
     for image in (item for item in stack.resources if item.type == "docker-build:index:Image"):
         assert image.inputs["buildOnPreview"] is False
         assert image.inputs["platforms"] == ["linux/amd64"]
@@ -165,7 +165,7 @@ def test_nothing_accelerated_is_there_at_rest(stack: Recording) -> None:
     for item in stack.all("gcp:container/nodePool:NodePool"):
         special = item.inputs["nodeConfig"].get("guestAccelerators") or item.name == "workers"
         assert not special or item.inputs["autoscaling"]["totalMinNodeCount"] == 0
-    # The temporary default pool of the cluster too is a small one.
+    # The cluster's temporary default pool has no accelerators either.
     assert "guestAccelerators" not in cluster(stack).inputs["nodeConfig"]
     asking = [
         item.name

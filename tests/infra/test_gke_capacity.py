@@ -1,4 +1,4 @@
-"""Where the wanted machines are not to be had: one key says what comes instead, another from where."""
+"""Where the wanted machines are unavailable: nodes.fallback says what comes instead, nodes.zones from where."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_spot_then_flex_start_then_on_demand() -> None:
     assert [config[name].get("spot") for name in config] == [True, False, False]
     assert [config[name].get("flexStart") for name in config] == [None, True, None]
     assert pools(made)["workers-flex-start"].inputs["management"]["autoRepair"] is False
-    # A node of flex-start is had for a week at most; ours is asked for a day anyway.
+    # A flex-start node lasts a week at most; the stack asks for a day anyway.
     assert {item["maxRunDuration"] for item in config.values()} == {"86400s"}
 
 
@@ -55,7 +55,7 @@ def test_spot_then_flex_start_then_on_demand() -> None:
         ("gcp-a100", "spot", "none", ["workers"]),
         ("gcp-a100", "spot", "flex_start", ["workers", "workers-flex-start"]),
         ("gcp-a100", "flex_start", "on_demand", ["workers", "workers-on-demand"]),
-        # Flex-start is of accelerators.
+        # Flex-start is for accelerators only.
         ("gcp-c3", "spot", "on_demand", ["workers", "workers-on-demand"]),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: l
 
 
 def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
-    """Pods see no difference, and ask for the class as soon as it is there."""
+    """Pods fit the nodes of every pool, and are created after their ComputeClass."""
     made = stack(fallback="on_demand")
     (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
     jobs = [item for item in made.all("kubernetes:batch/v1:Job") if item.kind == "Job" and item.name != "dataset"]
@@ -83,7 +83,7 @@ def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
             assert config["labels"][LABEL] == CLASS
             assert {(taint["key"], taint["value"], "NoSchedule") for taint in config["taints"]} <= tolerated
         assert order.urn in earlier(made, job)
-    # The notice of Spot is the shortest time to save.
+    # Spot's notice is the shortest time to save.
     assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]
     assert order.deleted_with == made.one("Cluster").urn
 

@@ -1,4 +1,4 @@
-"""The resources of the GCP stacks: what is made when, what the nodes are, and what of it costs at rest."""
+"""The resources of the GCP stacks: their order, the nodes, and the cost at rest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pods_go_where_they_belong(name: str) -> None:
     training = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
     assert {(item["key"], item.get("value")) for item in training["tolerations"]} >= taints
     assert training["nodeSelector"].items() <= node(stack)["labels"].items()
-    # Everything else stays off the nodes that are dear.
+    # Everything else stays off the expensive nodes.
     for kind, which in [("Job", "dataset"), ("StatefulSet", "etcd"), ("Deployment", "nfs-server")]:
         spec = stack.one(kind, which).inputs["spec"]["template"]["spec"]
         assert not spec.get("tolerations")
@@ -65,11 +65,11 @@ def test_a_c3_pod_has_whole_cores_to_itself() -> None:
     assert node(stack)["kubeletConfig"]["cpuManagerPolicy"] == "static"
     assert node(stack)["diskType"] == "pd-balanced"
     container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
-    # Guaranteed: whole CPUs, and requests that are the limits. 7 of 8, as GKE keeps a part of one for itself.
+    # QoS class Guaranteed: whole CPUs, and requests equal limits. 7 of 8, as GKE keeps a part of one for itself.
     assert container["resources"]["requests"] == container["resources"]["limits"]
     assert container["resources"]["requests"]["cpu"] == "7000m"
     environment = {item["name"]: item.get("value") for item in container["env"]}
-    # A thread a core, of which the machine has four.
+    # One thread per core; the machine has four cores.
     assert environment["OMP_NUM_THREADS"] == "4"
     assert environment["TRAINYARD_BIND_CORES"] == "1"
     assert environment["LD_PRELOAD"].endswith("libtcmalloc.so")
@@ -157,7 +157,7 @@ def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> N
     assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == request["spec"]["provisioningClassName"]
     assert not [item for item in recorded("gcp-a100").resources if item.kind == "ProvisioningRequest"]
     assert not [item for item in stack.resources if item.kind == "JobPatch"], "a granted request has no more nodes"
-    # Nodes that came while text is tokenised would be paid for, and gone when the pods come.
+    # Nodes that came during the tokenisation would be paid for, and gone when the pods come.
     assert stack.one("Job", "dataset").urn in stack.one("ProvisioningRequest").dependencies
 
 
@@ -187,7 +187,7 @@ def test_the_cluster_is_closed_watched_and_quiet_during_a_run() -> None:
 
 
 def test_new_nodes_for_old_ones_may_take_longer_than_a_disruption_budget_holds_one_up() -> None:
-    # An hour a node for the NFS server, and the node itself.
+    # A budget holds a node for up to an hour (the NFS server's); replacing the node takes time too.
     for name in ("system", "workers"):
         assert pool(recorded("gcp-a100"), name).timeouts["update"] == "180m"
 
@@ -204,7 +204,7 @@ def test_image_and_storage_are_off_the_critical_path(name: str) -> None:
     for kind in ("Image", "Disk", "Repository"):
         for item in (other for other in stack.resources if other.kind == kind):
             assert cluster not in earlier(stack, item), f"{kind} {item.name} waits for the cluster"
-    # A disk takes seconds and hangs on the APIs alone; the cluster hangs on the network anyway.
+    # A disk takes seconds and depends on the APIs alone; the cluster depends on the network anyway.
     assert earlier(stack, stack.one("Disk")) <= earlier(stack, stack.one("Network")) | {
         item.urn for item in stack.all("gcp:projects/service")
     }
@@ -227,7 +227,7 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
 
 
 def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
-    """Or the two fight for the node."""
+    """Otherwise the two fight for the node."""
     managed = recorded("gcp-a100")
     assert not [item for item in managed.resources if item.kind == "DaemonSet"]
     ours = nodes("gcp-a100", gpuDriver="daemonset")
@@ -265,7 +265,7 @@ def test_the_outputs_are_what_a_person_needs_next(name: str) -> None:
 @pytest.mark.parametrize("task", ["language_model", "question_answering"])
 @pytest.mark.parametrize("name", STACKS)
 def test_the_trainer_takes_every_argument_that_a_stack_gives_it(name: str, task: str) -> None:
-    # A step is shared out between 16 accelerators, or between 3 machines.
+    # 16 accelerators, or 3 machines, share a step.
     asked = {"training": {"task": task, "precision": "bf16", "microBatch": 3 if name == "gcp-a100" else 8}}
     stack = record(name, changed(name) | (asked if task == "question_answering" else {}))
     arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]

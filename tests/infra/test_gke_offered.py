@@ -1,4 +1,4 @@
-"""Whether a zone has the machines: Google is asked where somebody is logged in, and the dated table where not."""
+"""Whether a zone has the machines: by Google's answer where somebody is logged in, else by the dated table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = "/projects/your-project/zones/us-central1-d/machineTypes/a2-highgpu-8g"
 
 
 class Google:
-    """compute.machineTypes: a status a path."""
+    """compute.machineTypes: path -> HTTP status, and the paths that were asked for."""
 
     def __init__(self) -> None:
         self.statuses: dict[str, int] = {}

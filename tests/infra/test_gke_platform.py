@@ -1,4 +1,4 @@
-"""What the cluster on Google Cloud is set to, where its own defaults cost a training."""
+"""Settings of the cluster on Google Cloud whose defaults would cost a training."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_the_apis_by_which_all_others_are_read_come_first() -> None:
     assert all(first <= item.dependencies for item in services.values())
 
 
-#: What GKE's own Deployments ask for, CPU and GiB: kube-dns twice, konnectivity, metrics-server, autoscalers (of 1.34,
+#: Requests of GKE's own Deployments, CPU and GiB: kube-dns twice, konnectivity, metrics-server, autoscalers (of 1.34,
 #: rounded up).
 OF_THE_CLUSTER = (1.0, 1.5)
 
 
 @pytest.mark.parametrize("stack", [name for name in stacks() if "gke" in stack_file_values(name)])
 def test_what_runs_at_rest_fits_one_system_node(stack: str) -> None:
-    """Or "at rest" is two nodes, and costs twice what the bill says."""
+    """Otherwise "at rest" is two nodes, and costs twice what the bill says."""
     cpu, gib = (sum(pair) for pair in zip(OF_THE_CLUSTER, DAEMONS["gcp"], strict=True))
     for item in recorded(stack).all("kubernetes:apps/v1:"):
         if item.kind in ("Deployment", "StatefulSet"):
@@ -104,7 +104,7 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     stack = record("gcp-a100", values)
     (grant,) = [item for item in stack.resources if item.type.endswith(":BucketIAMMember")]
     assert (grant.inputs["bucket"], grant.inputs["role"]) == ("my-texts", "roles/storage.objectViewer")
-    # The Kubernetes account itself: no account of Google's that it would impersonate.
+    # The grant names the Kubernetes account itself, not a Google account that it impersonates.
     number = grant.inputs["member"].split("/")[4]
     assert grant.inputs["member"] == (
         f"principal://iam.googleapis.com/projects/{number}/locations/global/workloadIdentityPools/"

@@ -1,4 +1,4 @@
-"""What of a GCP stack outlives what: disks, rights, names, APIs. The traps by number are in test_gcp_traps.py."""
+"""Lifetimes in a GCP stack: disks, rights, names, APIs. The traps by number are in test_gcp_traps.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: what the builders get and are told, and that one content is one image whoever checked it out."""
+"""Images: the builders' inputs, and that one content is one image whoever checked it out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECIPE = Recipe(name="app", kind="AppImage", dockerfile="app/Dockerfile", contex
 
 
 def checked_out(root: Path, umask: int) -> Path:
-    """A project as git makes it for somebody with that umask."""
+    """A project as git checks it out under a umask."""
     before = os.umask(umask)
     try:
         (root / "app" / "deep").mkdir(parents=True)
@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[str, tuple[str, bytes]]:
 
 
 def test_one_content_is_one_tag_and_one_context_whatever_the_umask(tmp_path: Path) -> None:
-    """BuildKit's cache, and so the digest, goes by names, modes and contents of the context."""
+    """BuildKit's cache, and so the digest, depends on names, modes and contents of the context."""
     found = []
     for umask in (0o022, 0o002, 0o077):
         root = checked_out(tmp_path / f"{umask:o}", umask)
@@ -176,7 +176,7 @@ def test_registries_of_others(registry: str) -> None:
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs that note what they are asked for; the file they note it in."""
+    """Put programs on PATH that record their arguments; return the file with the records."""
     notes = tmp_path / "notes"
     notes.touch()
     for name, text in (("docker", 'case "$*" in *inspect*) exit 1;; esac'), ("pulumi", ""), ("gcloud", "")):
@@ -204,7 +204,7 @@ def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> N
 def test_using_another_cluster_without_a_registry_sets_its_context_alone(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one: tests/local/test_another_cluster.py."""
+    """With a registry: tests/local/test_another_cluster.py."""
     monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     assert main(["local", "use", "kind-kind"]) == 0

@@ -1,4 +1,4 @@
-"""What a change of a living stack does, and what of it is refused."""
+"""What a change does to a living stack, and which changes are refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from infra.parse import parse
 from tests.infra import live
 from tests.infra.recorded import changed, recorded
 
-#: What cannot be found by changing one key of a recorded stack: another kind of cluster, another kubeconfig.
+#: Keys whose effect no change of a recorded stack shows: another kind of cluster, another kubeconfig.
 BY_HAND = {"cluster.kind", "cluster.kubeconfig"}
-#: All of them reach the workers as arguments (tests/workloads/test_identity.py), so a few stand for all.
+#: All keys of `training` reach the workers as arguments (tests/workloads/test_identity.py), so these stand for all.
 OF_TRAINING = {"training.steps", "training.microBatch", "training.run.seed", "training.engine.zeroStage"}
 SECTIONS = sorted({key.partition(".")[0] for key, _ in keys().items()})
 
@@ -37,7 +37,7 @@ def test_the_table_says_what_a_change_of_each_key_does(section: str) -> None:
 
 
 def built(stack: str, volume: str, **sections: dict[str, Any] | None) -> dict[str, Any]:
-    """What a stack would have recorded."""
+    """The values that a living stack would have recorded."""
     config = parse(changed(stack, **sections), stack)
     return {**{key: living.value_of(config, key) for key in living.table()["keys"]}, living.VOLUME: volume}
 
@@ -48,7 +48,7 @@ def config(stack: str, **sections: dict[str, Any] | None) -> StackConfig:
 
 @pytest.mark.parametrize("row", living.table()["impossible"], ids=lambda row: f"{row['key']} {row['when']}")
 def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row: dict[str, Any]) -> None:
-    """On a configuration that any stack could have; whatever cluster.replace says."""
+    """With values that any stack could have, whatever cluster.replace says."""
     values = {"smaller": (300, 200), "older": ("1.36", "1.35"), "on": (False, True), "off": (True, False)}
     old, new = values.get(row["when"], ("a", "b"))
     there = {name: given[0] for name, given in row.get("where", {}).items()}
@@ -61,7 +61,7 @@ def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row
 
 
 def test_another_most_of_nodes_is_told_that_the_state_has_an_old_size_on_aws() -> None:
-    """The provider sends the size with the most, and `ignoreChanges` keeps the one that the group began with."""
+    """With a new maximum the provider sends the size too, and `ignoreChanges` keeps the group's first one."""
     assert {row.get("above", 0) for row in living.table()["careful"]} == {0, GROUP_LIMIT}
     for change, key in (({"nodes": {"max": 101}}, "nodes.max"), ({"eks": {"systemNodes": 4}}, "eks.systemNodes")):
         (line,) = living.cautions(config("aws-g4dn", **change), built("aws-g4dn", "efs"))
@@ -69,10 +69,10 @@ def test_another_most_of_nodes_is_told_that_the_state_has_an_old_size_on_aws() -
         assert "pulumi up --refresh" in line
         assert living._is_guarded(key), "it is recorded"
     assert not list(living.cautions(config("aws-g4dn"), built("aws-g4dn", "efs")))
-    # Up to there the autoscaler's limit changes, and no group.
+    # Up to 100 only the autoscaler's limit changes, and no group.
     assert not list(living.cautions(config("aws-g4dn", nodes={"max": 100}), built("aws-g4dn", "efs")))
     assert not list(living.cautions(config("aws-g4dn", nodes={"max": 101}), {})), "a first up has no old size"
-    # GKE's pools keep their size in no state.
+    # The state has no size of GKE's pools.
     assert not list(living.cautions(config("gcp-c3", nodes={"max": 101}), built("gcp-c3", "nfs")))
 
 
@@ -155,7 +155,7 @@ def test_another_kind_of_cluster_is_one_line_and_not_one_a_key() -> None:
         ("gcp-c3", "nfs", {}, {"storage": {"sizeGib": 500}}),
         ("gcp-c3", "nfs", {}, {"nodes": {"machineType": "c3-standard-22"}}),
         ("gcp-c3", "nfs", {}, {"gke": {"zone": "us-central1-b"}, "cluster": {"replace": True}}),
-        # What it has stays when it goes.
+        # The disk is retained: the stack continues on it.
         (
             "gcp-c3",
             "nfs",

@@ -1,4 +1,4 @@
-"""How long `up` and `destroy` take at least, from the recorded graph, and what may be slow without anybody waiting."""
+"""The longest chain of `up` and `destroy` in the recorded graph, and the resources off it, which may be slow."""
 
 from __future__ import annotations
 

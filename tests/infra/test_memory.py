@@ -1,4 +1,4 @@
-"""A model that no worker can hold is refused at preview, with what would fit; what fits, or is not known, is not."""
+"""A preview refuses a model that no worker can hold and names what would fit; it accepts what fits or is unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.stackfiles import stack_file_values
 
 
 def said(stack: str, training: dict[str, Any], **workers: Any) -> str:
-    """What is told of memory."""
+    """The problems with memory, one per line; "": none."""
     values = stack_file_values(stack)
     values["workers"] = values["workers"] | workers
     values["training"] = values["training"] | {"microBatch": 1} | training

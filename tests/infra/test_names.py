@@ -1,4 +1,4 @@
-"""Every name that a stack can have passes the rules of everything that it becomes, the default name included."""
+"""Every name that a stack can have, the default included, passes the rules of every resource named after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from review.recording import record
 from tests.infra.recorded import changed
 
 KINDS = {"gke": "gcp-c3", "eks": "aws-g4dn"}
-#: Shapes of AWS's own service models: the type of the resource that they name -> service and shape.
+#: Type and property of a resource -> service and shape in AWS's own service models.
 MODELS = {
     "aws:iam/role:Role name": ("iam", "roleNameType"),
     "aws:ecr/repository:Repository name": ("ecr", "RepositoryName"),
@@ -27,7 +27,7 @@ MODELS = {
     "aws:cloudwatch/logGroup:LogGroup name": ("logs", "LogGroupName"),
     "aws:ec2/launchTemplate:LaunchTemplate name": ("ec2", "LaunchTemplateName"),
 }
-#: What the variants of a stack make beside its own file's.
+#: Variants of stacks with resources that their files do not have.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gcp-c3", {"dataset": {"input": ["gs://bucket/texts"]}}),
     ("gcp-c3", {"storage": {"kind": "filestore", "tier": "ZONAL", "sizeGib": 1024}}),
@@ -84,7 +84,7 @@ def test_what_the_rules_for_aws_accept_the_models_of_its_services_do(name: str) 
 
 @pytest.mark.parametrize(("file", "sections"), VARIANTS)
 def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, sections: dict[str, Any]) -> None:
-    """A name that no row of names.yaml makes is found here, with the row's template."""
+    """Finds a name that has no row in names.yaml, or that is longer than its row says."""
     kind, name = ("gke" if file.startswith("gcp") else "eks"), f"trainyard-{file}"
     for item in record(file, changed(file, **sections)).resources:
         for key in ("name", "accountId", "nodeGroupName"):

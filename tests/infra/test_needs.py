@@ -1,4 +1,4 @@
-"""The tables of what features need, and the graphs of all stacks held to them."""
+"""The tables of what features need, and the graphs of all stacks checked against them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.infra.recorded import earlier, recorded, sections_to_vary, variants
 from tests.standin.gcp import unmet
 
 POOL = "gcp:container/nodePool:NodePool"
-#: Sections that say what is made on Google Cloud.
+#: Sections that decide what is created on Google Cloud.
 GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
 #: Keys that another key needs beside it.
 TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
@@ -28,7 +28,7 @@ TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
         "storage": {"serverImage": "ghcr.io/you/nfs@sha256:" + "b" * 64},
     },
 }
-#: Texts that change what is needed, which no list of allowed values names.
+#: Values outside any enumeration that change what is needed.
 TEXTS = [
     {"dataset": {"input": ["gs://mine/folder", "gs://other"]}},
     {"nodes": {"maxRunHours": 400}},
@@ -64,7 +64,7 @@ def test_a_pool_with_image_streaming_needs_its_api_and_a_role_of_the_nodes() -> 
 
 
 def not_met(stack: Recording) -> list[str]:
-    """What a resource needs of Google Cloud, and does not come after."""
+    """Needs of resources on Google Cloud that do not come before them."""
     problems = []
     for item in stack.resources:
         if not item.custom:
@@ -83,7 +83,7 @@ def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str
         stack = record(name, values)
         tried += 1
         assert not_met(stack) == [], title
-        # What the program asks for is what its resources show, no less and no more.
+        # The program asks for exactly what its resources show.
         seen = {feature for item in stack.resources for feature in shown("gke", item.type, item.inputs)}
         assert seen == set(used(config)), title
         enabled = [item.inputs["service"] for item in stack.all("gcp:projects/service:Service")]
@@ -93,7 +93,7 @@ def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str
 
 @pytest.mark.parametrize("lost", ["containerfilesystem", "nodes-serviceUsageConsumer", "images-reader"])
 def test_a_graph_without_an_api_or_a_role_is_found(lost: str) -> None:
-    """What both stacks lacked, and no test saw."""
+    """Both stacks once lacked these, and no test saw it."""
     whole = recorded("gcp-c3")
     without = Recording([item for item in whole.resources if item.name != lost], whole.outputs)
     problems = not_met(without)

@@ -1,4 +1,4 @@
-"""The graph of every stack on AWS, and of its variants, held to what its features need (infra/eks/needs.yaml)."""
+"""The graphs of all AWS stacks and their variants, checked against what features need (infra/eks/needs.yaml)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from review.recording import Recorded, Recording, record
 from tests.infra.recorded import earlier, recorded, sections_to_vary, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
-#: Sections that say what is made on AWS.
+#: Sections that decide what is created on AWS.
 SECTIONS = ("eks", "nodes", "storage", "image", "dataset", "cluster")
-#: Values that change what is needed, which no list of allowed values names, or which need others beside them.
+#: Values that change what is needed, and that are outside any enumeration or need others beside them.
 MORE: list[dict[str, Any]] = [
     {"dataset": {"input": ["s3://mine/folder"]}},
     {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"]}},
@@ -26,13 +26,13 @@ MORE: list[dict[str, Any]] = [
     {"storage": {"disk": "fs-0123456789abcdef0"}},
     {"image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}},
 ]
-#: Who acts by the role that an input names, and the user of a role by its own name.
+#: Kind -> (user of its role in needs.yaml, input that names the role); end of a role's name -> its user.
 ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
 USERS = {"network": "network", "efs-driver": "driver", "autoscaler": "autoscaler"}
 
 
 def not_met(stack: Recording) -> list[str]:
-    """What a resource needs of AWS, and does not come after."""
+    """Needs of resources on AWS that do not come before them."""
     problems: list[str] = []
     for item in stack.resources:
         needs = shown("eks", item.type, item.inputs) if item.custom else {}
@@ -48,14 +48,14 @@ def not_met(stack: Recording) -> list[str]:
             for who, role in roles(item):
                 granted = grants(before, role)
                 problems += [f"{said} {policy}" for policy in feature.roles.get(who, ()) if policy not in granted]
-            # EKS' add-ons come in any order among themselves, and what they serve comes after them.
+            # Add-ons come in any order among themselves; the resources that they serve come after them.
             if item.kind in ("NodeGroup", "PersistentVolume"):
                 problems += [f"{said} the add-on {addon}" for addon in feature.addons if addon not in addons]
     return problems
 
 
 def roles(item: Recorded) -> Iterator[tuple[str, str]]:
-    """(who, name of its role) of all that act for a resource."""
+    """(user, name of its role) of everybody who acts for a resource."""
     if item.kind in ACTS_BY:
         who, key = ACTS_BY[item.kind]
         yield who, item.inputs[key].rsplit("/", 1)[1]

@@ -1,4 +1,4 @@
-"""The clouds' runbooks and docs/costs.md: what they tell people to type and to set exists, and does what they say."""
+"""The clouds' runbooks and docs/costs.md: the commands, keys and outputs that they name exist and do what they say."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_output_exists(name: str, stack: str) -> None:
 
 @pytest.mark.parametrize("name", ["gcp.md", "aws.md"])
 def test_every_command_for_a_cloud_is_marked(name: str) -> None:
-    """Or somebody takes for tested what no test can run."""
+    """Otherwise a reader takes for tested what no test can run."""
     blocks = re.findall(r"```bash\n(.*?)```", TEXTS[name], re.DOTALL)
     commands = "\n".join(blocks).replace("\\\n", " ").splitlines()
     for line in commands:

@@ -87,6 +87,6 @@ def test_no_token_can_enter_an_image(recipe: Recipe) -> None:
     assert not [line for line in declared if re.search(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", line)]
     entering = {path.relative_to(ROOT) for path in context_files(recipe)}
     assert not [path for path in entering if path.name.startswith("Pulumi.") or path.suffix in (".env", ".key", ".pem")]
-    # Only that reaches the builder at all.
+    # Only these files reach the builder.
     context = ROOT / stage(recipe, content_hash(recipe, {}))
     assert {path.relative_to(context) for path in context.rglob("*") if path.is_file()} == entering

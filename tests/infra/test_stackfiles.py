@@ -1,4 +1,4 @@
-"""The mark of a stack, by which its bill and its leftovers are found."""
+"""The labels by which a stack's bill and leftovers are found, and mistakes in stack files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_section_that_is_not_indented_is_refused_since_pulumi_would_pass_over_
 ) -> None:
     monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
     file = tmp_path / "Pulumi.mine.yaml"
-    refuse_misplaced("mine")  # of a file that Pulumi has elsewhere
+    refuse_misplaced("mine")  # no such file here: Pulumi has it elsewhere
     file.write_text("config:\n  trainyard:cluster: {context: x}\nencryptionsalt: v1:x\n")
     refuse_misplaced("mine")
     file.write_text(file.read_text() + "trainyard:dataset: {input: [a.txt]}\n")

@@ -1,7 +1,7 @@
-"""The traps of a cluster that the stack makes itself, each by its name, on the recorded graphs of both clouds.
+"""The traps of a cluster that the stack creates, on the recorded graphs of both clouds.
 
-The numbers are those of the project's list of what users of comparable systems hit; the sentence says what happens to
-whoever falls in. test_gcp_traps.py and test_aws_traps.py have those of one cloud.
+The numbers are those of the project's list of what users of comparable systems hit. Each docstring says what happens
+without the property that its test checks. test_gcp_traps.py and test_aws_traps.py have those of one cloud.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from infra.stackfiles import ROOT, marks
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, earlier, recorded
 
-#: Stack -> name of the resources that are groups of nodes, who prints credentials, how the cluster is identified.
+#: Cloud -> kind of its node groups, command that prints credentials, identifier of the cluster.
 CLOUDS = {
     "gcp": ("NodePool", ["gke-gcloud-auth-plugin"], "your-project/us-central1-a/{name}"),
     "aws": ("NodeGroup", ["aws", "eks", "get-token"], "us-east-2/{name}"),
@@ -68,7 +68,7 @@ def objects(stack: Recording) -> list[Recorded]:
 
 
 def test_t1_destroy_deletes_no_object_one_by_one(stack: Recording) -> None:
-    """Or it waits for, and fails on, objects of a cluster that is going away anyway."""
+    """Otherwise it waits for, and fails on, objects of a cluster that is going away anyway."""
     for item in objects(stack):
         assert item.deleted_with == cluster(stack).urn, f"{item.kind} {item.name}"
 
@@ -76,7 +76,7 @@ def test_t1_destroy_deletes_no_object_one_by_one(stack: Recording) -> None:
 def test_t2_objects_come_after_all_nodes_and_so_go_before_them(
     stack: Recording, facts: tuple[str, list[str], str]
 ) -> None:
-    """Or a namespace stays in Terminating, because nothing runs its finalizers any more."""
+    """Otherwise a namespace stays in Terminating, because nothing runs its finalizers any more."""
     nodes = {item.urn for item in stack.resources if item.kind == facts[0]}
     assert len(nodes) > 1
     for item in objects(stack):
@@ -84,7 +84,7 @@ def test_t2_objects_come_after_all_nodes_and_so_go_before_them(
 
 
 def test_t4_nothing_in_the_cluster_makes_things_outside_of_it(stack: Recording) -> None:
-    """Or load balancers, their rules and disks that nobody declared stay, are billed, and hold the network."""
+    """Otherwise load balancers, their rules and disks that nobody declared stay, are billed, and hold the network."""
     for item in objects(stack):
         assert item.kind not in ("Ingress", "Gateway")
         if item.kind == "Service":
@@ -96,21 +96,21 @@ def test_t4_nothing_in_the_cluster_makes_things_outside_of_it(stack: Recording) 
 
 
 def test_t5_deletion_protection_is_said_and_not_the_providers_default(stack: Recording) -> None:
-    """Or the first destroy fails."""
+    """Otherwise the first destroy fails."""
     assert cluster(stack).inputs["deletionProtection"] is False
     assert not cluster(stack).protect
 
 
 @pytest.mark.parametrize("which", ["gcp-c3", "aws-g4dn"])
 def test_t5_protection_is_refused_in_the_preview_of_a_destroy(which: str) -> None:
-    """Refused by the cloud alone, a destroy has dropped the nodes from the state by then."""
+    """If only the cloud refused, the destroy would have dropped the nodes from the state by then."""
     protected = cluster(record(which, changed(which, cluster={"deletionProtection": True})))
     assert protected.inputs["deletionProtection"] is True
     assert protected.protect
 
 
 def test_t7_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording) -> None:
-    """Or a claim is stuck on pv-protection, or binds somebody else's volume."""
+    """Otherwise a claim is stuck on pv-protection, or binds somebody else's volume."""
     volumes = {item.inputs["metadata"]["name"]: item for item in objects(stack) if item.kind == "PersistentVolume"}
     claims = [item for item in objects(stack) if item.kind == "PersistentVolumeClaim"]
     assert claims
@@ -121,24 +121,24 @@ def test_t7_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording)
 
 
 def test_t8_the_cluster_is_known_at_preview(stack: Recording, facts: tuple[str, list[str], str]) -> None:
-    """Or a preview in which the kubeconfig is unknown replaces every object."""
+    """Otherwise a preview in which the kubeconfig is unknown replaces every object."""
     identifier = provider(stack, "kubernetes").inputs["clusterIdentifier"]
     assert identifier == facts[2].format(name=cluster(stack).inputs["name"])
 
 
 def test_t9_no_token_is_in_the_kubeconfig(stack: Recording, name: str, facts: tuple[str, list[str], str]) -> None:
-    """Or it is in the state, and soon expired."""
+    """Otherwise the token is in the state, and soon expired."""
     config = json.loads(provider(stack, "kubernetes").inputs["kubeconfig"])
     (user,), (where,) = config["users"], config["clusters"]
     assert set(user["user"]) == {"exec"}
     called = [user["user"]["exec"]["command"], *user["user"]["exec"].get("args", [])]
     assert called[: len(facts[1])] == facts[1]
-    # GKE is reached by name, with a certificate that everybody trusts.
+    # GKE is reached by DNS name, with a publicly trusted certificate.
     assert name.startswith("gcp") or where["cluster"]["certificate-authority-data"]
 
 
 def test_t10_no_default_provider_and_so_no_stray_object(stack: Recording, name: str) -> None:
-    """Or objects land in whatever cluster, project or account the environment points at."""
+    """Otherwise objects land in whatever cluster, project or account the environment points at."""
     for item in stack.resources:
         if item.custom and item.type.startswith(("gcp:", "aws:", "kubernetes:")):
             assert item.provider, f"{item.kind} {item.name} has the default provider"
@@ -148,7 +148,7 @@ def test_t10_no_default_provider_and_so_no_stray_object(stack: Recording, name: 
 def test_t18_accelerators_are_asked_for_by_name_which_nodes_that_are_not_there_can_answer(
     stack: Recording, name: str
 ) -> None:
-    """Or the autoscaler sees no reason to add a node to an empty group (DRA)."""
+    """Otherwise the autoscaler sees no reason to add a node to an empty group (DRA)."""
     pod = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
     assert "resourceClaims" not in pod
     wanted = {"gcp-a100": "8", "gcp-smoke": "1", "aws-g4dn": "1"}.get(name)
@@ -156,7 +156,7 @@ def test_t18_accelerators_are_asked_for_by_name_which_nodes_that_are_not_there_c
 
 
 def test_t22_a_training_is_neither_awaited_nor_forgotten(stack: Recording) -> None:
-    """Or `pulumi up` hangs until its end, or begins it anew while it runs, or a refresh does; or it runs for ever."""
+    """Otherwise `pulumi up` waits for its end, `up` or a refresh restarts it while it runs, or it runs for ever."""
     job = stack.one("Job", "training")
     annotations = job.inputs["metadata"]["annotations"]
     assert annotations["pulumi.com/skipAwait"] == "true"

@@ -1,4 +1,4 @@
-"""README's commands for kind, typed in a checkout of their own on a machine that has Docker, Pulumi and no node."""
+"""README's commands for kind, run in their own checkout on a machine with Docker and Pulumi but without a node."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 from local import commands, paths
 from tests.conftest import write_kubeconfig
 
-#: Programs that build, install or need root: none is to be called.
+#: Programs that build, install or need root: none may be called.
 FORBIDDEN = ("go", "apt-get", "nsenter", "mount", "buildah", "mmdebstrap", "containerd")
-#: Writes down what it is asked for; sets the context as `pulumi config set` does, and fetches plugins where $ONLINE is
-#: set.
+#: Records its arguments, sets the context like `pulumi config set`, and fetches plugins where $ONLINE is set.
 PULUMI = """
 case "$*" in
   *"--path cluster.context "*) sed -i "s/context: .*/context: $7/" Pulumi.local.yaml ;;
@@ -27,7 +26,7 @@ esac
 
 
 class Checkout:
-    """A copy of the repository, and a PATH whose programs write down how they were called."""
+    """A copy of the repository, and a PATH whose programs record how they were called."""
 
     def __init__(self, folder: Path):
         self.folder, self.notes = folder / "checkout", folder / "notes"
@@ -44,7 +43,7 @@ class Checkout:
             self.program(name)
         self.program("pulumi", PULUMI)
         self.program("pulumi-language-python")
-        # A builder that is there is inspected, and not made again.
+        # The builder exists, so it is inspected and not created again.
         self.program("docker", """echo 'Driver Options: network="host"'""")
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "MAKE"))},

@@ -1,4 +1,4 @@
-"""The group that all pods live below, in trees as Linux documents them (admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+"""The control group above all pods, in trees as Linux documents them (admin-guide/cgroup-v2.rst, cgroup-v1/)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest
     executable(machine / "bin" / "pulumi-language-python")
     assert environment.installed_pulumi() == machine / "bin" / "pulumi"
     assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) not in environment.path()
-    # It would fetch the plugins of AWS and Google Cloud.
+    # Automatic acquisition would fetch the plugins of AWS and Google Cloud.
     assert environment.settings()["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] == "true"
 
 
@@ -109,7 +109,7 @@ def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
 
 
 def test_a_pulumi_that_fetches_its_plugin_gets_no_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As Pulumi does, it takes a plugin whose folder is there for installed.
+    # Like Pulumi, the script takes a plugin whose folder exists for installed.
     environment.choose_plugin(download=False)
     assert stand_in() is not None
     fetched = "$PULUMI_HOME/plugins/resource-kubernetes-v$5"
@@ -132,7 +132,7 @@ def test_our_kubeconfig_comes_before_the_user_s(machine: Path, monkeypatch: pyte
     assert environment.kubeconfig() == f"{paths.KUBECONFIG}:{machine}/home/.kube/config"
     monkeypatch.setenv("KUBECONFIG", "/one:/two")
     assert environment.kubeconfig() == f"{paths.KUBECONFIG}:/one:/two"
-    # Asked again from within its own result, it stays the same; PATH too.
+    # Computed again from its own result, it stays the same; so does PATH.
     monkeypatch.setenv("KUBECONFIG", environment.kubeconfig())
     assert environment.kubeconfig() == f"{paths.KUBECONFIG}:/one:/two"
     monkeypatch.setenv("PATH", environment.path())
@@ -184,7 +184,7 @@ def test_our_pulumi_stands_beside_its_language_host_where_it_looks_without_a_war
     environment.prepare()
     found = [shutil.which(name, path=environment.path()) for name in ("pulumi", "pulumi-language-python")]
     assert len({Path(str(path)).parent for path in found}) == 1
-    # A Pulumi that was built anew takes the old one's place.
+    # A newly built Pulumi takes the old one's place.
     built = Path(toolchain.program("pulumi"))
     built.unlink()
     executable(built, "#!/bin/sh\necho new\n")

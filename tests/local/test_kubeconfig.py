@@ -102,7 +102,7 @@ def test_the_api_server_answers_to_its_service_s_address_and_name(state: Path) -
 
 
 def test_contexts_that_others_put_there_stay(state: Path) -> None:
-    """It is first in $KUBECONFIG, and `aws eks update-kubeconfig` writes to the first."""
+    """The file is first in $KUBECONFIG, and `aws eks update-kubeconfig` writes to the first."""
     eks = {"name": "trainyard-aws-g4dn", "context": {"cluster": "arn", "user": "arn"}}
     content = {"clusters": [{"name": "arn", "cluster": {}}], "users": [{"name": "arn", "user": {}}], "contexts": [eks]}
     paths.KUBECONFIG.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **content}))

@@ -1,4 +1,4 @@
-"""Which trainer images of this checkout nothing needs any more, and when a new one takes its full room."""
+"""Which trainer images of this checkout are unused, and when a new one takes its full disk space."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_packages(root: Path, content: str) -> None:
 
 
 def push(root: Path, name: str, tag: str, age: int, packages: str = "torch==2") -> Path:
-    """What the registry and the builder's context have of an image that was pushed `age` seconds ago."""
+    """Write what registry and build context keep of an image pushed `age` seconds ago; return its tag's folder."""
     folder = paths.REGISTRY_DATA / "docker/registry/v2/repositories/trainyard" / name / "_manifests/tags" / tag
     link = folder / "current/link"
     link.parent.mkdir(parents=True)
@@ -46,7 +46,7 @@ def push(root: Path, name: str, tag: str, age: int, packages: str = "torch==2") 
 
 
 def stack_with(context: str | None) -> list[dict[str, Any]]:
-    """Resources of a stack on the cluster of a context, or on one that it made."""
+    """Resources of a stack on the cluster of a context, or (None) on one that it created."""
     provider = {"type": "pulumi:providers:kubernetes", "inputs": {"context": context} if context else {}}
     return [{"type": "pulumi:pulumi:Stack"}, provider, {"type": "kubernetes:core/v1:Namespace", "inputs": {}}]
 
@@ -137,7 +137,7 @@ def test_a_removal_that_fails_leaves_no_image_in_the_builder_that_nobody_knows_o
 
 
 def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Of proofs and of tests too: what they made goes with the node.
+    # Stacks on the node, those of proofs and tests too: what they made goes with it.
     for name in ("local", "prove-local"):
         stack(root, name, *stack_with("trainyard-local"))
     stack(root, "gcp-smoke")

@@ -12,7 +12,7 @@ from local.shell import LocalError
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_device_that_the_kernel_removes_first_is_no_error(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so a moment after a namespace is deleted."""
+    """The kernel removes it a moment after the namespace is deleted."""
     there = iter([True, stays])
 
     def ip(*_: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from local import cgroups, images, network, paths, processes, teardown
 from tests.fixtures_cluster import bring_up, local
 
-# One of the tests compiles kube-router, where nobody did before.
+# One of the tests compiles kube-router, unless an earlier run did.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500), pytest.mark.usefixtures("node_alone")]
 
 
@@ -34,7 +34,7 @@ def kill(*names: str) -> None:
 
 @pytest.mark.parametrize("name", ["pause", "etcd", "base"])
 def test_an_image_that_is_made_again_is_the_same(name: str) -> None:
-    """Its note is gone, as in a fresh checkout: what is built now must be what the registry has."""
+    """The image's record is gone, as in a fresh checkout: a new build must equal what the registry has."""
     before = images.reference(name)
     (paths.IMAGES / f"{name}.json").unlink()
     bring_up()
@@ -50,20 +50,20 @@ def test_a_second_up_changes_nothing_and_is_quick() -> None:
     before, began, used = pids(), time.monotonic(), processor_seconds()
     bring_up()
     assert processor_seconds() - used < 2
-    # On a machine that does other things as well.
+    # A busy machine takes longer.
     assert time.monotonic() - began < 10
     assert pids() == before
 
 
 def processor_seconds() -> float:
-    """Of all commands that were waited for."""
+    """Processor seconds of all child processes that were waited for."""
     spent = os.times()
     return spent.children_user + spent.children_system
 
 
 @pytest.mark.parametrize("name", teardown.ORDER)
 def test_up_heals_a_killed_daemon_and_leaves_the_others(name: str) -> None:
-    if name == "kube-router":  # which runs where it is asked for
+    if name == "kube-router":  # it runs only where it is asked for
         assert local("up", "--policies").returncode == 0
     before = pids()
     kill(name)
@@ -72,7 +72,7 @@ def test_up_heals_a_killed_daemon_and_leaves_the_others(name: str) -> None:
     after = pids()
     assert after[name] != before[name]
     assert_healthy()
-    # Kubernetes' own programs may end by themselves when the one they depend on was away; etcd and the registry not.
+    # Kubernetes' other programs may exit while one that they depend on is away; these three may not.
     assert {n: after[n] for n in ("etcd", "registry", "kubelet") if n != name} == {
         n: before[n] for n in ("etcd", "registry", "kubelet") if n != name
     }
@@ -94,7 +94,7 @@ def test_up_heals_a_deleted_namespace() -> None:
 
 
 def test_up_ends_a_daemon_that_was_started_but_not_recorded() -> None:
-    """A start that was killed between the start of the process and the writing of its record."""
+    """An `up` was killed between the start of the process and the write of its record."""
     before = pids()["etcd"]
     processes.record_path("etcd").unlink()
     bring_up()
@@ -130,7 +130,7 @@ def container_pid(pod: str) -> int:
 @pytest.fixture
 def kubectl_run(node_environment: dict[str, str], base_image: str):
     """A running pod's name."""
-    name = f"survivor-{uuid.uuid4().hex[:8]}"  # one of a run that was interrupted may be left
+    name = f"survivor-{uuid.uuid4().hex[:8]}"  # an interrupted run may have left its pod
     command = ["kubectl", "run", name, f"--image={base_image}", "--restart=Never", "--command", "--", "sleep", "600"]
     subprocess.run(command, check=True, env=node_environment, capture_output=True)
     waiting = ["kubectl", "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=200s"]

@@ -28,7 +28,7 @@ SECURITY = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 
-# Each pod listens, and asks every other one by its own name until it answers.
+# Each pod listens, and connects to every pod by name until it answers.
 TALK = """
 import os, socket, threading, time
 index, count = int(os.environ["JOB_COMPLETION_INDEX"]), 3
@@ -120,7 +120,7 @@ def test_a_restricted_namespace_refuses_a_privileged_pod(kubectl: Kubectl, base_
 
 @pytest.fixture(scope="module")
 def server(kubectl: Kubectl, base_image: str) -> str:
-    """A pod that serves HTTP on 8000 and has said so, behind the Service `web`."""
+    """A ready pod that serves HTTP on 8000, behind the Service `web`."""
     code = "print('serving', flush=True)\nimport http.server as h\nh.test(h.SimpleHTTPRequestHandler, port=8000)"
     spec = pod_spec(base_image, ["python3", "-c", code], readinessProbe={"tcpSocket": {"port": 8000}})
     kubectl("apply", "-f", "-", document=pod("server", spec, app="web"))
@@ -189,7 +189,7 @@ def test_a_digest_that_the_registry_has_not_is_an_error_at_once(kubectl: Kubectl
 
 
 def test_a_pod_may_not_use_more_memory_than_its_limit(kubectl: Kubectl, base_image: str) -> None:
-    """The control groups work: the kernel ends the greedy one, not the node."""
+    """The control groups work: the kernel kills the greedy pod and spares the node."""
     code = "print(len(bytearray(300_000_000)))"
     spec = pod_spec(base_image, ["python3", "-c", code], resources={"limits": {"memory": "64Mi", "cpu": "500m"}})
     kubectl("apply", "-f", "-", document=pod("greedy", spec))

@@ -9,7 +9,7 @@ import pytest
 from local import shell
 from local.shell import LocalError
 
-# Fails to install until the lists are fresh, and notes whether services were forbidden meanwhile.
+# Fails to install until the lists are fresh, and records whether services were forbidden meanwhile.
 APT = """#!/bin/sh
 echo "$*" >> {log}
 [ -x {policy} ] && {policy}; [ $? -eq 101 ] || echo "services would start" >> {log}

@@ -1,4 +1,4 @@
-"""The times of a command are kept, shown in order, and begin anew with the next `up`; what runs is told meanwhile."""
+"""Phase times are kept, shown in order and replaced by the next `up`; running phases show their progress."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_several_problems_are_told_together() -> None:
 
 
 def records() -> list[str]:
-    """What says that a daemon was started."""
+    """The records of started daemons."""
     return [path.read_text() for path in sorted(paths.PROCESSES.glob("*.json"))]
 
 

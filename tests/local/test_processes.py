@@ -1,4 +1,4 @@
-"""Daemons are told from strangers, restarted when they changed, and explained when they fail. No root needed."""
+"""Daemons are told apart from strangers, restarted when they change, and explained when they fail. No root needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[Daemon]:
-    # The directory's name makes the command line this test's own.
+    # The directory's name makes the command line unique to this test.
     command = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]
     yield Daemon("sleeper", command, lambda: None, netns="", stop_seconds=2, start_seconds=5)
     processes.stop("sleeper")

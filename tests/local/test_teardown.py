@@ -13,7 +13,7 @@ from local.shell import LocalError
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with a letter beyond ASCII in its path, and a disk of the user's for what is trained."""
+    """A checkout with a non-ASCII path, and a disk of the user's mounted at the storage folder."""
     state = tmp_path / "für alle" / ".local"
     state.mkdir(parents=True)
     for name, path in (("STATE", state), ("RUN", tmp_path / "run"), ("STORAGE", state / "storage")):
@@ -50,7 +50,7 @@ def test_a_disk_of_the_users_is_not_emptied(mounted: Path, capsys: pytest.Captur
 def test_the_node_of_another_checkout_is_left_alone(
     owner: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All nodes of a machine have their pods in control groups of one name."""
+    """The nodes of all checkouts on a machine keep their pods in control groups of the same name."""
     if owner == "another":
         (tmp_path / "another").mkdir()
         (tmp_path / "another" / "Makefile").touch()

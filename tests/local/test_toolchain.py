@@ -1,4 +1,4 @@
-"""What a build is keyed by, and what a build that fails or is killed leaves behind."""
+"""The key of a build, and what a failed or killed build leaves behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HELLO = 'package main\n\nvar version = "none"\n\nfunc main() { println(version) 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # What Go compiled before serves the tests as well.
+    # Reuse what Go compiled before.
     monkeypatch.setenv("GOCACHE", os.environ.get("GOCACHE") or str(toolchain.go_caches() / "build"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "trainyard"
@@ -86,10 +86,10 @@ def test_the_cache_follows_the_xdg_variable(cache: Path) -> None:
 @needs_go
 def test_a_build_is_made_once_and_says_its_version(hello: toolchain.Tool) -> None:
     main = toolchain.GOMOD / "hello" / "main.go"
-    main.write_text(f"{HELLO}// {uuid.uuid4()}\n")  # in no cache of Go
+    main.write_text(f"{HELLO}// {uuid.uuid4()}\n")  # so that no cache of Go has it
     told: list[tuple[int, int]] = []
     assert toolchain.build(hello, lambda count, total: told.append((count, total)))
-    # The program's own package is compiled, the standard library's may be there.
+    # The program's own package is compiled; those of the standard library may be cached.
     assert 1 <= told[-1][0] <= told[-1][1]
     assert told[-1][1] > 10
     program = toolchain.bin_directory(hello) / "hello"
@@ -204,7 +204,7 @@ def test_without_a_new_enough_go_the_package_s_one_is_used(
     assert toolchain.find_go() == str(go)
 
 
-# Makes a virtual environment that is not there yet, and puts a Go into it a moment later.
+# Creates a virtual environment, which must not exist yet, and puts a Go into it a moment later.
 FAKE_UV = """#!/bin/sh -e
 case "$*" in
   *venv*) for home; do :; done; mkdir -p "${home%/*}"; mkdir "$home" "$home/bin"; echo venv >> "$0.notes" ;;

@@ -30,7 +30,7 @@ def done(value: Any = None) -> Future[Any]:
 def test_it_is_pushed_where_the_stack_looks_for_it(
     phases: Phases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As a resource of the stack it then needs no build: its address in the registry answers."""
+    """The stack's image resource then needs no build: the registry has the image under its tag."""
     commands: list[tuple[list[str], dict[str, str]]] = []
 
     def run(command: list[str], what: str, tell: Any, environment: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from tests.standin.aws.account import Account, aws
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 PACK = ("--policy-pack", "policy")
-#: More of a program: what nobody should add.
+#: Appended to the program: what nobody should add.
 LOAD_BALANCER = """
 import pulumi_kubernetes as k8s
 
@@ -70,5 +70,5 @@ def test_up_stops_before_it_makes_what_breaks_a_rule(tmp_path: Path) -> None:
     stack.pulumi("up", "--yes", "--skip-preview", *PACK, fails=True)
     assert "[mandatory]  no-load-balancer" in stack.text
     assert not [thing for thing in stack.cloud.things().values() if thing.name == "open"]
-    # The pack sees no deletedWith, so the rule for it is the recording's alone.
+    # The pack sees no deletedWith, so only the check of a recording has the rule for it.
     assert "goes-with-cluster" not in stack.text

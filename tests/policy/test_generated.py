@@ -92,7 +92,7 @@ LOCAL = {
 
 
 def hold(stack: str, sections: dict[str, Any]) -> None:
-    """No configuration made of changes to these sections breaks a rule; most of them have to be valid."""
+    """Check that no configuration with changes of these sections breaks a rule; most must be valid."""
     declared = 0
 
     @settings(

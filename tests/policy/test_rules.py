@@ -1,4 +1,4 @@
-"""Every rule has a stack that breaks it, and no stack of the repository does."""
+"""Every rule has a stack that breaks it, and no stack of the repository breaks any."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Inputs = dict[str, Any]
 
 
 def declared(type_: str, **inputs: Any) -> Resource:
-    """A resource of a type, as a stack with no other would declare it."""
+    """A resource of a type, as the only one of its stack."""
     return Resource(type=type_, name="x", urn=f"urn:{type_}", inputs=inputs, provider="urn:provider")
 
 
@@ -135,7 +135,7 @@ INTERNET = "0.0.0.0/0"
 
 
 def endpoint(enabled: bool) -> Inputs:
-    """Whether GKE's API has an IP address."""
+    """Inputs of a GKE cluster with or without an IP address of its API."""
     return {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": enabled}}}
 
 
@@ -287,14 +287,14 @@ def test_an_image_is_built_on_one_by_digest_where_nobody_says_another(recipe: Re
 
 
 def test_the_trainer_runs_as_nobody_in_particular() -> None:
-    """Of the two images it alone runs what users bring; the other is among the exceptions."""
+    """Of the two images only the trainer's runs what users bring; the other is among the exceptions."""
     lines = (ROOT / "trainer" / "Dockerfile").read_text().splitlines()
     (user,) = [line for line in lines if line.startswith("USER ")]
     assert user == f"USER {TRAINER_ID}:{TRAINER_ID}"
 
 
 def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
-    """A custom resource that makes pods, such as a TrainJob's runtime, is held to the same."""
+    """A custom resource that makes pods, such as a TrainJob's runtime, must obey the same rules."""
     pod = {"hostNetwork": True, "containers": [{"name": "c", "image": "x:1"}]}
     deep = {"template": {"spec": {"replicatedJobs": [{"template": {"spec": {"template": {"spec": pod}}}}]}}}
     found = problems(declared("kubernetes:trainer.kubeflow.org/v1alpha1:TrainingRuntime", spec=deep))

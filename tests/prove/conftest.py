@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-#: `up` takes a while, and a second more when it is asked to stop, as Pulumi does with what it has begun; asked again it
-#: leaves that.
+#: `up` takes 20 s. After a first SIGINT it takes one more second, as Pulumi does to finish what it has begun; after a
+#: second one it exits at once.
 PULUMI = """#!/bin/sh
 begun() {
   trap 'trap "echo killed; exit 1" INT; echo asked; sleep 1; echo stopped; exit 1' INT

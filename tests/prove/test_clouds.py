@@ -1,4 +1,4 @@
-"""What the clouds are asked to do to machines and for what is left, against the wire and the models of their SDKs."""
+"""What a proof asks of the clouds about machines and leftovers, against the wire and the models of their SDKs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GoogleAnswer:
 
 
 class Session:
-    """Google's answers by path; what is asked of anything else is an empty list."""
+    """Google's answers by path; any other path has an empty answer."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()
@@ -108,7 +108,7 @@ def test_what_google_still_has_is_found_by_name_by_label_and_on_the_last_page() 
 
 
 class Wire:
-    """AWS's answers by operation, as the SDK reads them off the wire; the SDK checks what it is given."""
+    """AWS's answers by operation, as the SDK reads them off the wire; the SDK validates the parameters."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()

@@ -1,4 +1,4 @@
-"""The engine of steps: what it goes on with, what it leaves out, and that it destroys whatever happens."""
+"""The engine of steps: what it continues with, what it leaves out, and that it destroys whatever happens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prove.report import Screen
 
 
 class Fake(Subject):
-    """A subject that is a list of what was played."""
+    """A subject that lists the steps that were played."""
 
     def __init__(self, folder: Path, limit_usd: float = 5) -> None:
         self.state, self.limit_usd = load(folder / "state.json") or State("fake"), limit_usd
@@ -45,7 +45,7 @@ def fails(_: Fake) -> str:
 
 
 def bills(subject: Fake) -> str:
-    """As `up`: at 60 USD an hour, for an hour already."""
+    """As `up` does: 60 USD an hour, billed for an hour already."""
     subject.state.usd_per_hour, subject.state.billed_from = 60, time.time() - 3600
     return "up"
 

@@ -1,4 +1,4 @@
-"""What counts as a training that has come back."""
+"""When a training counts as recovered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def told(round_: int, step: int, workers: int) -> Training:
 
 
 class Played(Subject):
-    """A training as it is seen look by look, and its pods after the fault."""
+    """A training whose state is the next of `looks` at each look, and its pods after the fault."""
 
     def __init__(self, looks: list[Training], uids: list[str]) -> None:
         self.looks, self.uids = looks, uids
@@ -53,7 +53,7 @@ def broken(workers: int, looks: list[Training], after: list[str]) -> str:
 
 
 def test_one_worker_that_begins_at_round_1_again_has_come_back() -> None:
-    """The state of the rendezvous goes with the lease of the only worker, when its machine takes minutes to come."""
+    """The rendezvous state expires with the lease of the only worker, whose next machine takes minutes to come."""
     assert "in round 1 (before: 1)" in broken(1, [told(1, 4, 1), told(1, 5, 1)], ["new"])
 
 

@@ -1,4 +1,4 @@
-"""The commands of a proof are asked to stop once and waited for, also when the proof itself is killed."""
+"""A proof asks its commands to stop once and waits for them, also when the proof itself is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chaos.row import until
 from infra.stackfiles import ROOT
 from prove.stack import Proved, started
 
-#: A proof that does nothing but `pulumi up`.
+#: A proof that only runs `pulumi up`.
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
@@ -43,7 +43,7 @@ def wait_for(word: str, folder: Path) -> None:
 
 @pytest.fixture
 def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """In the middle of its `up`; its log is in the folder `run`."""
+    """A proof in the middle of its `up`; its log is in the folder `run`."""
     folder = tmp_path / "run"
     folder.mkdir()
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -53,7 +53,7 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: Path) -> None:
-    """As Pulumi needs it: a second signal kills it, with a resource half made and the stack locked."""
+    """Pulumi needs this: a second signal kills it, with a resource half created and the stack locked."""
     calls: list[int] = []
 
     def tick() -> None:

@@ -1,4 +1,4 @@
-"""What a proof makes of a stack file, what it refuses before anything is made, and what it reports."""
+"""The configuration that a proof derives from a stack file, its early refusals, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull request changes in the cloud, told without the cloud: as the real engine decides it."""
+"""What a pull request changes in the cloud, found out without the cloud, as the real engine decides it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.infra.recorded import changed, recorded
 
 POOL, DISK = "gcp:container/nodePool:NodePool workers", "gcp:compute/disk:Disk data"
 VOLUME = "kubernetes:core/v1:PersistentVolume nfs-server"
+#: The beginning of a node group in each zone.
 GROUP = "aws:eks/nodeGroup:NodeGroup workers-"
-#: A node group in each zone.
 JOB = "kubernetes:batch/v1:Job training"
 
 
@@ -31,7 +31,7 @@ def declared(stack: str, **sections: Any) -> dict[str, Any]:
 
 
 def followed(stack: str, **sections: Any) -> tuple[Mapping[str, Any], list[Change]]:
-    """The content that a change of a stack file ends in, and all that changes."""
+    """The content after a change of a stack file, and all changes."""
     values = changed(stack, **sections)
     return follow(reviewed(stack), lambda moves: content(record(stack, values, moves=moves)))
 
@@ -58,13 +58,13 @@ def test_no_change_is_none() -> None:
     [
         # As tests/e2e/test_gcp_engine.py and test_aws_engine.py see the engine decide.
         ("gcp-a100", {"nodes": {"max": 8}}, {CHANGED: {POOL}}),
-        # A pod on a Spot node gets less time to leave.
+        # A pod on a Spot node has a shorter grace period.
         ("gcp-a100", {"nodes": {"consumption": "spot"}}, {REPLACED: {POOL, JOB}}),
         ("gcp-a100", {"storage": {"sizeGib": 500}}, {REPLACED: {DISK, VOLUME}}),
         ("gcp-a100", {"training": {"steps": 30_000}}, {REPLACED: {JOB}}),
         ("gcp-c3", {"nodes": {"threadsPerCore": 1}}, {REPLACED: {POOL, JOB}}),
         ("gcp-c3", {"nodes": {"machineType": "c3-standard-22"}}, {CHANGED: {POOL}, REPLACED: {JOB}}),
-        ("aws-g4dn", {"nodes": {"max": 8}}, {}),  # of the autoscaler
+        ("aws-g4dn", {"nodes": {"max": 8}}, {}),  # only the autoscaler changes
         ("aws-g4dn", {"training": {"metrics": {"every": 7}}}, {REPLACED: {JOB}}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) and "nodes" in value else None,
@@ -101,7 +101,7 @@ def test_what_hangs_on_a_replaced_resource_is_replaced_with_it() -> None:
     }
     assert "aws:ec2/routeTable:RouteTable private" in found[REPLACED]
     assert "aws:eks/cluster:Cluster cluster" in found[CHANGED]
-    # Another place for the provider of the objects leaves none of them where it is.
+    # A provider with another cluster replaces every Kubernetes object.
     found = planned("gcp-c3", gke={"zone": "us-central1-b"})
     assert {POOL, DISK, JOB, "kubernetes:core/v1:Namespace trainyard"} <= found[REPLACED]
 
@@ -156,7 +156,7 @@ def test_a_container_is_compared_with_itself_wherever_it_stands() -> None:
 
 
 def test_text_from_a_fork_is_text() -> None:
-    """What a stranger's change declares is shown on a page of ours: it is no markup."""
+    """A page of ours shows what a stranger's change declares: none of it may act as markup."""
     old, new = resource(), resource(options={"note": "<img src=x> | [a](b) `c`"})
     line = next(
         line for line in report("s", "main", old, new, compare(old, new)).splitlines() if line.startswith("| ~")

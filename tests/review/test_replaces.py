@@ -1,5 +1,4 @@
-"""What replaces a resource, as the providers' schemas say: every type that a stack can declare, and the conditional
-ones."""
+"""What replaces a resource, by the providers' schemas: every type that a stack can declare, and the conditions."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def test_every_type_that_a_stack_can_have_is_in_the_tables(stack: str, sections:
 @pytest.mark.parametrize(
     ("type_", "path", "old", "new", "replaced"),
     [
-        # Numbers come as floats out of a state, and as ints out of a program.
+        # A state has numbers as floats, a program as ints.
         (DISK, "size", 1000.0, 500, True),
         (DISK, "size", 500, 1000.0, False),
         (DISK, "size", 500, None, False),

@@ -1,4 +1,4 @@
-"""What every stack declares is reviewed: a change of the graph is a change of a file in tests/snapshots/."""
+"""What every stack declares is reviewed: a change of the graph changes a file in tests/snapshots/."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import prepare
 
-# Timings say nothing on cores that are shared with other tests.
+# No deadlines: timings say nothing on cores that other tests share.
 hypothesis_settings.register_profile("shared-cores", deadline=None)
 hypothesis_settings.load_profile("shared-cores")
 
@@ -37,7 +37,7 @@ Metrics = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """A launcher that runs in this very process leaves its handlers, and the end of the tests is told by SIGINT."""
+    """Restore the handlers: a launcher that ran in this process leaves its own, and SIGINT must end the tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
@@ -46,7 +46,7 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_server(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The workers of `pytest -n` fork from one."""
+    """Let all processes of `pytest -n` share one fork server."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         processes.FOLDER = tmp_path_factory.getbasetemp().parent
 
@@ -166,7 +166,7 @@ class EtcdServer:
             "--initial-cluster",
             f"default={peer}",
         ]
-        health = f"http://127.0.0.1:{free_port()}"  # without TLS or a password, whatever the clients need
+        health = f"http://127.0.0.1:{free_port()}"  # plain HTTP without a password, whatever the clients need
         command += ["--listen-metrics-urls", health]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: _healthy(health), 20, "etcd answers")
@@ -177,7 +177,7 @@ class EtcdServer:
             self._process.wait()
 
     def lose_data(self) -> None:
-        """As a pod on another machine, whose volume stayed behind."""
+        """Kill it and delete its data, as when its pod moves to another machine without its volume."""
         self.kill()
         shutil.rmtree(self._folder)
 
@@ -192,7 +192,7 @@ def _healthy(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def etcd_binary() -> str:
-    """The one that this checkout pins, as a stack runs it."""
+    """Path of the etcd that this checkout pins, the version that stacks run."""
     found = toolchain.program("etcd")
     if not Path(found).exists():
         pytest.fail("no etcd in the cache; make it with `.venv/bin/trainyard local toolchain etcd`")
@@ -219,7 +219,7 @@ def own_etcd(etcd_binary: str, tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
-    """Start a node: start_launcher(workers' arguments, options=[...], real=True: as a program, with an environment)."""
+    """Start a node: start_launcher(workers' arguments, options=[...], real (see Launcher), environment={...})."""
     started: list[Launcher] = []
 
     def start(
@@ -250,7 +250,7 @@ def termination(folder: Path, number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes: a checkpoint of the tiny model takes half of one."""
+    """A file system of 2 MB; a checkpoint of the tiny model takes 0.5 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]

@@ -50,15 +50,15 @@ PRELOAD = [
     "tests.trainer.toy",
     "tests.trainer.warm",
 ]
-"""What processes have loaded when they are forked."""
+"""Modules that the fork server loads before it forks."""
 
 
 HOLD = "TRAINYARD_TESTS_HOLD_SAVES"
-"""Names a file without which the workers of a launcher complete no checkpoint: a slow storage."""
+"""Variable that names a file: until it exists, a launcher's workers complete no checkpoint, as on slow storage."""
 
 
 FOLDER: Path | None = None
-"""Of a run whose processes share one fork server: what it loads takes 8 s of processor time."""
+"""Temporary folder of a test run whose processes share one fork server: its imports take 8 s of CPU time."""
 
 
 def context() -> ForkServerContext:
@@ -72,7 +72,7 @@ def context() -> ForkServerContext:
 def _share_server(folder: Path) -> None:
     """Fork from the server that another process of the run has started, or start it.
 
-    It ends with the last process that has its pipe open.
+    The server ends with the last process that has its pipe open.
     """
     server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
     if server._forkserver_address is not None:
@@ -80,13 +80,13 @@ def _share_server(folder: Path) -> None:
     with (folder / "forkserver.json").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        with contextlib.suppress(ValueError, FileNotFoundError):  # nobody started it, or who did is no more
+        with contextlib.suppress(ValueError, FileNotFoundError):  # not started yet, or its starter has ended
             address, pipe = json.load(file)
             server._forkserver_alive_fd = os.open(pipe, os.O_WRONLY)
             server._forkserver_address = address
-            server.ensure_running = resource_tracker.ensure_running  # its own looks after a child
+            server.ensure_running = resource_tracker.ensure_running  # its own expects a child process
             return
-        # Its socket is there: what this process has in a folder of its own ends with it.
+        # Put the server's socket into the shared folder: this process deletes its own temporary folder at its end.
         multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyright: ignore[reportAttributeAccessIssue]
         server.ensure_running()
         file.truncate(0)
@@ -94,7 +94,7 @@ def _share_server(folder: Path) -> None:
 
 
 def enter(environment: dict[str, str], log: str) -> None:
-    """Let this process have an environment, and a file as its output."""
+    """Give this process an environment, and a file as its output."""
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -102,7 +102,7 @@ def enter(environment: dict[str, str], log: str) -> None:
 
 
 def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """One worker as `python -m trainer.train` would be."""
+    """Run one worker, like `python -m trainer.train`."""
     enter(environment, log)
     from trainer.train.__main__ import main
 
@@ -110,7 +110,7 @@ def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> N
 
 
 def run_launcher(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """A node as `python -m trainer.launch` would be; its workers are forked from it."""
+    """Run a node, like `python -m trainer.launch`; its workers are forked from it."""
     os.setsid()
     os.chdir(ROOT)
     os.environ.clear()
@@ -125,14 +125,14 @@ def run_launcher(environment: dict[str, str], arguments: list[str], log: str) ->
 
 
 def run_store(port: int) -> None:
-    """`python -m trainer.store` for this machine's nodes."""
+    """Run `python -m trainer.store` for this machine's nodes."""
     from trainer.store import main
 
     sys.exit(main(["--port", str(port), "--host", "127.0.0.1"]))
 
 
 class ForkedWorker(subprocess.Popen[bytes]):
-    """`python -m trainer.train ...` without the start of a Python: a fork of this process takes its place."""
+    """A fork of this process in place of `python -m trainer.train ...`, without starting Python."""
 
     def _execute_child(self, args: Any, *others: Any) -> None:
         # In the order in which Python 3.11 hands them on.
@@ -145,14 +145,14 @@ class ForkedWorker(subprocess.Popen[bytes]):
         self._child_created = True
         for descriptor in {tell, stdin} - {-1}:
             os.close(descriptor)
-        os.read(told, 1)  # as the start of a program: its caller may signal its group from now on
+        os.read(told, 1)  # wait for setsid, as Popen does: the caller may signal the group from now on
         os.close(told)
 
 
 def _become_worker(arguments: list[str], environment: dict[str, str], stdin: int, tell: int) -> NoReturn:
     code = 1
     try:
-        gc.freeze()  # nothing of the launcher's is collected here: the numbers of its descriptors are others' soon
+        gc.freeze()  # do not collect the launcher's objects: they would close descriptors whose numbers are reused
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.setsid()
@@ -201,7 +201,7 @@ class Workers:
         return self._log.read_text("utf-8") if self._log.exists() else ""
 
     def wait(self, seconds: float = 60) -> list[int | None]:
-        """The exit codes."""
+        """Wait for the end of all workers; return their exit codes, None for one that still runs."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -229,7 +229,7 @@ class Launcher:
     """A node in a session of its own, as a pod would run it."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str], log: Path, real: bool) -> None:
-        """`real`: `python -m trainer.launch` itself, and its workers likewise, for ten times the processor time."""
+        """real: run `python -m trainer.launch` and its workers as programs, for ten times the CPU time."""
         self._log = log
         log.touch()
         self._popen: subprocess.Popen[bytes] | None = None

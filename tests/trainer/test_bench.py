@@ -163,7 +163,7 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_stage_runs_to_its_end_as_a_rehearsal(tmp_path: Path) -> None:
-    """attention, the shortest: what a GPU is asked for is met here first."""
+    """The shortest stage, attention: run here before a GPU runs it."""
     command = [sys.executable, "-m", "bench.gpu", "--stage", "attention", "--device", "cpu", "--tiny"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)

@@ -1,4 +1,4 @@
-"""Every mistake in a configuration is told at once, with what is allowed."""
+"""All mistakes in a configuration are reported together, with what is allowed."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
 
 @pytest.fixture
 def of_stack(tmp_path: Path) -> Any:
-    """gcp-a100's configuration with this file beside the stack's, and the tutorial's numbers left to it."""
+    """gcp-a100's configuration with this DeepSpeed file, and the optimizer's numbers left to the file."""
 
     def of_stack(document: Any, **optimizer: Any) -> StackConfig:
         (tmp_path / "z1-conf.json").write_text(document if isinstance(document, str) else json.dumps(document))

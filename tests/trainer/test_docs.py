@@ -44,7 +44,7 @@ def test_every_event_that_the_trainer_tells_is_explained() -> None:
 def test_the_commands_work_as_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each `python -m trainer...` of both documents, in their order, with a short training and a model that is here."""
+    """Each `python -m trainer...` of both documents, in their order, with a short training and a local model."""
     monkeypatch.setattr("sys.stdin", io.StringIO("The rays"))
     done: list[str] = []
     for name in ("training.md", "model.md"):

@@ -33,7 +33,7 @@ SMALL = """
     steps=1 precision=fp32 compile=false engine.name=ddp evaluation.batches=2
     evaluation.sample_tokens=8 metrics.every=1 metrics.tensorboard=false
 """
-"""DeepSpeed compiles a part of itself when it starts: its own tests have that."""
+"""Not DeepSpeed, which compiles a part of itself when it starts: its own tests cover that."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ from trainer import fetch
 from trainer.contract import FETCHED
 
 CHUNK = 10 * 1024 * 1024
-"""huggingface_hub writes so many bytes at a time."""
+"""Bytes that huggingface_hub writes at a time."""
 WEIGHTS = {f"model-0000{number}-of-00002.safetensors": bytes([number]) * (CHUNK + 9) for number in (1, 2)}
 MAP = {"weight_map": {f"layer.{number}": name for number, name in enumerate(WEIGHTS)}}
 NEEDED = {
@@ -53,9 +53,9 @@ class Hub(ThreadingHTTPServer):
         self.damage = 0
         """How many answers arrive with other bytes."""
         self.sizes: dict[str, int] = {}
-        """Told in the place of the true ones."""
+        """Reported in place of the true ones."""
         self.stop_after: int | None = None
-        """Bytes of weights after which the line is silent."""
+        """Bytes of weights after which the connection is silent."""
         self.asked: list[tuple[str, str]] = []
         """Path and range of each request of a file."""
 

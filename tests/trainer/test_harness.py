@@ -1,4 +1,4 @@
-"""Benchmarks: the harness's figures are those of the model by hand, and reach the report and the model card."""
+"""Benchmarks: the harness's figures are those computed by hand, and reach the report and the model card."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Case:
 
 
 def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
-    """What the command says of each line, and two workers of the first one. Once imported: that takes seconds."""
+    """What the command says of each line, and two workers of the first. One process: the import takes seconds."""
     from lm_eval.tasks import manager
 
     from trainer import harness  # noqa: F401

@@ -1,4 +1,4 @@
-"""Nothing that comes over the network or from shared storage is executed: design decision, held over all modules."""
+"""Nothing that comes over the network or from shared storage is executed: a design decision, checked in all modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, ast.expr]]]:
 
 
 def breaches(source: str) -> list[str]:
-    """What in a module may run what others wrote."""
+    """The imports and calls of a module that may run code that others wrote."""
     tree, found = ast.parse(source), []
     for node in ast.walk(tree):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -134,7 +134,7 @@ def test_workers_exchange_values_of_any_length_in_order_of_rank(tmp_path: Path) 
 
 
 def deceived(world: World, hostile: bytes, length: int) -> str:
-    """Rank 0 speaks another language than `from_first`; what rank 1 says to that."""
+    """Rank 0 broadcasts hostile bytes instead of `from_first`'s JSON; return rank 1's error."""
     if world.first:
         dist.broadcast(torch.tensor([length]), src=0, group=world.control)
         if length == len(hostile):

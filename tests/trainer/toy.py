@@ -21,7 +21,7 @@ PER_STEP = 4
 
 
 class Bomb:
-    """Unpickled, it makes a file."""
+    """Makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class Batches:
     per_step = PER_STEP
 
     def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
-        """Micro-batch 1 of step 2 is too large for fp16."""
+        """The gradient of micro-batch 1 of step 2 overflows in fp16."""
         source = np.random.default_rng([step, number])
         values = source.normal(size=(2, 6)).astype(np.float32) / 10
         targets = values.sum(1)
@@ -56,7 +56,7 @@ class Batches:
 
 
 def place(rank: int = 0, size: int = 1) -> Any:
-    """A worker's place, without the others."""
+    """The World of one worker, without a process group."""
     from trainer.parallel.world import World
 
     return World(rank, size, local_rank=rank, round=1, device=torch.device("cpu"))
@@ -81,7 +81,7 @@ def work() -> Any:
 
 
 def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -> list[dict[str, Any]]:
-    """Steps first+1 .. last; for each what the engine says of it and the weights after it."""
+    """Make steps first+1 to last; return the outcome of each and the weights after it."""
     from trainer.train.feed import Feed
 
     feed = Feed(batches or Batches(), world, first, engine.equal_turns)
@@ -104,16 +104,16 @@ def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function's result, from a process that has run no other test.
+    """Run a function in a process that has run no other test.
 
-    After two thousand other tests `datasets` has ended with a RecursionError here, for a reason that is not known yet.
+    After two thousand tests in one process, `datasets` has failed with a RecursionError; the cause is not known yet.
     """
     with ProcessPoolExecutor(1, context()) as pool:
         return pool.submit(function, *arguments).result(120)
 
 
 def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -> list[Any]:
-    """task(world, *arguments) in each of `world` processes that form a group; their results by rank."""
+    """Run task(world, *arguments) in `world` processes that form a group; return their results by rank."""
     port = free_port()
     processes = [
         context().Process(target=_run, args=(rank, world, port, task, arguments, str(folder / f"rank-{rank}.pt")))
@@ -148,6 +148,6 @@ def configuration(**changes: Any) -> Any:
 
 
 def token_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The sum of the token losses in nats, fp32, through transformers' own code: what ours is held to."""
+    """The sum of the token losses in nats, fp32, through transformers' own code: the reference for ours."""
     logits = model(input_ids=inputs).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")

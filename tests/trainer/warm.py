@@ -1,6 +1,6 @@
-"""The end of what workers are forked with: DeepSpeed, PEFT and a heap that they need not search.
+"""The last module of the fork server: it loads DeepSpeed and PEFT, and excludes the heap from garbage collection.
 
-DeepSpeed's imports, the last of them in the first step, take longer than a test trains.
+DeepSpeed's imports, the last of them in the first step, take longer than the training in a test.
 """
 
 import atexit
@@ -8,7 +8,7 @@ import contextlib
 import gc
 import os
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")  # as the engine has it, where there is no accelerator
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # as the engine sets it without an accelerator
 with contextlib.redirect_stdout(None):
     import deepspeed
     import deepspeed.module_inject.auto_ep_layer

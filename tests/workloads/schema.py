@@ -1,4 +1,4 @@
-"""Holds an object to a custom resource definition as the API server would: unknown fields are errors."""
+"""Validates an object against a custom resource definition as the API server would: unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kubeflow_definitions() -> list[Path]:
 
 
 def schema(definition: Path) -> dict[str, Any]:
-    """The schema of the one version of a definition, without room for unknown fields."""
+    """The schema of a definition's only version, which refuses unknown fields."""
     content = yaml.load(definition.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     (version,) = content["spec"]["versions"]
     return _closed(version["schema"]["openAPIV3Schema"])
@@ -30,7 +30,7 @@ def problems(schema: dict[str, Any], value: Any) -> list[str]:
 
 
 def _closed(node: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI 3 as Kubernetes has it -> JSON schema: objects know their fields, but for those that take any."""
+    """Kubernetes' OpenAPI 3 -> JSON schema: objects refuse unknown fields, except those that accept any."""
     node = dict(node)
     if node.pop("x-kubernetes-int-or-string", False):
         return {"type": ["integer", "string"]}
@@ -42,6 +42,6 @@ def _closed(node: dict[str, Any]) -> dict[str, Any]:
         node["additionalProperties"] = _closed(node["additionalProperties"])
     if isinstance(node.get("items"), dict):
         node["items"] = _closed(node["items"])
-    # Go's names for sizes of numbers are no formats of JSON schema.
+    # Go's number sizes (int32, ...) are no formats of JSON schema.
     node.pop("format", None)
     return node

@@ -1,4 +1,4 @@
-"""cluster-autoscaler as a workload: what it is told, what it may do, and what it must not."""
+"""cluster-autoscaler as a workload: its flags, what it may do, and what it must not."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def flags() -> dict[str, str]:
 def test_it_finds_the_groups_of_this_cluster_and_stops_at_what_the_stack_allows() -> None:
     tags = "asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/trainyard-aws-g4dn"
     assert flags()["node-group-auto-discovery"] == tags
-    # Three of the system's and four that train.
+    # Three system nodes and four that train.
     assert flags()["max-nodes-total"] == "7"
 
 
 def test_accelerators_that_nothing_needs_go_within_minutes() -> None:
     assert flags()["scale-down-unneeded-time"] == "3m"
-    # Or EKS' own pods keep a second system node for ever.
+    # Otherwise EKS' own pods keep a second system node for ever.
     assert flags()["skip-nodes-with-local-storage"] == flags()["skip-nodes-with-system-pods"] == "false"
-    # What a training cannot do without is not moved for it.
+    # It does not move the pods that a training needs.
     for kind, name in [("Job", "training"), ("StatefulSet", "etcd")]:
         annotations = stack().one(kind, name).inputs["spec"]["template"]["metadata"]["annotations"]
         assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false", name

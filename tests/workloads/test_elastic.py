@@ -49,8 +49,8 @@ def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
 
 
 def test_a_job_that_runs_is_left_alone() -> None:
-    """Deleting the patch would release its fields, and the API server would then set them to one; and to Pulumi's
-    Kubernetes provider only a Job that is complete is ready."""
+    """Deleting the patch would release its fields, and the API server would then set them to one. Pulumi's Kubernetes
+    provider counts only a complete Job as ready."""
     made = stack()
     patch = made.one("JobPatch", "training-size")
     assert patch.retain_on_delete
@@ -82,7 +82,7 @@ def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_th
 def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
     name: str, threads: str | None, sockets: str | None
 ) -> None:
-    """Behind a pod's eth0 it sees no network card, and takes one socket."""
+    """Behind a pod's eth0 NCCL sees no network card, and takes one socket."""
 
     def variables(**environment: str) -> dict[str, str]:
         values = stack_file_values(name)
@@ -96,7 +96,7 @@ def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
 
 
 def test_pulumi_waits_for_the_rendezvous_pod_and_not_for_its_address() -> None:
-    """Its own plug-in waits until no endpoint of a Service has changed for ten seconds, and the training behind it."""
+    """Pulumi's own plug-in waits until a Service's endpoints are stable for ten seconds, and the training waits too."""
     made = stack()
     assert made.one("Service", "etcd").inputs["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
     assert "annotations" not in made.one("StatefulSet", "etcd").inputs["metadata"]

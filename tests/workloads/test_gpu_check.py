@@ -12,7 +12,7 @@ def node_check(stack: Recording) -> Recorded:
 
 
 def test_the_check_of_the_nodes_never_waits_for_a_training_that_has_them() -> None:
-    """A resize does not ask again; what does ask again goes before the training, which comes back by itself."""
+    """A resize does not repeat the check. A repeated check preempts the training, which comes back by itself."""
     small, large = (
         record("gcp-a100", changed("gcp-a100", check={"enabled": True}, workers={"count": count})) for count in (1, 2)
     )

@@ -11,7 +11,7 @@ CLUSTER_SCOPED = {"Namespace", "PersistentVolume", "PriorityClass"}
 
 
 def before(stack: Recording, urn: str) -> set[str]:
-    """URNs of everything that exists before a resource: dependencies and parents, over all levels."""
+    """URNs of all direct and indirect dependencies of a resource."""
     by_urn = {item.urn: item for item in stack.resources}
     found: set[str] = set()
     waiting = [urn]

@@ -72,7 +72,7 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
 
 @pytest.mark.usefixtures("local_kubeconfig")
 def test_trainers_reach_as_far_as_their_figures_go_and_no_farther() -> None:
-    """Dataplane V2 and others enforce it: wandb then waits a minute at each start, and is left out."""
+    """Dataplane V2 and others enforce it: without the rule wandb waits a minute at each start, and is left out."""
 
     def policy(**settings: Any) -> dict[str, Any]:
         secrets = {"secrets": {"wandbApiKey": "key"}} if "wandbProject" in settings else {}
@@ -116,7 +116,7 @@ def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
 
 
 def labels_wanted(value: Any) -> Iterator[dict[str, str]]:
-    """The labels by which an object finds pods, wherever in it that stands."""
+    """The labels by which an object selects pods, at any depth."""
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if key in ("selector", "podSelector", "labelSelector"):
             yield item.get("matchLabels", {}) if {"matchLabels", "matchExpressions"} & item.keys() else item

@@ -1,4 +1,4 @@
-"""The etcd that the stack declares, with its certificates, started for real: who has the client's gets in."""
+"""The etcd that the stack declares, really started with its certificates: only the client's certificate gets in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stack(local_kubeconfig: Path) -> Recording:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> dict[str, Path]:
-    """The folders that the two Secrets are mounted as."""
+    """Owner -> the folder as which its Secret is mounted."""
     made = issue(["etcd", "etcd.trainyard.svc"])
     folders = {}
     for who in ("server", "client"):
@@ -44,7 +44,7 @@ def certificates(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def endpoint(stack: Recording, certificates: dict[str, Path], tmp_path: Path) -> Iterator[str]:
-    """The declared container's command, with folders and ports of this machine."""
+    """Run the declared container's command with folders and ports of this machine; yield its address."""
     container = stack.one("StatefulSet", "etcd").inputs["spec"]["template"]["spec"]["containers"][0]
     ports = {port: str(free_port()) for port in ("2379", "2380", "2381")}
     arguments = []

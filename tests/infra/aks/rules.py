@@ -12,7 +12,7 @@ from tests.infra.aks.section import AksConfig
 
 
 def machines() -> dict[str, Machine]:
-    """A table in the file, because it has one row; machines.yaml where there are more."""
+    """A table in code, because it has one row; a longer one belongs in machines.yaml."""
     name = "Standard_NC24ads_A100_v4"
     return {
         name: machine_type(

@@ -9,4 +9,4 @@ class AksConfig(Section):
     location: str
     """Where on Azure the cluster is."""
     system_machine_type: str = "Standard_D4s_v5"
-    """Nodes for etcd and the cluster's own."""
+    """Machine type of the nodes for etcd and the cluster's own pods."""

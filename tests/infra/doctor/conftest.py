@@ -1,7 +1,7 @@
 """An emulated AWS for the doctor's tests.
 
-moto's server stands in for AWS; what it does not know (versions of EKS, quotas, the simulation of rights, parameters of
-AWS's own, Spot prices and scores) is answered on the wire, so that the SDK reads it as it reads AWS.
+moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, parameters of
+AWS's own, Spot prices and scores) are given on the wire, so that the SDK parses them as it parses AWS.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Raw:
 
 
 class Cloud:
-    """What AWS answers beyond moto, by quota code and by operation; and the session that hears it."""
+    """Answers of AWS that moto lacks, by quota code and by operation, and a session that receives them."""
 
     def __init__(self) -> None:
         self.quotas = {"L-3819A6DF": 64.0, "L-DB2E81BA": 0.0, "L-1216C47A": 32.0, "L-F678F1CE": 5.0}
@@ -71,7 +71,7 @@ class Cloud:
         self.supported_until = "2027-11-21T00:00:00Z"
         self.denied: set[str] = set()
         self.refused: set[str] = set()
-        """Operations, of the services that speak XML, that the caller may not ask."""
+        """Operations of the XML services that the caller may not use."""
         self.simulated: str | None = None
         self.image = True
         self.score = 8
@@ -79,7 +79,7 @@ class Cloud:
 
     def session(self) -> boto3.Session:
         core = botocore.session.Session()
-        # Reading the models of the services anew takes longer than all the rest.
+        # Share the loader: reading the service models again takes longer than everything else.
         core.register_component("data_loader", LOADER)
         made = boto3.Session(botocore_session=core)
         for service, operation, answer in (
@@ -177,7 +177,7 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[str]:
-    """Says where a question comes from, as AWS's own service does."""
+    """Address of a server that returns the caller's address, as AWS's own service does."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -215,7 +215,7 @@ Found = Callable[..., list[Finding]]
 
 @pytest.fixture
 def found(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
-    """The findings of some levels, without those about this machine's programs, of which none is there."""
+    """The findings of some levels, without those about programs, none of which is on PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def look(*levels: Level, stack: StackConfig | None = None) -> list[Finding]:

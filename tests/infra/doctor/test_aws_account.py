@@ -58,7 +58,7 @@ def test_zones_that_an_account_has_not(found: Found) -> None:
 
 
 def test_machines_that_zones_lack(here: Amazon) -> None:
-    """moto's list of offers is AWS's of some day: use1-az3 has no g5, us-west-1 no g6."""
+    """moto has AWS's offers of one day: use1-az3 has no g5, us-west-1 no g6."""
 
     def offers(machine_type: str, here: Amazon, **eks: Any) -> Finding:
         stack = config(nodes={"machineType": machine_type}, eks=eks)
@@ -129,7 +129,7 @@ def test_who_may_not_ask_is_told_so_and_the_rest_goes_on(cloud: Cloud, found: Fo
 
 @pytest.mark.parametrize("question", [("ec2", "describe_vpcs"), ("eks", "list_clusters"), ("ssm", "describe_sessions")])
 def test_a_proxy_that_answers_in_awss_place_is_no_answer(here: Amazon, question: tuple[str, str]) -> None:
-    """Whatever the service speaks: XML, JSON by path, JSON."""
+    """In each protocol: XML, JSON by path, JSON."""
 
     def page(request: Any, **_: Any) -> AWSResponse:
         return AWSResponse(request.url, 403, {}, Raw(b"<!doctype html><title>Blocked</title>"))

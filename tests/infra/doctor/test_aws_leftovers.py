@@ -1,4 +1,4 @@
-"""What is there already, in an emulated AWS: the stack itself, an earlier one's remains, somebody else's."""
+"""What exists already in an emulated AWS: the stack itself, the remains of an earlier one, somebody else's."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_registry_that_is_down_is_one_line(registry: tuple[str, dict[str, int]
     (finding,) = images.registry("127.0.0.1:1", insecure=True)
     assert finding.level == "problem"
     assert "127.0.0.1:1 does not answer ([Errno 111] Connection refused)" in finding.text
-    # Something answers there, which speaks no TLS.
+    # The server there speaks no TLS.
     (finding,) = images.registry(registry[0], insecure=False)
     assert "image.insecure true" in finding.fix
 

@@ -1,8 +1,8 @@
-"""The recorded resource graph of a stack, made in an emulated AWS account and deleted again.
+"""Creates the recorded resource graph of a stack in an emulated AWS account and deletes it again.
 
-References in the record are to values that review/computed.py made up; here each is replaced by what AWS answered when
-the resource was made. The order is the worst that the graph allows, so that a dependency that is missing is found out,
-and not hidden by the order in which the program happens to be written.
+References in the record hold values that review/computed.py made up; each is replaced by what AWS answered when the
+resource was created. The order is the worst that the graph allows, so that the order in which the program happens to be
+written hides no missing dependency.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tests.standin.aws.account import Account
 from tests.standin.aws.provider import AwsResources
 from tests.standin.cloud import Cloud
 
-#: Values that the record cannot have by chance, and so can be looked for inside of texts.
+#: Characters from which on a value does not occur by chance, so that it can be replaced inside texts.
 DISTINCT = 12
 
 
 @dataclass
 class Built:
-    """What of a stack exists in an account."""
+    """The resources of a stack that exist in an account."""
 
     package: AwsResources
     folder: tempfile.TemporaryDirectory[str]
-    """Where the package keeps what it made; gone with this object."""
+    """Where the package keeps its state; removed with this object."""
     ids: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     """URN -> (id, outputs)"""
     real: dict[str, str] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class Built:
         return value
 
     def inputs(self, item: Recorded, **changes: Any) -> dict[str, Any]:
-        """With AWS's values, and a name of the provider's where the program gives none."""
+        """Inputs with AWS's values, and with the provider's own name where the program gives none."""
         return self.package.check(Urn(item.urn), {}, {**self.resolved(item.inputs), **changes}, b"")
 
     def create(self, item: Recorded) -> None:
-        """Raises PluginError, as AWS does."""
+        """Create a resource. Raises PluginError where AWS refuses."""
         id_, outputs = self.package.create(Urn(item.urn), self.inputs(item), 0, preview=False)
         self.ids[item.urn] = id_, outputs
         fake_id, fake_outputs = computed.outputs(item.type, item.name, item.inputs, self.account.region)
@@ -78,7 +78,7 @@ class Built:
             self.real[recorded] = real
 
     def delete(self, item: Recorded) -> None:
-        """Raises PluginError, as AWS does."""
+        """Delete a resource. Raises PluginError where AWS refuses."""
         id_, outputs = self.ids[item.urn]
         if not item.retain_on_delete:
             self.package.delete(Urn(item.urn), id_, outputs, 0)
@@ -90,9 +90,9 @@ def of_aws(recording: Recording) -> list[Recorded]:
 
 
 def order(recording: Recording, seed: int) -> list[Recorded]:
-    """The worst order that the graph allows: clusters and node groups with nothing before them but what they depend on.
+    """The worst order that the graph allows: only their dependencies come before clusters and node groups.
 
-    Backwards, they outlive everything but that. Other seeds give other orders of what the graph leaves open.
+    In reverse, they outlive everything but those. The seed varies what the graph leaves open.
     """
     everything = {item.urn: item for item in of_aws(recording)}
     needs = {urn: earlier(recording, item) & everything.keys() for urn, item in everything.items()}
@@ -116,7 +116,7 @@ def empty(account: Account) -> Built:
 
 
 def up(recording: Recording, account: Account, seed: int = 0) -> Built:
-    """Everything made. Raises PluginError, as AWS does."""
+    """Create everything. Raises PluginError where AWS refuses."""
     built = empty(account)
     for item in order(recording, seed):
         built.create(item)
@@ -124,7 +124,7 @@ def up(recording: Recording, account: Account, seed: int = 0) -> Built:
 
 
 def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
-    """One resource, with nothing made before it but what it depends on. Raises PluginError, as AWS does."""
+    """Create one resource after its dependencies only. Raises PluginError where AWS refuses."""
     wanted = earlier(recording, item) | {item.urn}
     built = empty(account)
     for other in order(recording, seed=0):
@@ -134,7 +134,7 @@ def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
 
 
 def down(recording: Recording, built: Built, seed: int = 0) -> None:
-    """Everything deleted but what goes with something else, as the engine would. Raises PluginError, as AWS does."""
+    """Delete as the engine would, without what goes with another resource. Raises PluginError where AWS refuses."""
     for item in reversed(order(recording, seed)):
         if item.deleted_with:
             built.ids.pop(item.urn, None)
@@ -143,7 +143,7 @@ def down(recording: Recording, built: Built, seed: int = 0) -> None:
 
 
 def without(recording: Recording, missing: str) -> Recording:
-    """The record without the resources of AWS of a name, or of a kind and a name."""
+    """The record without the AWS resources of a name, or of a kind and a name."""
     left = [
         item
         for item in recording.resources

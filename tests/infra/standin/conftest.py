@@ -16,7 +16,7 @@ STACK, REGION = "aws-g4dn", "us-east-2"
 
 
 def account_number(of: str) -> str:
-    """An account of its own for each text."""
+    """A number of 12 digits: each text has its own account."""
     return f"{int.from_bytes(hashlib.sha256(of.encode()).digest()[:8]) % 10**12:012d}"
 
 

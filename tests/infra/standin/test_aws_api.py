@@ -1,11 +1,12 @@
-"""aws-g4dn's AWS resources, made and deleted through AWS's real API in an emulated account (moto, on loopback).
+"""aws-g4dn's AWS resources, created and deleted through AWS's real API in an emulated account (moto, on loopback).
 
 Every resource of the recorded graph becomes the call of boto3 that pulumi-aws would make, with the ids that the account
-gave to those before it, in the worst order that the graph allows. So a wrong reference, overlapping ranges, a missing
-right or dependency is refused here as in AWS, and destroy leaves nothing.
+gave to earlier ones, in the worst order that the graph allows. So a wrong reference, overlapping ranges, a missing
+right or a missing dependency is refused as in AWS, and destroy leaves nothing.
 
-Only AWS itself tells the rest: nothing takes time and nothing runs (no node joins, no add-on becomes healthy, there is
-always capacity); moto evaluates no policies, knows no quotas, and checks no version and no content of user data.
+Only AWS itself can show the rest. Here nothing takes time and nothing runs: no node joins, no add-on becomes healthy,
+there is always capacity. moto evaluates no policies, knows no quotas, and checks neither versions nor the content of
+user data.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def test_a_stack_with_elastic_fabric_adapters_is_made(endpoint: str) -> None:
 
 
 def test_the_cheap_network_works_too(endpoint: str) -> None:
-    """Nodes with addresses of their own, no NAT gateway."""
+    """Nodes with public addresses and no NAT gateway."""
     account = Account(endpoint, account_number("cheap"), REGION)
     public = record(STACK, changed(STACK, eks={"publicNodes": True}))
     before = account.everything()
@@ -67,7 +68,7 @@ def test_the_cheap_network_works_too(endpoint: str) -> None:
 
 @pytest.mark.parametrize("used", ["MountTarget", "Route", "RolePolicyAttachment"])
 def test_what_would_be_destroyed_too_early_is_found_out(living: Built, used: str) -> None:
-    """The node groups depend on what they use no more, so it comes late, and goes before them."""
+    """Drop the node groups' dependency on what they use: it is created late and deleted before them."""
     broken = recorded(STACK)
     for item in recorded(STACK).all("aws:eks/nodeGroup"):
         broken = built.unordered(broken, item.name, used)
@@ -78,10 +79,10 @@ def test_what_would_be_destroyed_too_early_is_found_out(living: Built, used: str
         living.delete(too_early)
 
 
-#: What pods act by is in use only once pods run, and no node is in the NAT gateway's subnet.
+#: The pods' roles and access point are in use only once pods run; no node is in the NAT gateway's subnet.
 FREE = re.compile(r"aws:iam/.* (autoscaler|efs-driver|network)|RouteTableAssociation nat|AccessPoint")
 HELD = {*order("in_use"), *order("beside"), *order("needed")}
-#: Sorted: resources are recorded in another order each time, and every process must collect the same tests.
+#: Sorted: the order of a recording varies, and every process must collect the same tests.
 IN_USE = sorted(
     (item for item in built.of_aws(recorded(STACK)) if item.type in HELD and not FREE.search(title(item))), key=title
 )
@@ -115,7 +116,7 @@ def test_what_is_in_use_is_not_deleted(living: Built, item: Recorded) -> None:
 def test_what_is_missing_or_comes_too_late_is_found_out(
     endpoint: str, kind: str, name: str, missing: str, refusal: str
 ) -> None:
-    """Each comes as early as the graph allows, with nothing before it but what it depends on."""
+    """Each resource comes as early as the graph allows, after its dependencies only."""
     account = Account(endpoint, account_number(kind + missing), REGION)
     broken = built.without(recorded(STACK), missing)
     with pytest.raises(PluginError, match=refusal):
@@ -153,7 +154,7 @@ def test_a_broken_resource_is_refused(
 def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_else_is_built(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that believes in g4dn in every zone of us-west-2: what aws-g4dn was, before it asked."""
+    """A program that expects g4dn in every zone of us-west-2, as aws-g4dn did before it asked AWS."""
     zones = [f"usw2-az{number}" for number in "1234"]
     said = {"id": "x", "locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
     monkeypatch.setitem(computed.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said)

@@ -44,7 +44,7 @@ def urn(type_: str) -> Urn:
 def test_which_changes_replace_and_which_goes_first(
     package: AwsResources, type_: str, old: dict[str, Any], new: dict[str, Any], replaces: list[str], old_first: bool
 ) -> None:
-    """Two things cannot have one name, given by the program; what has no name can be there twice."""
+    """Two resources cannot share a name that the program gives; without one, both can exist at once."""
     name = {GROUP: {"nodeGroupName": "n"}, CLUSTER: {"name": "n"}, TEMPLATE: {"name": "n"}}.get(type_, {})
     before = package.check(urn(type_), {}, {**name, **old}, b"seed")
     after = package.check(urn(type_), before, {**name, **new}, b"other")
@@ -76,6 +76,6 @@ def test_a_token_for_the_registry_is_the_only_function(package: AwsResources) ->
 
 
 def test_without_an_emulated_account_nothing_is_made(tmp_path: Path) -> None:
-    """Or a test could reach a real one, with the credentials of whoever runs it."""
+    """Otherwise a test could reach a real account with the credentials of whoever runs it."""
     with pytest.raises(PluginError, match="no AWS is emulated"):
         AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None), None)

@@ -1,4 +1,4 @@
-"""The stand-in cloud: what it refuses, and that nothing but a test can start it."""
+"""The stand-in cloud: what it refuses, what it replaces, and what a preview knows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What docs/aws.md has people ask after a destroy, and what the doctor looks for, finds a stack that lives; and nothing
-in an account where none does."""
+"""The commands of docs/aws.md for the time after a destroy, and the doctor, find a living stack and find nothing in an
+empty account."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.infra.standin.conftest import REGION, STACK, account_number
 from tests.standin.aws.account import Account
 
 RUNBOOK = (ROOT / "docs" / "aws.md").read_text()
-#: No machine runs in the emulation, and so no disk and no interface of a node.
+#: The emulation runs no machine, so there is no disk and no interface of a node.
 OF_MACHINES = ("describe-instances", "describe-volumes", "describe-network-interfaces")
 
 
@@ -40,7 +40,7 @@ COMMANDS = {words[2]: words for words in commands()}
 
 
 def printed(account: Account, words: list[str]) -> Any:
-    """What the AWS CLI would print: it names operations, filters and queries as boto3 does, but for their form."""
+    """What the AWS CLI would print: its operations, filters and queries are boto3's, in another form."""
     service, operation = words[1], words[2].replace("-", "_")
     given: dict[str, Any] = {}
     option = ""
@@ -65,7 +65,7 @@ def printed(account: Account, words: list[str]) -> Any:
 
 @pytest.fixture(scope="session")
 def tagged(endpoint: str) -> Built:
-    """The stack as the provider leaves it: it puts the stack's tags on everything, which the emulation does not."""
+    """The stack with its tags on everything, which the provider sets and the emulation does not."""
     there = built.up(recorded(STACK), Account(endpoint, account_number("tagged"), REGION))
     given = marks(STACK)
     pairs = [{"Key": key, "Value": value} for key, value in given.items()]
@@ -94,7 +94,7 @@ def test_an_empty_account_has_nothing(endpoint: str, command: str) -> None:
 
 
 class _Clients(dict[tuple[str, str], Any]):
-    """Those of one account of the emulation, for every service and region."""
+    """The clients of one emulated account, for every service and region."""
 
     def __init__(self, account: Account) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_the_doctor_knows_its_own_stack(tagged: Built) -> None:
 
 
 def test_the_doctor_finds_what_stays_when_only_the_cluster_goes(tagged: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after somebody has deleted it by hand."""
+    """As if somebody had deleted the cluster by hand."""
     ask = Amazon.ask
 
     def without_cluster(self: Amazon, service: str, operation: str, **given: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def cluster(node: Path, base_image: str) -> Cluster:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own; it goes with everything in it, without waiting."""
+    """The test's own namespace, deleted afterwards with everything in it, without waiting."""
     name = f"plugin-{secrets.token_hex(3)}"
     cluster.core.create_namespace({"metadata": {"name": name}})
     yield name
@@ -68,7 +68,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def engine_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Pulumi on PATH with our launcher before it, and a home of its own."""
+    """Pulumi on PATH with our launcher before it, and its own PULUMI_HOME."""
     folder = tmp_path_factory.mktemp("launcher")
     launcher = folder / "pulumi-resource-kubernetes"
     command = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m local.plugin"
@@ -110,7 +110,7 @@ class Stack:
         return self._run("destroy", None, "--yes", "--skip-preview")
 
     def fails(self, run: Callable[..., Any], *resources: Entry) -> str:
-        """What a run prints that must fail, without a traceback or an API server's JSON in it."""
+        """The output of a run that must fail; it has no traceback and no JSON of the API server."""
         with pytest.raises(subprocess.CalledProcessError):
             run(*resources)
         assert "Traceback" not in self.text
@@ -125,7 +125,7 @@ class Stack:
         return {operation: int(count) for count, operation in _COUNT.findall(self.text.split("\nResources:")[-1])}
 
     def pulumi(self, *arguments: str) -> str:
-        """Run the CLI; what it printed."""
+        """Run the CLI and return its output."""
         done = subprocess.run(
             ["pulumi", *arguments, "--non-interactive", "--color", "never"],
             cwd=self.folder,

@@ -47,7 +47,7 @@ def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cl
     assert "not ready after 4 s: 0 of 1 pods ready" in text
     assert "cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu" in text
     assert stack.resources()["web"]["initErrors"]
-    # Without a probe it would be ready for the moment that it lives.
+    # Without a probe the pod would count as ready for the moment that it lives.
     late = {"exec": {"command": ["true"]}, "initialDelaySeconds": 60}
     crashing = sleeper(cluster.image, "echo no such dataset >&2; exit 3", readinessProbe=late)
     stack.up(deployment(namespace, crashing, replicas=1, annotations=SKIP))
@@ -61,7 +61,7 @@ def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cl
 
 
 def await_restart(cluster: Cluster, namespace: str) -> None:
-    """Until a container of the namespace was started again."""
+    """Wait until a container of the namespace was restarted."""
     until = time.monotonic() + 200
     while not any(
         status.restart_count
@@ -98,7 +98,7 @@ def test_a_failed_job_says_why(stack: Stack, cluster: Cluster, namespace: str) -
 
 
 def test_cancel_ends_a_wait_and_keeps_the_object(cluster: Cluster, namespace: str) -> None:
-    """What the engine does at Ctrl-C: the call Cancel. The answer carries the state of the object that exists."""
+    """At Ctrl-C the engine calls Cancel. The answer carries the state of the object, which exists."""
     with start_plugin(cluster.kubeconfig.read_text()) as stub:
         urn = "urn:pulumi:dev::project::kubernetes:batch/v1:Job::endless"
         spec = {"template": {"spec": sleeper(cluster.image)}}

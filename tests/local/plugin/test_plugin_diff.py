@@ -1,4 +1,4 @@
-"""Which changes are seen, which of them replace the object, and which old values the server has only spelled anew."""
+"""Which changes are seen, which replace the object, and which values the server only spells differently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def detailed(old: dict[str, Any], new: dict[str, Any], *ignored: str) -> dict[st
 
 
 def test_equal_inputs_have_no_diff() -> None:
-    """null is missing, and the server spells quantities its own way."""
+    """null counts as missing, and the server spells quantities its own way."""
     assert detailed(job(), copy.deepcopy(job())) == {}
     assert detailed(job(), job(backoffLimit=None)) == {}
     old, new = job(), job()

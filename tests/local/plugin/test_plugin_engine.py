@@ -34,7 +34,7 @@ def job(namespace: str, pod: dict[str, Any], ignore_changes: list[str] | None = 
 
 
 def test_a_second_up_and_a_refresh_change_nothing(stack: Stack, cluster: Cluster, namespace: str) -> None:
-    """Also for what the server spells anew, drops or fills in: quantities, false, empty strings, defaults."""
+    """Also for what the server spells differently, drops or fills in: quantities, false, empty strings, defaults."""
     meta = {"namespace": namespace}
     pod = sleeper(
         cluster.image,
@@ -88,7 +88,7 @@ def test_automatic_names_and_replacement_under_a_new_name(stack: Stack, cluster:
 
 
 def test_a_job_is_replaced_when_its_template_changes(stack: Stack, cluster: Cluster, namespace: str) -> None:
-    """With a name given by hand the old one goes first; for `activeDeadlineSeconds` it stays."""
+    """With an explicit name the old Job is deleted first; a change of `activeDeadlineSeconds` keeps it."""
 
     def program(command: str, **spec: Any) -> Entry:
         entry = job(namespace, sleeper(cluster.image, command), **spec)
@@ -246,7 +246,7 @@ def test_delete_waits_until_the_object_is_gone(stack: Stack, cluster: Cluster, n
 
 
 def test_deleted_with_leaves_the_deletion_to_the_other(stack: Stack, cluster: Cluster, namespace: str) -> None:
-    """The object is elsewhere in truth, so it stays: the proof that nobody asked for its deletion."""
+    """The object is in another namespace, so it stays, which shows that nobody asked for its deletion."""
     metadata = {"namespace": namespace, "name": "inner"}
     stack.up(
         resource("outer", "v1:Namespace", {}),

@@ -29,7 +29,7 @@ URN = "urn:pulumi:dev::project::kubernetes:{}::train"
 
 @contextmanager
 def start_plugin(kubeconfig: str, process: list[subprocess.Popen[str]] | None = None) -> Iterator[Any]:
-    """A stub of a running plugin, configured. It must end by itself when told to."""
+    """A stub of a running, configured plugin, which must exit by itself on SIGTERM."""
     command = [sys.executable, "-m", "local.plugin"]
     plugin = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if process is not None:

@@ -112,7 +112,7 @@ def test_why_a_pod_is_not_ready(status: dict[str, Any], expected: str) -> None:
 
 
 class Node:
-    """Stands in for a client, and for the module time: a Job of 60 s, whose pod waits 20 for its image."""
+    """Stands in for a client and the module `time`: a Job of 60 s, whose pod waits 20 s for its image."""
 
     def __init__(self) -> None:
         self.seconds = 0

@@ -1,5 +1,6 @@
-"""A tiny model that saves checkpoints, and a process that dies of it. Processes are forked with this loaded: what else
-the tests import is not for them."""
+"""A tiny model that saves checkpoints, and functions for processes that die meanwhile.
+
+The fork server loads this module, so it imports only what these processes need."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def save_and_die(run: str, at: int, largest: int, report: str) -> None:
 
 
 def save_and_fail(run: str) -> None:
-    """Begin to save step 20, and end on an error."""
+    """Begin to save step 20, and end with an error."""
     training, begun = Training(2).step(), threading.Event()
 
     def slow(weights: dict[str, torch.Tensor], folder: Path) -> None:

@@ -50,9 +50,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
-    """Whether a process that saves step 20 died of it."""
+    """Whether a process died while it saved step 20."""
     report = run / "survived"
-    # Each attempt is a process, as a kill ends it; not a fork of this one, where other tests may have left threads.
+    # The kill ends a process, so each attempt needs one. Not a fork of this one: other tests may have left threads.
     arguments = (str(run), at, largest, str(report))
     child = context().Process(target=save_and_die, args=arguments)
     child.start()
@@ -104,7 +104,7 @@ def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: 
 def test_a_power_cut_finds_no_folder_of_that_name_without_all_that_is_in_it(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill leaves to the kernel what is not on the disk yet; a power cut loses it."""
+    """After a kill the kernel still writes what is not on the disk yet; a power cut loses it."""
     fsync, rename = os.fsync, os.rename
     safe: set[int] = set()
     lost: list[Path] = []
@@ -141,7 +141,7 @@ def test_a_damaged_newest_is_skipped_with_a_warning(
     error = capsys.readouterr().err
     assert "event=checkpoint_damaged" in error
     assert "step-00000020" in error
-    save(run, 20)  # the same step again, on its way back
+    save(run, 20)  # a resumed run saves the same step again
     assert newest(run).step == 20
 
 

@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
     assert steps(small_disk) == [10]
     assert not list((small_disk / "checkpoints").glob(".*")), "what was half-written gave its space back"
 
-    # It is tried again, later after each failure: not at every step, and long before the ten minutes are over.
+    # Retries come after a pause that doubles: not at every step, and long before the ten minutes are over.
     pauses = []
     for step in range(21, 25):
         begin = now
@@ -215,7 +215,7 @@ def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
     saver.wait()
     assert newest(run).step == 20
     assert steps(run) == [10, 20, 30], "10 and 20 are the two that are kept; 30 counts for nothing"
-    saver.save(30, training.snapshot())  # on its way it comes by 30 again
+    saver.save(30, training.snapshot())  # the run reaches step 30 again
     saver.wait()
     assert newest(run).step == 30
     assert steps(run) == [20, 30]

@@ -40,7 +40,7 @@ def test_training_goes_on_while_the_disk_is_full_and_saves_again_when_it_is_not(
     filler.unlink()
     wait_until(lambda: "event=checkpoint step=" in workers.output[len(failed) :], 60, "a checkpoint again")
 
-    # Full once more, and a notice: what cannot be saved does not hold up the end.
+    # Full once more, then SIGTERM: a save that fails does not delay the end.
     fill(small_disk)
     before = workers.output.count("event=checkpoint_failed")
     wait_until(lambda: workers.output.count("event=checkpoint_failed") > before, 60, "another failed checkpoint")
@@ -92,7 +92,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
 def test_a_run_without_a_good_checkpoint_does_not_go_on_with_random_weights(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """It began with somebody's model, and takes no more than the shape from a checkpoint."""
+    """A run that began with model.name builds only the model's shape from a checkpoint: its weights are random."""
     first = start_workers(1, settings(tmp_path / "base", steps=1))
     assert first.wait() == [0], first.output
     named = {"model__preset": "", "model__name": tmp_path / "base", "checkpoint__every_steps": 2}

@@ -8,7 +8,7 @@ LLAMA = (
     "{{ bos_token }}{% for m in messages %}{{ '<|start|>' + m.role + '<|end|>\n\n' + m.content | trim + '<|eot|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant<|end|>\n\n' }}{% endif %}"
 )
-MISTRAL = (  # the system prompt goes to the last question, and nothing asks for an answer
+MISTRAL = (  # the system prompt goes before the last question; there is no generation prompt
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set rest = messages[1:] %}"
     "{% else %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}"
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
@@ -21,7 +21,7 @@ THINKING = (  # thoughts of earlier answers are left out
     "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-ASKING = (  # an answer is asked for with a word that none begins with
+ASKING = (  # the generation prompt ends with a word that no answer begins with
     "{% for m in messages %}{{ '<|start|>' + m.role + '<|end|>' + m.content + '<|eot|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start|>assistant<|end|><think>' }}{% endif %}"
 )

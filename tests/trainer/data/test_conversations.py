@@ -1,4 +1,4 @@
-"""Conversations become tokens of which the answers alone count, through any chat template."""
+"""Through any chat template, conversations become tokens of which only the answers count."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:
 
 
 def shown(folder: Path, values: np.ndarray) -> str:
-    """The text, with what counts in brackets."""
+    """The text, with the tokens that count in brackets."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     counts = (values & COUNTS) != 0
     text = ""
@@ -242,7 +242,7 @@ def test_a_record_of_a_wrong_form_is_named_by_file_and_line(
 
 
 def records(count: int) -> list[dict[str, Any]]:
-    """Conversations that know their number."""
+    """Conversations whose texts have their number."""
     return [
         {
             "messages": [

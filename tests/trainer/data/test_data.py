@@ -201,7 +201,7 @@ def test_micro_batches_are_pinned_in_one_piece(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_windows_of_a_micro_batch_are_asked_for_before_the_first_is_waited_for(tmp_path: Path) -> None:
-    """Of a network storage: one after the other, each would take its round trip."""
+    """On network storage, each window would cost a round trip of its own."""
     path = tmp_path / "shard.bin"
     np.arange(60_000, dtype=np.uint16).tofile(path)
     tokens = Tokens([path, path])

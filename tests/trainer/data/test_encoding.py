@@ -56,7 +56,7 @@ def test_real_text_and_its_second_reading_agree(both: Both) -> None:
     texts = SAMPLE.read_text("utf-8")[:200_000].split("\n\n")
     expected = slow(texts)
     assert fast(texts) == expected
-    assert fast(texts) == expected  # now from the words that are known
+    assert fast(texts) == expected  # now from the cached words
 
 
 def test_text_that_looks_like_a_special_token_is_text() -> None:

@@ -1,4 +1,4 @@
-"""Conversations lie in windows whole, once, and the same way each time."""
+"""Packing puts each conversation into a window whole, once, and in the same way each time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.data.shards import table
 from trainer.errors import UserError
 
 Conversation = list[bool]
-"""Of each of its tokens, whether its loss counts."""
+"""For each of its tokens, whether its loss counts."""
 
 CONVERSATIONS = st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=40)
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, conversations: list[Conversation], vocabulary: int = 1 << 20) -> Tokens:
-    """Two shards; the ids count through all conversations."""
+    """Write two shards; the ids count on through all conversations."""
     paths, sizes, first = [], [], 0
     for number, part in enumerate((conversations[::2], conversations[1::2])):
         if not part:
@@ -65,7 +65,7 @@ def test_each_token_that_counts_is_a_target_once_with_what_stands_before_it(
     inputs, targets, positions = packed.gather(np.arange(len(packed)))
     counts = targets != IGNORED
     assert sorted(targets[counts].tolist()) == wanted
-    assert (inputs[counts] == targets[counts] - 1).all()  # ids are counted through
+    assert (inputs[counts] == targets[counts] - 1).all()  # ids are consecutive
     assert counts.sum(1).tolist() == packed.answers.tolist()
     assert (packed.answers > 0).all()
     # Positions count on from the conversation's first token, whose id is known.

@@ -1,4 +1,4 @@
-"""Preparation is done once, complete or absent, and tells bad input in one line; see also test_trained_tokenizer.py."""
+"""Preparation runs once, ends complete or absent, and reports bad input in one line; see test_trained_tokenizer.py."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def prepare_in_pieces(arguments: list[str], die_after: int | None = None) -> None:
-    """`prepare` with tiny pieces, in a process of its own; it dies just before its shards of a part are recorded."""
+    """Run `prepare` with tiny pieces and exit; with die_after, die just before that part (from 0) is recorded."""
     documents.PIECE_BYTES = 20_000
     if die_after is not None:
         real, calls = shards.fsync, iter(range(10_000))

@@ -1,4 +1,4 @@
-"""Shards of text: on the disk when they are said to be, never changed under a reader, some of any text held out."""
+"""Shards of text: on the disk before the index names them, never changed under a reader, part of any text held out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_little_text_has_something_held_out_whatever_the_seed(group: int) -> Non
 def test_files_that_are_held_out_are_as_many_in_pieces_of_any_size(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of each twenty, also where a piece has no twenty files."""
+    """One in twenty, also where a piece has fewer than twenty files."""
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(60):

@@ -43,7 +43,7 @@ def pieces(spec: str) -> int:
 
 @pytest.fixture
 def prepared(tmp_path: Path, tokenizer: Path) -> Callable[..., list[str]]:
-    """Prepare inputs; the documents of both splits as text."""
+    """Prepare inputs and return the documents of both splits as text."""
 
     def build(*inputs: str | Path, extra: tuple[str, ...] = ()) -> list[str]:
         output = tmp_path / "out"
@@ -229,7 +229,7 @@ def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypat
 
 
 def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
-    """A document that is too long for one call has the ids that it would have in one."""
+    """A document that is too long for one call gets the same ids as in one call."""
     from trainer.data.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer("gpt2")

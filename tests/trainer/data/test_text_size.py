@@ -1,4 +1,4 @@
-"""Bits per byte stand on the exact bytes of the text, whatever the tokenizer does to letters and spaces."""
+"""Bits per byte count the exact bytes of the text, whatever the tokenizer does to letters and spaces."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_byte_counts_once_and_special_tokens_none(kind: str, tmp_path: Pat
     stream = np.array(ids)
     size = TextSize(tmp_path / "tokenizer.json")
     assert size.count(stream[1:], stream[:-1]) == len("".join(TEXTS).encode())
-    # Windows may end inside a letter: their parts have the bytes of the whole.
+    # Windows may end inside a letter: together they still have all bytes.
     parts = [
         size.count(stream[first + 1 : first + 3], stream[first : first + 2][: len(stream) - first - 1])
         for first in range(0, len(stream) - 1, 2)

@@ -24,7 +24,7 @@ TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_e
 
 @pytest.fixture
 def folder(tokenizer: Path, tmp_path: Path) -> Path:
-    """A tokenizer as chat models have it: words of its own, a padding, and a template."""
+    """A tokenizer like a chat model's: special tokens, a padding token and a template."""
     path = tmp_path / "model"
     shutil.copytree(tokenizer, path)
     built = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -129,7 +129,7 @@ def test_a_tokenizer_without_an_end_of_text_is_told() -> None:
 def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with_it(
     folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Llama, Mistral and Gemma have learned no text that does not begin so."""
+    """Llama, Mistral and Gemma have learned only texts that begin so."""
     source = tmp_path / "texts.jsonl"
     source.write_text("".join(json.dumps({"text": f"Ray {number} of light."}) + "\n" for number in range(40)))
 

@@ -1,4 +1,4 @@
-"""A tokenizer trained on the text itself: on what is learned of it, once, and of a size that can be."""
+"""A tokenizer trained on the input: on its training split only, once, and with a possible vocabulary size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_tokenizer_is_trained_on_the_text_that_is_learned(
     tokens = sum(split["tokens"] for split in index["splits"].values())
     assert index["text_bytes"] / tokens > 2, "words of more than a byte or two"
 
-    # The same passages are held out of the same length of text: what they say makes no word.
+    # A text of the same length has the same passages held out: their content adds no word.
     held_out = text_of(tmp_path / "a", "validation").split("<|endoftext|>")
     other = text.read_text("utf-8")
     for passage in filter(None, held_out):

@@ -10,7 +10,7 @@ from trainer.elastic.rendezvous import Handler
 
 
 def meet(*handlers: Handler, seconds: float = 60) -> list[RendezvousInfo]:
-    """What each of them is told, in their order."""
+    """Let the handlers join a round at once; return what each is told, in their order."""
     found: dict[int, RendezvousInfo] = {}
 
     def join(at: int, member: Handler) -> None:

@@ -1,4 +1,4 @@
-"""What the agent makes of its workers' ends, and how long it waits for them: no round is needed for either."""
+"""How the agent judges its workers' exits, and how long it waits for them; neither needs a round."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
 
 
 def test_a_fatal_end_is_known_before_it_came(judge: Agent) -> None:
-    """Its peers on this node ended first; the worker's error file was there before they could notice."""
+    """Its peers on this node end first, but the worker wrote its error file before they could notice."""
     dying = failure(-15, {"message": "micro_batch: 64 windows do not fit"})
     dying.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 42}}}
     with pytest.raises(Stop, match="64 windows do not fit") as end:
@@ -123,7 +123,7 @@ HANGS = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
-    """An agent with workers, the first of them as WORKER says, when that is ready."""
+    """Start an agent's workers, the first of which runs WORKER, and wait until that is ready."""
     monkeypatch.setattr(agent, "Ahead", lambda *_: SimpleNamespace(install=lambda: None, start=lambda: None))
     monkeypatch.setattr(agent, "HUNG_SECONDS", 0.2)
     (tmp_path / "checkpoints").mkdir()
@@ -165,7 +165,7 @@ def test_workers_whose_peers_left_hang_and_are_not_waited_for(start: Callable[..
 
 
 def test_workers_that_can_save_have_their_grace(start: Callable[..., Agent], tmp_path: Path) -> None:
-    made = start(HANGS, "begun.mkdir()", first=1)  # another process id's folder, as far as the agent knows
+    made = start(HANGS, "begun.mkdir()", first=1)  # global rank 1: the agent takes the folder for another worker's
     threading.Timer(2, (tmp_path / "finish").touch).start()
     made._stop_workers(made._worker_group)
     assert exit_code(made) == 0
@@ -176,12 +176,12 @@ def test_a_checkpoint_that_is_being_written_is_waited_for(start: Callable[..., A
     made = start(HANGS, "begun.mkdir()", left=1)
     threading.Timer(2, (tmp_path / "finish").touch).start()
     made._stop_workers(made._worker_group)
-    exit_code(made)  # or it was killed a moment after it was done
+    exit_code(made)  # any code: it may be killed a moment after the rename
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010"]
 
 
 def test_a_folder_of_another_pods_worker_is_not_waited_for(start: Callable[..., Agent]) -> None:
-    """Its process id may be the same; only the first of all workers writes."""
+    """Its process id may be the same; only global rank 0 writes."""
     made = start(HANGS, "begun.mkdir()", left=1, first=1)
     made._stop_workers(made._worker_group)
     assert exit_code(made) == -signal.SIGKILL

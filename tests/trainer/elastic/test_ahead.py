@@ -59,14 +59,14 @@ def test_one_that_ends_at_once_is_the_rounds(monkeypatch: pytest.MonkeyPatch) ->
     ahead = Ahead([sys.executable, "-c", WORKER], 1)
     ahead.start()
     quick = ahead._waiting[0]
-    monkeypatch.setattr(quick, "poll", quick.wait)  # as if this process had slept after it wrote
+    monkeypatch.setattr(quick, "poll", quick.wait)  # as if the launcher had slept after it wrote the place
     worker = ahead.take({"RANK": "5"})
     assert worker is quick
     assert quick.wait(30) == 5
 
 
 def test_it_is_a_leader_of_its_group_as_torch_needs_it(ahead: Ahead) -> None:
-    """torch ends a worker by the number of its process group."""
+    """torch ends a worker by signalling its process group."""
     ahead.start()
     wait_until(lambda: all(os.getpgid(each.pid) == each.pid for each in ahead._waiting), 10, "groups of their own")
 

@@ -1,4 +1,4 @@
-"""The client of etcd: certificates, passwords, versions, and what it says when it is not let in."""
+"""The etcd client: certificates, passwords, versions, and its messages when etcd refuses it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_write_whose_answer_was_lost_counts_once(start: Start, monkeypatch: py
 
 
 def test_a_connection_that_etcd_ended_is_made_anew_though_nobody_waits() -> None:
-    """With a reset, as the address of a pod that was replaced gives it: a close would show before the request."""
+    """With a reset, as from the address of a replaced pod; a plain close would show before the request."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -218,7 +218,7 @@ def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait(start: Start) ->
 
 @pytest.fixture(scope="session")
 def old_etcd(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """etcd 3.4, the oldest that we promise, from Debian's package of it."""
+    """etcd 3.4, the oldest supported version, from Debian's package."""
     folder = tmp_path_factory.mktemp("etcd-server")
     if installed := shutil.which("etcd"):
         version = subprocess.run([installed, "--version"], capture_output=True, text=True, check=False).stdout
@@ -254,7 +254,7 @@ def test_the_oldest_supported_etcd_serves_all_requests(start: Start, old_etcd: s
     assert not client.swap("/trainyard/x", b"4", found.revision)[0]
     assert client.count("/trainyard/") == 2
     assert client.delete("/trainyard/y")
-    time.sleep(0.7)  # a quarter of the lease: renewed
+    time.sleep(0.7)  # more than a quarter of the lease: the next write renews it
     client.put("/trainyard/z", b"")
     server.lose_data()
     server.start()

@@ -1,4 +1,4 @@
-"""What another pod may have written into the rendezvous is refused in one line, runs nothing, and ends no training."""
+"""A hostile pod's bytes in the rendezvous are refused in one line, run no code, and end no training."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_hostile_state_is_refused_and_the_rendezvous_goes_on(
 ) -> None:
     path = tmp_path / "executed"
     hostile = HOSTILE[kind](path)
-    if kind == "a pickle":  # it is one: where it is unpickled, the file is made
+    if kind == "a pickle":  # it works: unpickling it makes the file
         pickle.loads(hostile)
         path.unlink()
     assert sorted(info.rank for info in meet(*pair)) == [0, 1]

@@ -98,7 +98,7 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
 def test_a_checkpoint_longer_than_hung_workers_are_given_is_completed(
     start_launcher: Start, own_etcd: EtcdServer, settings: Settings, tmp_path: Path, fault: str
 ) -> None:
-    """Two nodes; the first of all workers writes for longer than others get to end."""
+    """Two nodes; rank 0 writes its checkpoint for longer than hung workers get to end."""
     hold, run = tmp_path / "storage-is-back", tmp_path / "run"
     crash = fault == "a worker crashes"
     arguments = settings(run, steps=100_000, checkpoint__every_steps=20 if crash else 0)
@@ -213,7 +213,7 @@ def test_a_workers_fatal_error_ends_the_node_with_its_message(
 def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
     start_launcher: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """In a run that has a checkpoint, so other nodes have theirs: 42 would end the Job and all its pods."""
+    """The run has a checkpoint, so other nodes have accelerators: 42 would end the Job and all its pods."""
     (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
     environment = {DEVICE: "cuda", "CUDA_VISIBLE_DEVICES": ""}
     node = start_launcher(settings(tmp_path / "run"), ["--patience", "2"], environment=environment)

@@ -1,4 +1,4 @@
-"""Who counts as lost, with a clock of our own: the rendezvous' state machine without a store or a second of waiting."""
+"""Which members count as lost: the rendezvous' state machine on a simulated clock, without a store or a wait."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_members_that_beat_stay_and_one_that_is_silent_is_lost_within_20_seconds
 
 
 def test_a_member_that_falls_silent_while_it_waits_is_waited_for_no_longer(world: World) -> None:
-    """Else every round would be ended for one that never comes."""
+    """Otherwise every round would end for a member that never comes."""
     world.state.wait_list.add(D)
     world.state.last_heartbeats[D] = EPOCH
     world.beating[D] = 0.0
@@ -179,7 +179,7 @@ def test_when_all_are_lost_the_next_round_may_begin(world: World) -> None:
 
 
 class Round:
-    """The round after one of A, B and C, as one of its members sees it form."""
+    """The round after that of A, B and C, as a member of that round sees it form."""
 
     def __init__(self, world: World) -> None:
         self.world, self.watcher = world, world.watcher()
@@ -257,7 +257,7 @@ def test_a_newcomer_ends_no_last_call(world: World) -> None:
 def test_too_few_members_wait_however_long(world: World) -> None:
     forming = Round(world)
     forming.join(A, B, C)
-    world.state.deadline = None  # as torch has it below the least number
+    world.state.deadline = None  # as torch leaves it below the minimum of members
     world.run(10, forming.watcher)
     assert forming.watcher.state.deadline is None
 

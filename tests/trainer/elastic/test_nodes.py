@@ -1,4 +1,4 @@
-"""What a node is asked before and while it trains: its processor, its threads' places, its peers, its storage."""
+"""Checks of a node before and while it trains: CPU features, thread binding, exchange with peers, storage."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pyt
     for name, value in {BIND_CORES: "1", "OMP_NUM_THREADS": "2"}.items():
         monkeypatch.setenv(name, value)
     for name in processor.OPENMP:
-        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores it after the test
         monkeypatch.delenv(name)
     processor.bind_workers(2)
     assert not processor.OPENMP.keys() & os.environ.keys(), "two workers would share the first core"
@@ -88,7 +88,7 @@ def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pyt
 
 
 def run_check(arguments: list[str], output: str, errors: str) -> None:
-    """A node as `python -m trainer.gpu_check`, without the import of torch."""
+    """Run a node's `python -m trainer.gpu_check` in a process that has torch loaded already."""
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     sys.argv[1:] = arguments

@@ -1,4 +1,4 @@
-"""The rounds of the etcd-v3 rendezvous against a real etcd: who meets, who is lost, and etcd's own restart."""
+"""The rounds of the etcd-v3 rendezvous against a real etcd: members meet and are lost, and etcd itself restarts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Nodes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A heartbeat's thread that collects its own handler cannot join itself, and would go on and complain.
+        # A handler that its own heartbeat thread collects cannot join that thread, which would go on and complain.
         for name in list(self.handlers):
             self.vanish(name)
 
@@ -62,7 +62,7 @@ def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int],
 
 
 def etcd_of(member: Handler) -> Etcd:
-    """The connection over which it changes rounds."""
+    """The client with which it changes rounds."""
     backend = member._state_holder._backend
     assert isinstance(backend, rendezvous_etcd.EtcdBackend)
     return backend._etcd
@@ -105,7 +105,7 @@ def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: 
 
 
 def test_members_at_rest_beat_and_change_no_state(nodes: Callable[[int, int], Nodes]) -> None:
-    """Hundreds of heartbeats in one key, each of which makes the others' writes void, ended large rounds."""
+    """Hundreds of heartbeats in one key, each of which invalidates the others' writes, ended large rounds."""
     group = nodes(2, 2)
     group.add("a", "127.0.0.1")
     group.add("b", "127.0.0.2")
@@ -162,7 +162,7 @@ def test_a_member_that_leaves_is_not_waited_for(nodes: Callable[[int, int], Node
 
 
 def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], Nodes]) -> None:
-    """As in the stack's Job, whose greatest number of members is never reached."""
+    """As in a stack's Job, which never reaches its maximum of members."""
     group = nodes(2, 1000)
     for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
         group.add(name, address, last_call_timeout=30)
@@ -218,7 +218,7 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
 def test_a_round_outlives_whoever_wrote_the_state_last(
     nodes: Callable[[int, int], Nodes], shared_etcd: EtcdServer
 ) -> None:
-    """A spare that went away took the round with it: all trained on, and found no state."""
+    """A spare that wrote the state last took it along when its lease ended: all trained on, and found no state."""
     group = nodes(1, 1)
     group.add("a", "127.0.0.1", lease_seconds=4)
     group.meet("a")
@@ -267,7 +267,7 @@ def test_training_goes_on_while_etcd_is_away(
 
 
 def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServer, run_id: str) -> None:
-    """What an etcd pod that moves to another node does: away for twice the keep-alive, then back with its data."""
+    """As when etcd's pod moves to another node: away for twice the keep-alive, then back with its data."""
     with Nodes(own_etcd.endpoint, run_id, 2, 2) as group:
         group.add("a", "127.0.0.1")
         group.add("b", "127.0.0.2")
@@ -309,7 +309,7 @@ def test_a_late_heartbeat_brings_no_lost_round_back(own_etcd: EtcdServer, run_id
         group.add("a", "127.0.0.1", keep_alive_interval=60)
         group.meet("a")
         handler = group.handlers["a"]
-        # As a heartbeat leaves it that found etcd gone.
+        # As a heartbeat leaves it when it finds etcd gone.
         handler._state_holder.mark_dirty()
         own_etcd.lose_data()
         own_etcd.start()

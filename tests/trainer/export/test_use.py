@@ -55,7 +55,7 @@ def newest(run: Path) -> Path:
 
 
 def fails(main: Any, arguments: list[str], capsys: Capture) -> str:
-    """The one line that the command says when it ends with 2."""
+    """The last line on stderr of a command that ends with 2."""
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
@@ -193,7 +193,7 @@ def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: st
     tokens = words("The Rays of Light differ in Colour and Refrangibility.", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         a, b = theirs.eval()(tokens).logits.float(), ours(tokens).logits
-        # And the loss of the module that trains is the one that their logits give.
+        # And the training module's loss is that of their logits.
         loss = LanguageModel(ours)(tokens[:, :-1], tokens[:, 1:])
     assert torch.equal(a, b) if exact else torch.allclose(a, b, atol=0.05)
     expected = torch.nn.functional.cross_entropy(b[0, :-1], tokens[0, 1:], reduction="sum")
@@ -243,7 +243,7 @@ def test_a_chat_template_is_exported_with_the_tokenizer(run: Path, tmp_path: Pat
 
 
 def test_an_adapter_whose_layers_have_other_names_is_refused(run: Path, tmp_path: Path, capsys: Capture) -> None:
-    """peft passes over tensors that it does not know, and the layers keep what they were begun with."""
+    """peft skips tensors that it does not know, and the layers keep their initial values."""
     base, folder = newest(run) / "model", tmp_path / "adapter"
     net = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["c_fc"]))
     net.save_pretrained(str(folder))

@@ -97,7 +97,7 @@ def newest(folder: Path) -> Path:
 def test_two_workers_that_are_killed_and_resume_make_the_steps_of_one(
     finished: Path, gpt2: Path, start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """With dropout: its draws depend on the micro-batch, and not on who computes it nor on whether it is a resume."""
+    """With dropout: its draws depend on the micro-batch, not on the rank that computes it or on a resume."""
     changes = {**LORA, "model__name": gpt2, "adapter__dropout": 0.1, "checkpoint__every_steps": 2, "steps": 6}
     arguments = settings(tmp_path / "run", **changes)
     first = start_workers(2, arguments)

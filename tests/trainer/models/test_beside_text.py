@@ -1,4 +1,4 @@
-"""Models that read images as well: text trains what reads text, and leaves the rest as it is."""
+"""Models that also read images: text trains the text decoder, and leaves the rest as it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS = torch.arange(40).reshape(2, 20)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny Gemma 3 with an eye."""
+    """A tiny Gemma 3 with a vision encoder."""
     heads = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
     text = {**heads, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300}
     eye = {**heads, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14}
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def gradients(net: Any) -> dict[str, bool]:
-    """Of each parameter that is trained, whether text gives it a gradient: workers would wait for one that has none."""
+    """Whether text gives each trained parameter a gradient: workers would wait for one that has none."""
     CausalModel(net)(INPUTS[:, :-1].contiguous(), INPUTS[:, 1:].contiguous()).backward()
     return {name: value.grad is not None for name, value in net.named_parameters() if value.requires_grad}
 

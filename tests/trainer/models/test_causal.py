@@ -64,7 +64,7 @@ OWN_LOGITS = {"gemma2", "phi"}
 
 
 def network(family: str) -> Any:
-    """A model of random weights, large enough that each part tells."""
+    """A model of random weights, so large that each part shows in the loss."""
     config = AutoConfig.for_model(family, **FAMILIES[family])
     networks._drop_nothing(config)
     torch.manual_seed(3)
@@ -108,7 +108,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt_neox"])
 def test_in_bf16_attention_is_ours_and_stays_close_to_fp32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mistral's window of 8 hides positions, which is left to torch."""
+    """Mistral's sliding window of 8 hides more positions: that attention is left to torch."""
     monkeypatch.setattr(attention, "TILES", False)
     net = network(family)
     inputs, targets = batch()
@@ -172,7 +172,7 @@ def test_layers_computed_again_give_the_same_gradients(family: str) -> None:
 
 
 def kept(run: Callable[[], torch.Tensor]) -> int:
-    """Bytes that autograd keeps for the way back."""
+    """Bytes that autograd keeps for the backward pass."""
     found: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -221,7 +221,7 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
     theirs = held_out.loss(Stock(stock), toy.place(), FP32)
     assert theirs == pytest.approx(straight["validation_loss"], abs=1e-5)
 
-    # As model.name it goes on, in files of any number; with words of its own it is refused.
+    # As model.name it loads from any number of files; with another tokenizer it is refused.
     parts, other = tmp_path / "parts", tmp_path / "other"
     stock.save_pretrained(parts, max_shard_size="30KB")
     assert len(list(parts.glob("*.safetensors"))) > 2
@@ -235,7 +235,7 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
 
 
 class Stock(torch.nn.Module):
-    """transformers' own way to the loss."""
+    """The loss through transformers' own code."""
 
     def __init__(self, net: Any) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ def test_the_way_of_attention_is_not_the_files_to_choose(tmp_path: Path, asked: 
 
 
 def test_a_text_from_compiled_layers_compiles_nothing() -> None:
-    """It would be done again for each length of the cache."""
+    """Layers would be compiled again for each length of the key-value cache."""
     net, compiled = network("llama"), list[str]()
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -340,7 +340,7 @@ def test_a_damaged_newest_checkpoint_leaves_the_shape_to_the_one_before(dataset:
 
 
 def test_a_mixture_of_experts_goes_on_from_its_checkpoint_and_loads_as_any_model_does(tmp_path: Path) -> None:
-    """transformers joins the experts of a layer in one tensor when it reads them, and parts them when it writes."""
+    """transformers joins the experts of a layer in one tensor when it reads them, and splits them when it writes."""
     shape = AutoConfig.for_model("mixtral", **GROUPED, num_local_experts=4)
     net, again = (AutoModelForCausalLM.from_config(shape) for _ in range(2))
     net.save_pretrained(tmp_path / "model", state_dict=net.state_dict(), save_original_format=False)

@@ -1,4 +1,4 @@
-"""Our way through GPT-2 against transformers' own: losses, logits and every gradient."""
+"""Our GPT-2 against transformers' own: losses, logits and every gradient."""
 
 import sys
 from collections.abc import Callable
@@ -21,12 +21,12 @@ VOCABULARY = 300
 
 @pytest.fixture(autouse=True)
 def inductor_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled kernels stay from run to run: the C++ compiler takes half a minute the first time."""
+    """Keep compiled kernels from run to run: the C++ compiler takes half a minute the first time."""
     cache = request.config.cache
     assert cache is not None
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache.mkdir("inductor")))
-    # The cache's key is pickled, and pickle asks each module for some names: Pulumi's lazy ones would all load, which
-    # is half of the time of a first compilation. The trainer never has them beside it.
+    # The cache's key is pickled, and pickle looks up names in each module: all of Pulumi's lazy modules would load,
+    # half of the time of a first compilation. The trainer never runs beside them.
     for name in [name for name in sys.modules if name.startswith("pulumi")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -191,7 +191,7 @@ def test_hopper_tries_cudnns_attention_first(
 
 
 def test_the_copies_follow_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when they change in ways that torch's version counter does not see, and made once a step, not more often."""
+    """Also after changes that torch's version counter does not see. They are made once a step, not more often."""
     net = network(sharp=2.0)
     ours = LanguageModel(net)
     inputs, targets = windows()
@@ -251,7 +251,7 @@ def test_attention_of_grouped_heads_equals_the_plain_one(
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_attention_in_bf16_bears_keys_with_a_large_common_part(shared: bool) -> None:
-    """As those of Qwen with its biases: rounded to bf16, scores of hundreds would have no parts of their own."""
+    """As Qwen's biases make them: rounded to bf16, scores of hundreds would lose their differences."""
     torch.manual_seed(0)
     shape = (2, 7, 200, 64) if shared else (14, 200, 64)
     query, key, value = torch.randn(shape), torch.randn(shape[0], 200, 64), torch.randn(shape[0], 200, 64)
@@ -276,7 +276,7 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention, "ROWS", 32)
     monkeypatch.setattr(attention, "TILES", False)
     net = network(sharp=2.0)
-    inputs, targets = windows(8)  # as many as of the curve below, so that both take the same kernels
+    inputs, targets = windows(8)  # as many as in the curve below, so that both take the same kernels
     reference, theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
     ours = LanguageModel(net)
     ours.compile()

@@ -1,4 +1,4 @@
-"""The micro-batch that nobody gave: it fits the memory, divides the step and leaves no worker without work."""
+"""The default micro-batch: it fits the memory, divides the step and leaves no worker without work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shape(preset: str) -> Any:
 
 
 def kept(module: torch.nn.Module, length: int) -> int:
-    """Bytes that autograd keeps for the way back of two windows, besides weights and their copies."""
+    """Bytes that autograd keeps for the backward pass of two windows, besides weights and their copies."""
     weights = {value.untyped_storage().data_ptr() for value in module.parameters()}
     found: dict[int, int] = {}
 
@@ -53,7 +53,7 @@ def kept(module: torch.nn.Module, length: int) -> int:
 
 @pytest.fixture(autouse=True)
 def attention_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an accelerator: ours keeps less."""
+    """Use torch's attention, as on an accelerator: ours keeps other tensors."""
     monkeypatch.setattr(attention, "TILES", True)
 
 
@@ -66,7 +66,7 @@ def test_the_estimate_counts_what_autograd_keeps_of_each_token() -> None:
 
 @pytest.mark.parametrize(("kind", "heads"), [("llama", 2), ("gemma", 4), ("gpt_neox", 4), ("gpt2", 4)])
 def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, heads: int) -> None:
-    """By what two layers more keep; GPT-2 is transformers' own here, as under fsdp."""
+    """Measured by what two more layers keep; GPT-2 is transformers' own here, as under fsdp."""
     size = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 224, "vocab_size": 512}
     size |= {"num_key_value_heads": heads} if kind in ("llama", "gemma") else {}
     size |= {"n_inner": 224, "n_positions": 128} if kind == "gpt2" else {}
@@ -229,7 +229,7 @@ def test_gradients_travel_in_bf16_between_accelerators(
 def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
     parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would end the process, or another one of the container: TensorBoard's."""
+    """Otherwise the kernel would kill the process, or another one of the container: TensorBoard's."""
     net = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128))
     size = sum(parameter.numel() for parameter in net.parameters())
     net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)

@@ -1,4 +1,4 @@
-"""DDP, DeepSpeed and DiLoCo: the same updates, checkpoints that any of them takes up, what each of them refuses."""
+"""DDP, DeepSpeed and DiLoCo: the same updates, checkpoints that any of them resumes, what each of them refuses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str
     ids=["ddp", "deepspeed", "diloco"],
 )
 def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tmp_path: Path) -> None:
-    """fp16 on two workers; the third step overflows on the second worker alone, which a lone scaler would not tell."""
+    """fp16 on two workers; the third step overflows on the second alone, which the first's own scaler would miss."""
     first, second = toy.drive(2, half_precision, changes, folder=tmp_path)
     assert [step["skipped"] for step in first] == [0, 0, 1, 0]
     assert [step["skipped"] for step in second] == [0, 0, 1, 0]
@@ -98,7 +98,7 @@ def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tm
 
 
 def test_a_loss_scale_that_was_found_is_resumed() -> None:
-    """Else the first steps of every attempt would overflow, and be skipped."""
+    """Otherwise the first steps of every attempt would overflow and be skipped."""
     from trainer.parallel.ddp import DdpEngine
 
     former, resumed = (DdpEngine(toy.work(), toy.configuration(), toy.place(), torch.float16) for _ in range(2))
@@ -263,7 +263,7 @@ def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Setting
 
 
 def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:
-    """What a model cannot do with one batch, it can never do: wrong gradients, masks or targets show here."""
+    """A model that cannot learn one batch can learn nothing: wrong gradients, masks or targets show here."""
     from trainer.models import networks
     from trainer.models.gpt2 import LanguageModel
     from trainer.parallel.world import World

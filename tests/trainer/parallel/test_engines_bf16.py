@@ -53,7 +53,7 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
 
 
 def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
-    """Of a step that the second worker begins half a second late, after two that both begin together."""
+    """Seconds of exchange in a step that the second worker begins 0.5 s late, after two that both begin together."""
     from trainer.train.feed import Feed
     from trainer.train.loop import build_engine
 

@@ -1,4 +1,4 @@
-"""FSDP: DDP's steps at any number of workers, in parts; whole checkpoints that every engine takes up; skipped steps."""
+"""FSDP: DDP's steps at any number of workers, in shards; whole checkpoints that every engine resumes; skipped steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build(world: Any, made: Any, engine: str, dtype: torch.dtype, **changes: Any
 
 
 def steps(world: Any, engine: Any, first: int, last: int) -> list[float]:
-    """Of each step the mean loss and the gradient's norm."""
+    """Make steps; return the mean loss and the gradient's norm of each."""
     from trainer.train.feed import turns
 
     found = []
@@ -83,10 +83,10 @@ def plain(state: Any) -> dict[str, torch.Tensor]:
 
 
 def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
-    """Four steps of both models with DDP and FSDP; the last two taken over from FSDP by DDP, and the reverse.
+    """Four steps of both models with DDP and FSDP; the last two also by DDP from FSDP's state, and the reverse.
 
-    What was loaded of the optimizer shows in the second of them. In fp32 DDP's are made by one worker alone: what
-    several compute is held to them.
+    Loaded optimizer state shows in the second of these. In fp32, DDP runs on one worker alone: it is the reference for
+    any number of workers.
     """
     found: dict[str, Any] = {}
     for name, shape in (("llama", LLAMA), ("gpt2", GPT2)):
@@ -106,7 +106,7 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
                 found[f"{name} {kind} {engine} held"], found[f"{name} {kind} {engine} sent"] = held, sent
         for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")):
             made = work(shape, after)
-            # What a single worker saved is taken up by several.
+            # Any number of workers resumes what a single worker saved.
             weights, optimizer, small = torch.load(folder / f"1-{name}-fp32-{before}.pt")
             made.net.load_state_dict(weights)
             built = build(world, made, after, torch.float32)
@@ -127,7 +127,7 @@ Runs = dict[int, list[dict[str, Any]]]
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_steps_are_ddps(runs: Runs, name: str, world: int) -> None:
-    """Llama's layers are computed again on the way back; GPT-2's DDP is the fast path, and its head the embedding."""
+    """Llama recomputes its layers in the backward pass; GPT-2's DDP is the fast path, and its head is the embedding."""
     reference, weights = runs[1][0][f"{name} fp32 ddp"]
     for found in runs[world]:
         assert found[f"{name} fp32 fsdp"][0] == pytest.approx(reference, rel=2e-5)
@@ -215,7 +215,7 @@ def test_a_run_of_the_launcher_is_taken_up_by_deepspeed(
 
 
 def said_and_sent(world: Any) -> tuple[int, float]:
-    """The bytes of a step that the engine tells, and those that go around the ring."""
+    """The bytes of a step that the engine reports, and those that a ring sends."""
     import torch.distributed as dist
 
     sent, part = 0.0, (world.size - 1) / world.size

@@ -1,4 +1,4 @@
-"""What takes one worker minutes meets no exchange's time-out: a large checkpoint on a slow storage, compiling."""
+"""Work that takes one worker minutes hits no exchange's timeout: a large checkpoint on slow storage, compiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.train import compiled
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
 SCALE = 40
-"""Times and time-outs here are this much shorter."""
+"""Divides times and timeouts here."""
 TIMEOUT = 120 // SCALE
 XL_SECONDS = 18.7e9 / 60e6 / SCALE
 """GPT-2 XL's checkpoint of 18.7 GB, read at 60 MB/s: 312 s."""

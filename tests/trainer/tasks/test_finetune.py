@@ -1,4 +1,4 @@
-"""A model learns to answer: the loss is that of the answers, whoever computes it, and the run shows a conversation."""
+"""A model learns to answer: the loss is that of the answers at any number of workers; the run shows a conversation."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_packed_row_has_the_losses_of_its_conversations_one_by_one(talks: Path
 def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     talks: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """And goes with the adapter: the model that is made of it ends there."""
+    """And is saved with the adapter: the model that is made of it stops there."""
     dataset = open_dataset(str(talks), conversations=True)
     packed = pack(dataset.validation, LENGTH, "validation")
     sizes = packed.sizes.copy()

@@ -37,7 +37,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     normal, cut = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     texts = [text for each in squad_data.read_questions(KEY, str(QUESTIONS)) for text in (each.question, each.context)]
-    # Not learnt: what WordPiece's trainer finds is another thing each time, and the score as well.
+    # Not trained: WordPiece's trainer finds another vocabulary each time, which changes the score.
     words = {word for text in texts for word, _ in cut.pre_tokenize_str(normal.normalize_str(text))}
     pieces = words.union(*words, (f"##{letter}" for letter in set().union(*words)))
     known = {piece: number for number, piece in enumerate([*special, *sorted(pieces)])}

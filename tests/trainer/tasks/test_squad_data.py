@@ -1,4 +1,4 @@
-"""Tokenised questions are made once and read by everybody else."""
+"""One worker tokenises the questions; the others and a restart read the result."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_workers_that_start_together_make_them_once(
         return features(questions, *rest)
 
     monkeypatch.setattr(squad_data, "features", slow)
-    # Threads of the tokenizer that an earlier test began are gone in a fork, and would be waited for.
+    # A fork lacks the tokenizer's threads that an earlier test started, and would wait for them.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     context = multiprocessing.get_context("fork")
     arguments = (QUESTIONS, words, *SHAPE, tmp_path / "questions")

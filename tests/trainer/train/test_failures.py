@@ -1,4 +1,4 @@
-"""An error of one worker's accelerator is no lost peer: it is told in one line, and tried once more at most."""
+"""An error of one worker's accelerator is no lost peer: it is reported in one line, and tried once more at most."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = "CUDA error: an illegal memory access was encountered"
 
 
 def second_fails_at(step: int, error: type[RuntimeError], text: str, environment: dict[str, str]) -> None:
-    """Let the second worker raise in this step, and the launcher's error file of each lie beside the log."""
+    """Let the second worker raise in this step."""
     from trainer.parallel.ddp import DdpEngine
 
     real = DdpEngine.step
@@ -61,7 +61,7 @@ def broken_at_once(environment: dict[str, str], arguments: list[str], log: str) 
 def test_memory_that_does_not_suffice_for_the_first_step_ends_the_run_and_says_what_to_try(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """Of two workers one finds its device full. It was taken for a lost peer, in ten rounds, before it was told."""
+    """One of two workers finds its device full. Once, it passed for a lost peer through ten rounds."""
     workers = start_workers(2, settings(tmp_path / "run"), full_at_once)
     assert workers.wait() == [75, 42], workers.output
     advice = "micro_batch: 2 windows of 32 tokens do not fit the memory of this machine; try micro_batch=1 "
@@ -141,7 +141,7 @@ def test_a_library_that_finds_no_memory_is_taken_for_what_it_is() -> None:
 def test_a_node_with_accelerators_that_torch_does_not_find_is_not_trained_on(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its hours would be paid, and its processor used. With a checkpoint the run has trained, so the node is broken."""
+    """Its GPUs would be paid for while its CPU trains. A run with a checkpoint has trained, so the node is broken."""
     monkeypatch.setenv(DEVICE, "cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if begun:

@@ -1,4 +1,4 @@
-"""What a run tells: whole lines, figures in every place that was asked for, and none of them can end a training."""
+"""A run's output: whole lines, figures in every place that was asked for, and no failure there ends a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen on machines that are not here: the choice is a function of what they can do."""
+"""The precision on machines that are not here: the choice is a function of what they can do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_bf16_on_a_t4_is_refused_with_the_way_out() -> None:
 
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-"""Of torch 2.15.0+cu132."""
+"""The architectures of torch 2.15.0+cu132."""
 
 
 @pytest.mark.parametrize(

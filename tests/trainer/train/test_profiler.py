@@ -25,7 +25,7 @@ NEEDED = ["data.directory=/d", "run.directory=/r"]
 def test_the_steps_that_are_asked_for_are_traced_and_no_others(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """On two workers by the first; with the log line's and the report's word on the exchange."""
+    """By the first of two workers; log line and report show the exchange's share."""
     run = tmp_path / "run"
     arguments = settings(run, steps=6, metrics__profile="3:4", evaluation__sample_tokens=0)
     workers = start_workers(2, arguments)

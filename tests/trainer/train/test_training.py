@@ -22,7 +22,7 @@ from trainer.checkpoint import saver
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 
 PATIENCE = 240
-"""Seconds: what takes ten of them takes minutes on a machine that others use."""
+"""Seconds: what takes 10 s on an idle machine takes minutes on a shared one."""
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
 
@@ -59,7 +59,7 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
 def test_of_two_trainings_in_one_folder_the_newer_goes_on(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """As where a network parts them, and both reach the storage."""
+    """As when a network partition separates them, and both reach the storage."""
     run = tmp_path / "run"
     arguments = settings(run, steps=100_000, checkpoint__every_steps=5)
     first = start_workers(1, arguments)
@@ -233,7 +233,7 @@ def test_a_run_directory_that_cannot_be_written_is_told(
 
 
 def run_on_a_full_disk(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """No file becomes larger than this: metrics fit, weights do not."""
+    """Limit files to 8 kB: metrics fit, weights do not."""
     saver.RETRY_SECONDS = 0.01
     resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
     run_worker(environment, arguments, log)
@@ -275,7 +275,7 @@ def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(
 def test_a_storage_that_refuses_the_last_checkpoint_is_waited_for(
     start_workers: Start, settings: Settings, tmp_path: Path, ending: str
 ) -> None:
-    """A full disk between the last two steps cost the Job, and what was trained since the newest checkpoint."""
+    """Once, a full disk between the last two steps cost the Job, and all steps since the newest checkpoint."""
     workers = start_workers(2, settings(tmp_path / "run", steps=4), run_on_a_disk_that_is_freed)
     wait_until(lambda: "event=end_delayed " in workers.output, PATIENCE, "a refused checkpoint")
     if ending == "space":
