@@ -56,8 +56,8 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
-        given = values.get(key) or {}
-        if not given and (key in CLOUDS or key == "nodes"):
+        given = {} if values.get(key) is None else values[key]
+        if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
         wrong = Problems(to_camel, key, RENAMED, FORMS, every_key)

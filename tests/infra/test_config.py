@@ -180,6 +180,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"dataset": {"input": [3]}}, "dataset.input.0: 3 is not text"),
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
+        ({"tensorboard": False}, "tensorboard: False is not a section; give it as keys and values"),
+        ({"check": 0}, "check: 0 is not a section"),
+        ({"workers": []}, "workers: [] is not a section"),
+        ({"job": ""}, "job: '' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
         (
             {"workers": {"tolerations": ["sku=gpu:Never"]}},
