@@ -61,6 +61,25 @@ def _models(config: StackConfig) -> Iterator[str]:
         )
 
 
+#: Empty text, or an address without a bucket, a server or a name.
+_NOWHERE = re.compile(r"\s*|(gs|s3|https?)://\s*(/.*)?|hf:[/\s]*")
+
+
+def _inputs(config: StackConfig) -> Iterator[str]:
+    """Refuse addresses of nothing: an identity for a bucket without a name would fail in the middle of `up`."""
+    given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
+    if config.training.task == "question_answering":
+        asked = config.training.question_answering
+        given = {"training.questionAnswering.train": asked.train}
+        given["training.questionAnswering.validation"] = asked.validation
+    for key, text in given.items():
+        if _NOWHERE.fullmatch(text):
+            yield (
+                f"{key}: '{text}' names nothing; give a file or folder on the shared volume, hf:NAME, or an address "
+                "with its bucket or server, such as gs://BUCKET/FOLDER"
+            )
+
+
 def _conversations(config: StackConfig) -> Iterator[str]:
     if config.training.task == "finetune" and "sample" in config.dataset.input:
         yield (
@@ -165,6 +184,7 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     _training,
     _models,
+    _inputs,
     _conversations,
     _text,
     _tokenizer,

@@ -178,6 +178,17 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ),
         ({"dataset": {"input": []}}, "dataset.input: [] is empty; give a value"),
         ({"dataset": {"input": [3]}}, "dataset.input.0: 3 is not text"),
+        *(
+            (
+                {"dataset": {"input": ["sample", text]}},
+                f"dataset.input.1: '{text}' names nothing; give a file or folder",
+            )
+            for text in ("", "gs://", "s3://", "s3:///texts", "https://", "hf:")
+        ),
+        (
+            {"training": {"task": "question_answering", "questionAnswering": {"train": "gs://"}}},
+            "training.questionAnswering.train: 'gs://' names nothing; give a file",
+        ),
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"tensorboard": False}, "tensorboard: False is not a section; give it as keys and values"),
