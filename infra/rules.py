@@ -25,9 +25,12 @@ def _cluster_kind(config: StackConfig) -> Iterator[str]:
     if cloud_of(config).section is None:
         if not cluster.context:
             yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
-        if config.nodes is not None:
-            makers = " or ".join(kind for kind, cloud in CLOUDS.items() if cloud.section)
-            yield f"nodes: only used with clusters that the stack makes; set cluster.kind: {makers}, or remove nodes"
+        makers = " or ".join(kind for kind, cloud in CLOUDS.items() if cloud.section)
+        made = {"cluster.name": cluster.name, "cluster.deletionProtection": cluster.deletion_protection}
+        for key, used in {"nodes": config.nodes is not None, **made}.items():
+            if used:
+                fix = f"set cluster.kind: {makers}, or remove {key}"
+                yield f"{key}: only used with clusters that the stack makes; {fix}"
         return
     for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
         if value:
@@ -134,8 +137,9 @@ def _storage_kind(config: StackConfig) -> Iterator[str]:
         for key, used in (("retain", storage.retain), ("disk", storage.disk)):
             if used:
                 yield f"storage.{key}: only used with storage.kind nfs or efs; remove it"
-    if "efs" not in allowed and "throughput" in storage.model_fields_set:
-        yield "storage.throughput: only used with storage.kind efs; remove it"
+    for key, kind in (("disk_type", "nfs"), ("tier", "filestore"), ("throughput", "efs")):
+        if key in storage.model_fields_set and volume_kind(config) != kind:
+            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; remove it"
     if storage.path and storage.kind != "hostPath":
         yield "storage.path: only used with storage.kind hostPath; set storage.kind, or remove the path"
     if storage.path and not storage.path.startswith("/"):

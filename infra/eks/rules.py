@@ -11,7 +11,7 @@ from infra.config import Rule, StackConfig
 from infra.eks.machines import default_zones, regions, system, workers
 from infra.eks.section import EksConfig
 from infra.machine import nearest, refuse_dataset
-from infra.sections import NodesConfig, StorageConfig
+from infra.sections import NodesConfig
 
 #: Prefixes of regions outside of AWS's public partition, which have other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
@@ -157,9 +157,6 @@ def _nodes(config: StackConfig) -> Iterator[str]:
 
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.storage
-    for key, kind in (("disk_type", "nfs"), ("tier", "filestore")):
-        if key in storage.model_fields_set:
-            yield f"storage.{StorageConfig.model_fields[key].alias}: only used with storage.kind {kind}; remove it"
     if storage.access_mode == "ReadWriteOnce":
         yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
     if storage.disk and not storage.disk.startswith("fs-"):

@@ -131,8 +131,13 @@ def _zones(config: StackConfig) -> Iterator[str]:
 
 
 def _driver(config: StackConfig) -> Iterator[str]:
-    if config.section(NodesConfig).gpu_driver == "daemonset" and not config.machine.accelerators:
-        yield f"nodes.gpuDriver: {config.machine.name} has no accelerator; remove it"
+    nodes = config.section(NodesConfig)
+    by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
+    if by_us and chosen:
+        yield "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it"
+    for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
+        if used and not config.machine.accelerators:
+            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
 
 
 def _only_on_aws(config: StackConfig) -> Iterator[str]:

@@ -92,6 +92,16 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"image": {"insecure": True}}, "image.insecure: only used with image.registry"),
         ({"rendezvous": {"backend": "c10d", "image": "x"}}, "rendezvous.image: only used with rendezvous.backend etcd"),
         ({"storage": {"throughput": "elastic"}}, "storage.throughput: only used with storage.kind efs"),
+        ({"storage": {"diskType": "pd-balanced"}}, "storage.diskType: only used with storage.kind nfs; remove it"),
+        ({"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        (
+            {"cluster": {"context": "a", "name": "mine"}},
+            "cluster.name: only used with clusters that the stack makes; set cluster.kind: gke or eks, or",
+        ),
+        (
+            {"cluster": {"context": "a", "deletionProtection": True}},
+            "cluster.deletionProtection: only used with clusters that the stack makes; set cluster.kind: gke or eks",
+        ),
         ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: only used with storage.kind nfs"),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),

@@ -97,6 +97,16 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             "nodes.threadsPerCore: a2-highgpu-8g does not let it be chosen; remove it",
         ),
         ("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator"),
+        (
+            "gcp-c3",
+            {"nodes": {"gpuDriverVersion": "LATEST"}},
+            "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator",
+        ),
+        (
+            "gcp-a100",
+            {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
+            "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it",
+        ),
         # Pods and nodes.
         (
             "gcp-c3",
@@ -208,6 +218,12 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             "gcp-a100",
             {"storage": {"retain": True, "disk": "mine"}},
             "storage.retain: a disk that storage.disk names is never deleted; remove retain",
+        ),
+        ("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        (
+            "gcp-a100",
+            {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
+            "storage.diskType: only used with storage.kind nfs; remove it",
         ),
         (
             "gcp-a100",

@@ -174,6 +174,23 @@ def test_what_costs_nothing_or_is_asked_for_is_not_refused(
     assert list(living.problems(config(stack, **change), built(stack, volume, **before))) == []
 
 
+@pytest.mark.parametrize(
+    ("stack", "volume", "sections", "built_with"),
+    [
+        ("local", "hostPath", {}, {"cluster.name": "trainyard-local", "cluster.deletionProtection": True}),
+        ("local", "hostPath", {}, {"storage.diskType": "pd-ssd", "storage.tier": "BASIC_SSD"}),
+        ("gcp-c3", "nfs", {}, {"storage.tier": "BASIC_SSD"}),
+        ("gcp-c3", "filestore", {"storage": {"kind": "filestore", "sizeGib": 1024}}, {"storage.diskType": "pd-ssd"}),
+    ],
+    ids=str,
+)
+def test_a_key_that_had_no_effect_and_is_refused_now_can_be_removed_from_a_living_stack(
+    stack: str, volume: str, sections: dict[str, Any], built_with: dict[str, Any]
+) -> None:
+    there = {**built(stack, volume, **sections), **built_with}
+    assert list(living.problems(config(stack, **sections), there)) == []
+
+
 def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:
     assert list(living.problems(config("gcp-c3"), {})) == []
 
