@@ -9,7 +9,6 @@ a change of each key does.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ import pulumi
 from infra.clouds import CLOUDS, volume_kind
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
-from infra.needs import load
+from infra.needs import load, numbers
 from trainer.config.section import Section
 
 TYPE = "trainyard:infra:Built"
@@ -132,15 +131,10 @@ HOLDS = {
     "changed": lambda old, new: True,
     "smaller": lambda old, new: new < old,
     # `latest` names no version: it is neither older nor newer.
-    "older": lambda old, new: [] < _numbers(new) < _numbers(old),
+    "older": lambda old, new: [] < numbers(new) < numbers(old),
     "on": lambda old, new: bool(new),
     "off": lambda old, new: not new,
 }
-
-
-def _numbers(version: str) -> list[int]:
-    """The numbers of a version such as 1.36.0-20261101, to compare it with others."""
-    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _lost(key: str, built: Mapping[str, Any]) -> str:

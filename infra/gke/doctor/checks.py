@@ -7,7 +7,6 @@ the others go on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from infra.gke.doctor import credentials, quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
 from infra.gke.section import GkeConfig, zones
 from infra.gke.services import apis, buckets, used
+from infra.needs import numbers
 from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
@@ -169,17 +169,12 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
     answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
     given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
     version = given.get(gke.release_channel, "")
-    late = [name for name, it in used(config).items() if _number(it.versions.get("gke", "")) > _number(version)]
+    late = [name for name, it in used(config).items() if numbers(it.versions.get("gke", "")) > numbers(version)]
     if late:
         fix = f"pulumi config set --path gke.releaseChannel RAPID   # or do without {', '.join(late)}"
         yield problem("GKE's version", f"{gke.release_channel} gives {version or 'none'}, too old for them", fix)
     else:
         yield ok("GKE's version", f"{version} has all that is used")
-
-
-def _number(version: str) -> list[int]:
-    """The numbers of a version such as 1.33.5-gke.1080000, to compare it with others."""
-    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
