@@ -62,9 +62,9 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
         if name in _TAKEN:
-            yield f"workers.environment.{name}: the stack's own pods have it from elsewhere; remove it"
+            yield f"workers.environment.{name}: the stack sets it itself; remove it"
         elif _SECRET.search(name):
-            yield f"workers.environment.{name}: the Job would show a secret as text; allowed: those of `secrets`"
+            yield f"workers.environment.{name}: would be plain text in the Job; remove it, or use a key of `secrets`"
     threads, sockets = (given.get(name, "1") for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     numbers = [int(text) if text.isdecimal() else 0 for text in (threads, sockets)]
     if not (1 <= numbers[0] <= _THREADS and numbers[1] >= 1 and numbers[0] * numbers[1] <= _SOCKETS):
@@ -166,7 +166,7 @@ def _image_source(config: StackConfig) -> Iterator[str]:
             elif not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", reference):
                 yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"
         elif reference:
-            yield f"{key}: only used with image.builder prebuilt; set the builder, or remove the ref"
+            yield f"{key}: only used with image.builder prebuilt; set image.builder, or remove {key}"
 
 
 def _rendezvous(config: StackConfig) -> Iterator[str]:

@@ -25,8 +25,7 @@ def _training(config: StackConfig) -> Iterator[str]:
             f"{training.steps - 1}"
         )
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
-        name = training.engine.name
-        yield f"training.engine.zeroStage: given, but engine.name is {name}; set deepspeed, or leave the stage out"
+        yield "training.engine.zeroStage: only used with engine.name deepspeed; set engine.name, or remove zeroStage"
     for key, value, source in (
         ("run.directory", training.run.directory, "job.name"),
         ("data.directory", training.data.directory, "dataset.name"),

@@ -60,7 +60,7 @@ def _disks(config: StackConfig) -> Iterator[str]:
 
 def _threads(config: StackConfig) -> Iterator[str]:
     if config.section(NodesConfig).threads_per_core and not config.machine.threads_selectable:
-        yield f"nodes.threadsPerCore: {config.machine.name} does not let it be chosen; remove it"
+        yield f"nodes.threadsPerCore: {config.machine.name} has a fixed number of threads per core; remove it"
 
 
 def _placement(config: StackConfig) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _consumption(config: StackConfig) -> Iterator[str]:
             "reservation; set nodes.consumption: reservation, or remove it"
         )
     if nodes.consumption == "queued" and config.check.enabled:
-        yield "check.enabled: with nodes.consumption queued nodes come for the training alone; remove it"
+        yield "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it"
     if nodes.consumption in ("flex_start", "queued"):
         if nodes.max_run_hours and nodes.max_run_hours > FLEX_HOURS:
             yield (
@@ -115,7 +115,10 @@ def _fallback(config: StackConfig) -> Iterator[str]:
                 f"allowed: {allowed}"
             )
         if nodes.compact_placement:
-            yield "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement, or it"
+            yield (
+                "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement or "
+                "nodes.fallback"
+            )
 
 
 def _zones(config: StackConfig) -> Iterator[str]:

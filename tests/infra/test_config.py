@@ -84,7 +84,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
         ({"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass"),
         ({"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest"),
-        ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
+        (
+            {"image": {"ref": "x@sha256:" + "0" * 64}},
+            "image.ref: only used with image.builder prebuilt; set image.builder, or remove image.ref",
+        ),
         (
             {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
             "image.buildx: only used with image.builder buildkit, not prebuilt",
@@ -106,11 +109,17 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
         ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
-        ({"workers": {"environment": {"RDZV_ID": "1"}}}, "workers.environment.RDZV_ID: the stack's own pods have it"),
-        ({"workers": {"environment": {"HF_TOKEN": "1"}}}, "workers.environment.HF_TOKEN: the stack's own pods have it"),
+        (
+            {"workers": {"environment": {"RDZV_ID": "1"}}},
+            "workers.environment.RDZV_ID: the stack sets it itself; remove it",
+        ),
+        (
+            {"workers": {"environment": {"HF_TOKEN": "1"}}},
+            "workers.environment.HF_TOKEN: the stack sets it itself; remove it",
+        ),
         (
             {"workers": {"environment": {"GITHUB_PAT": "1"}}},
-            "workers.environment.GITHUB_PAT: the Job would show a secret",
+            "workers.environment.GITHUB_PAT: would be plain text in the Job; remove it",
         ),
         (
             {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
@@ -125,7 +134,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             "training.model.preset: 'gpt5' is not known; allowed: tiny, micro",
         ),
         ({"training": {"optimizer": {"learningRate": 5}}}, "training.optimizer.learningRate: 5 lets any training"),
-        ({"training": {"engine": {"zeroStage": 2}}}, "training.engine.zeroStage: given, but engine.name is ddp"),
+        (
+            {"training": {"engine": {"zeroStage": 2}}},
+            "training.engine.zeroStage: only used with engine.name deepspeed; set",
+        ),
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
         ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
         ({"training": {"micro_batch": -1}}, "training.micro_batch: -1 is not allowed; "),
