@@ -129,7 +129,7 @@ def test_what_google_has_of_a_stack_whose_name_begins_alike_is_not_left_over() -
         lists: dict[str, list[Any]] = {}
         for suffix in suffixes:
             lists = {kind: [*lists.get(kind, []), *items] for kind, items in made(suffix).items()}
-        paths = {f"{project}/serviceAccounts": [{"accounts": lists["accounts"]}]}
+        paths: dict[str, list[Any]] = {f"{project}/serviceAccounts": [{"accounts": lists["accounts"]}]}
         for kind in ("instances", "instanceGroups", "disks"):
             paths[f"{project}/aggregated/{kind}"] = [{"items": {"zones/z": {kind: lists[kind]}}}]
         for kind in ("instanceTemplates", "firewalls"):
