@@ -7,12 +7,14 @@ prices.yaml. The figures leave out discounts, taxes, traffic and logs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from infra.bill import HOURS_PER_MONTH, Estimate
 from infra.clouds import cloud_of
 from infra.config import StackConfig
 from infra.parse import parse
+from infra.stackfiles import stack_file_values, stacks
 
 #: The trainer's image with CUDA's libraries is 3.2 GB compressed; BuildKit's cache is as large, and old images stay for
 #: a while.
@@ -48,18 +50,19 @@ def _cents(value: float | None) -> float | str:
 
 def comparison() -> str:
     """Every stack that makes its cluster, on demand and as Spot, as a Markdown table for docs/costs.md."""
-    from infra.stackfiles import stack_file_values, stacks
-
     rows: list[str] = []
     lists: list[str] = []
     for stack in stacks():
-        values = stack_file_values(stack)
-        for mode in ("on_demand", "spot") if "nodes" in values else ():
-            config = parse({**values, "nodes": {**values["nodes"], "consumption": mode}}, stack)
-            bill = estimate(config)
-            if config.nodes is None or bill is None or bill.at_rest is None:
+        config = parse(stack_file_values(stack), stack)
+        if config.nodes is None:
+            continue
+        for mode in ("on_demand", "spot"):
+            # Not parsed anew: a stack's own fallback or reservation does not go with every mode.
+            nodes = config.nodes.model_copy(update={"consumption": mode, "fallback": "none"})
+            bill = estimate(replace(config, nodes=nodes))
+            if bill is None or bill.at_rest is None:
                 continue
-            workers = f"{config.nodes.max} x {config.nodes.machine_type}, {mode.replace('_', ' ')}"
+            workers = f"{nodes.max} x {nodes.machine_type}, {mode.replace('_', ' ')}"
             month = f"{bill.at_rest * HOURS_PER_MONTH:,.0f}"
             lists.append(f"{bill.source} of {bill.date}")
             rows.append(

@@ -83,7 +83,7 @@ class ContainerImage(pulumi.ComponentResource):
     ):
         super().__init__(f"trainyard:infra:{recipe.kind}", recipe.name, None, opts)
         if cluster.builder == "prebuilt" or cluster.registry is None:
-            assert ref is not None, "infra.config lets no prebuilt image without a reference through"
+            assert ref is not None, "infra.rules requires image.ref with builder prebuilt"
             self.version = ref.rsplit(":", 1)[1][:12]
             self.reference = pulumi.Output.from_input(ref)
         else:
@@ -209,7 +209,8 @@ def _buildkit(
     assert registry is not None
     repository = pulumi.Output.from_input(registry.address).apply(recipe.repository_in)
     cache = pulumi.Output.concat("type=registry,ref=", repository, registry.cache)
-    # As buildx writes them: the plugin's own types have no `registry.insecure` (0.0.22), and none for caches.
+    # Attributes as buildx takes them: the plugin's type for exports writes `insecure`, where BuildKit's attribute is
+    # `registry.insecure`, and its types for caches have no such field (pulumi-docker-build 0.0.22, provider/internal).
     plain = ",registry.insecure=true" if registry.insecure else ""
     context = stage(recipe, version)
     login = registry.login

@@ -9,7 +9,6 @@ a change of each key does.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ import pulumi
 from infra.clouds import CLOUDS, volume_kind
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
-from infra.needs import load
+from infra.needs import load, numbers
 from trainer.config.section import Section
 
 TYPE = "trainyard:infra:Built"
@@ -71,7 +70,8 @@ def hold(config: StackConfig, stack: str) -> dict[str, Any]:
         pulumi.warn(line)
     if config.cluster.replace and built:
         pulumi.warn(
-            "cluster.replace is true: set it back to false after this `pulumi up`, or the next change is not asked"
+            "cluster.replace is true: set it back to false after this `pulumi up`, or the next replacing change will "
+            "not be refused"
         )
     return built
 
@@ -82,7 +82,9 @@ def read() -> dict[str, Any]:
     try:
         state: Any = pulumi.runtime.invoke(STATE, {"stackName": name}).value
     except Exception as error:
-        pulumi.warn(f"what this stack was built with cannot be read, so no change is refused for it: {error}")
+        pulumi.warn(
+            f"cannot read the stack's state, so changes that would replace its cluster or data are not refused: {error}"
+        )
         return {}
     found: dict[str, Any] = {}
     for resource in (state or {}).get("outputs", {}).values():
@@ -101,9 +103,9 @@ def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     for key in ["cluster.kind"] if "cluster.kind" in moved else sorted(moved):
         old, new = built[key], value_of(config, key)
         start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
-        back = f"go back to {_shown(old)}"
+        back = "remove it" if old is None else f"set it back to {_shown(old)}"
         if reason := _impossible(key, old, new, built):
-            yield f"{start}; {reason}; {back}, or `pulumi destroy` with it and then `pulumi up`"
+            yield f"{start}; {reason}; {back}, or change it after `pulumi destroy`"
         elif not config.cluster.replace and (lost := _lost(key, built)):
             yield f"{start} replaces {lost}; {back}, or set cluster.replace: true to lose what is there"
 
@@ -132,15 +134,10 @@ HOLDS = {
     "changed": lambda old, new: True,
     "smaller": lambda old, new: new < old,
     # `latest` names no version: it is neither older nor newer.
-    "older": lambda old, new: [] < _numbers(new) < _numbers(old),
+    "older": lambda old, new: [] < numbers(new) < numbers(old),
     "on": lambda old, new: bool(new),
     "off": lambda old, new: not new,
 }
-
-
-def _numbers(version: str) -> list[int]:
-    """The numbers of a version such as 1.36.0-20261101, to compare it with others."""
-    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _lost(key: str, built: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ resource whose needs are not met, and tests/infra/test_needs.py checks every sta
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
@@ -71,6 +72,11 @@ def features(cloud: str) -> dict[str, Feature]:
 def load(path: Path) -> dict[str, Any]:
     """Read a data file. The C parser takes a tenth of the other's time, and every preview reads these files."""
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def numbers(version: str) -> list[int]:
+    """The numbers of a version such as 1.33.5-gke.1080000 or 1.36.0-20261101, to compare it with others."""
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def shown(cloud: str, type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from infra.clouds import CLOUDS, keys, sections, storage_kinds
+from infra.clouds import CLOUDS, cloud_of, keys, sections, storage_kinds
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
 from infra.machine import for_pods
 from infra.names import unfit
@@ -56,8 +56,8 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
-        given = values.get(key) or {}
-        if not given and (key in CLOUDS or key == "nodes"):
+        given = {} if values.get(key) is None else values[key]
+        if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
         wrong = Problems(to_camel, key, RENAMED, FORMS, every_key)
@@ -130,6 +130,8 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
     """Fill in keys that follow from others, where the others are valid."""
 
     def name_cluster(config: StackConfig) -> StackConfig:
+        if cloud_of(config).section is None:
+            return config
         name = config.cluster.name or f"trainyard-{stack}"
         return replace(config, cluster=config.cluster.model_copy(update={"name": name}))
 

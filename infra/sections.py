@@ -239,6 +239,10 @@ class DatasetConfig(Section):
         given = {"text_field": self.text_field, "documents": self.documents}
         return {key: value for key, value in given.items() if value != DatasetConfig.model_fields[key].default}
 
+    def buckets(self, scheme: str) -> list[str]:
+        """The buckets that `input` names with SCHEME://BUCKET, sorted."""
+        return sorted({text.split("/")[2] for text in self.input if text.startswith(f"{scheme}://")})
+
 
 class JobConfig(Section):
     name: Name | None = None

@@ -40,7 +40,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
     types = (nodes.machine_type, *nodes.alternatives)
     by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
     answer = _ask(
-        f"which zones offer {', '.join(types)}; what it said on {zones_date()} is taken",
+        f"which zones offer {', '.join(types)}; using zones.yaml of {zones_date()}",
         lambda: aws.ec2.get_instance_type_offerings(
             location_type="availability-zone-id", filters=[by_type], opts=pulumi.InvokeOptions(provider=provider)
         ),
@@ -70,7 +70,7 @@ def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> s
         return None
     name = PARAMETERS[image].format(version=eks.version)
     answer = _ask(
-        f"the newest {image} for {eks.version}; the nodes keep theirs",
+        f"for the newest {image} for {eks.version}; the nodes keep theirs",
         lambda: aws.ssm.get_parameter(name=name, opts=pulumi.InvokeOptions(provider=provider)),
     )
     return answer.insecure_value if answer else None
@@ -80,5 +80,5 @@ def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:
     try:
         return question()
     except Exception as reason:  # The SDK raises nothing more exact for a call that a provider refuses.
-        pulumi.log.warn(f"AWS does not say {what} ({' '.join(str(reason).split())[:200]})")
+        pulumi.log.warn(f"cannot ask AWS {what} ({' '.join(str(reason).split())[:200]})")
         return None

@@ -120,7 +120,7 @@ def autoscaler(scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAss
 
 def bucket_reader(config: StackConfig, scope: Scope, cluster: aws.eks.Cluster) -> aws.eks.PodIdentityAssociation | None:
     """Let the Kubernetes account READER read the buckets that `dataset.input` names; None: it names none."""
-    buckets = sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("s3://")})
+    buckets = config.dataset.buckets("s3")
     if not buckets:
         return None
     arns = [f"arn:aws:s3:::{bucket}" for bucket in buckets]

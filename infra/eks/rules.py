@@ -11,7 +11,7 @@ from infra.config import Rule, StackConfig
 from infra.eks.machines import default_zones, regions, system, workers
 from infra.eks.section import EksConfig
 from infra.machine import nearest, refuse_dataset
-from infra.sections import NodesConfig, StorageConfig
+from infra.sections import NodesConfig
 
 #: Prefixes of regions outside of AWS's public partition, which have other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
@@ -47,9 +47,12 @@ def _place(config: StackConfig) -> Iterator[str]:
         if twice := sorted({arn for arn in identities if identities.count(arn) > 1}):
             yield f"eks.{key}: {', '.join(twice)} is named twice; allowed: each once"
     if both := sorted({*eks.admins} & {*eks.viewers}):
-        yield f"eks.viewers: {', '.join(both)} is in eks.admins as well, which may view; allowed: in one of them"
+        yield f"eks.viewers: {', '.join(both)} is in eks.admins too; list each in one of the two"
     if eks.node_release != "latest" and not eks.node_release.startswith(f"{eks.version}."):
-        yield f"eks.nodeRelease: {eks.node_release} is not for Kubernetes {eks.version}; allowed: latest, or one of it"
+        yield (
+            f"eks.nodeRelease: {eks.node_release} is not for Kubernetes {eks.version}; allowed: latest, or a release "
+            f"of {eks.version}"
+        )
     if len(eks.zones) > MOST_ZONES:
         yield f"eks.zones: {len(eks.zones)} zones; allowed: 1 to {MOST_ZONES}"
 
@@ -132,7 +135,7 @@ def _nodes(config: StackConfig) -> Iterator[str]:
     if nodes.fallback == "flex_start":
         yield "nodes.fallback: flex_start is not offered with cluster.kind eks; allowed: none, on_demand"
     elif nodes.fallback != "none" and nodes.consumption != "spot":
-        yield "nodes.fallback: only used with nodes.consumption spot; remove it, or set nodes.fallback: none"
+        yield "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback"
     not_here = {
         "reservation": "only used with cluster.kind gke",
         "zones": "with cluster.kind eks they are eks.zones",
@@ -157,9 +160,6 @@ def _nodes(config: StackConfig) -> Iterator[str]:
 
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.storage
-    for key, kind in (("disk_type", "nfs"), ("tier", "filestore")):
-        if key in storage.model_fields_set:
-            yield f"storage.{StorageConfig.model_fields[key].alias}: only used with storage.kind {kind}; remove it"
     if storage.access_mode == "ReadWriteOnce":
         yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
     if storage.disk and not storage.disk.startswith("fs-"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from infra.clouds import Until
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
 from infra.gke.section import GkeConfig
+from infra.names import made, rows
 from infra.stackfiles import is_marked
 
 #: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones
@@ -47,11 +49,16 @@ class Gcp:
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
         gke, name, found = config.section(GkeConfig), config.name, list[str]()
         project, region = gke.project, gke.region
+        # By whole names: a stack NAME-2 has names that begin with NAME- too. What GKE names after a cluster, such as
+        # gke-NAME-POOL-HASH, is in the stack's network (instances, groups, templates, firewall rules) or has the label.
+        names = {made(row, name=name) for row in rows("gke") if "{name}" in row["made"]}
 
         def note(kind: str, items: list[dict[str, Any]]) -> None:
             for item in items:
                 called = str(item.get("name") or item.get("email")).rsplit("/", 1)[-1]
-                if name in called or is_marked(item.get("labels") or item.get("resourceLabels"), stack):
+                labels = item.get("labels") or item.get("resourceLabels") or {}
+                ours = is_marked(labels, stack) or labels.get("goog-k8s-cluster-name") == name
+                if ours or called.partition("@")[0] in names or f'/networks/{name}"' in json.dumps(item):
                     found.append(f"{kind} {called}")
 
         for kind in AGGREGATED:
@@ -69,7 +76,7 @@ class Gcp:
         for service, path, key in lists:
             note(path.rsplit("/", 1)[-1], self.google.pages(service, path, key))
         looked = [*AGGREGATED, *GLOBAL, "clusters", *(path.rsplit("/", 1)[-1] for _, path, _ in lists)]
-        return f"{', '.join(looked)} of {project}, by name and by label", found
+        return f"{', '.join(looked)} of {project}, by name, label and network", found
 
 
 def _instance(provider_id: str) -> str:

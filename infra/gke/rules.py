@@ -61,7 +61,7 @@ def _disks(config: StackConfig) -> Iterator[str]:
 
 def _threads(config: StackConfig) -> Iterator[str]:
     if config.section(NodesConfig).threads_per_core and not config.machine.threads_selectable:
-        yield f"nodes.threadsPerCore: {config.machine.name} does not let it be chosen; remove it"
+        yield f"nodes.threadsPerCore: {config.machine.name} has a fixed number of threads per core; remove it"
 
 
 def _placement(config: StackConfig) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _consumption(config: StackConfig) -> Iterator[str]:
             "reservation; set nodes.consumption: reservation, or remove it"
         )
     if nodes.consumption == "queued" and config.check.enabled:
-        yield "check.enabled: with nodes.consumption queued nodes come for the training alone; remove it"
+        yield "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it"
     if nodes.consumption in ("flex_start", "queued"):
         if nodes.max_run_hours and nodes.max_run_hours > FLEX_HOURS:
             yield (
@@ -116,7 +116,10 @@ def _fallback(config: StackConfig) -> Iterator[str]:
                 f"allowed: {allowed}"
             )
         if nodes.compact_placement:
-            yield "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement, or it"
+            yield (
+                "nodes.fallback: nodes of several pools are not placed together; remove nodes.compactPlacement or "
+                "nodes.fallback"
+            )
 
 
 def _zones(config: StackConfig) -> Iterator[str]:
@@ -132,8 +135,13 @@ def _zones(config: StackConfig) -> Iterator[str]:
 
 
 def _driver(config: StackConfig) -> Iterator[str]:
-    if config.section(NodesConfig).gpu_driver == "daemonset" and not config.machine.accelerators:
-        yield f"nodes.gpuDriver: {config.machine.name} has no accelerator; remove it"
+    nodes = config.section(NodesConfig)
+    by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
+    if by_us and chosen:
+        yield "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it"
+    for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
+        if used and not config.machine.accelerators:
+            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
 
 
 def _only_on_aws(config: StackConfig) -> Iterator[str]:

@@ -48,7 +48,7 @@ def used(config: StackConfig) -> dict[str, Feature]:
 
 def buckets(config: StackConfig) -> list[str]:
     """The buckets that `dataset.input` names."""
-    return sorted({text.split("/")[2] for text in config.dataset.input if text.startswith("gs://")})
+    return config.dataset.buckets("gs")
 
 
 def apis(config: StackConfig) -> list[str]:

@@ -148,7 +148,7 @@ def test_each_change_that_cannot_be_made_is_refused_in_a_line(stack: CloudStack)
         "eks.secretsEncryption: false on a stack that lives with true; EKS takes no",
         "eks.version: 1.35 on a stack that lives with 1.36; EKS takes no cluster back",
         "eks.vpcCidr: 10.1.0.0/16 on a stack that lives with 10.0.0.0/16; EKS keeps a cluster in the network that it "
-        "was made in; go back to 10.0.0.0/16, or `pulumi destroy` with it and then `pulumi up`",
+        "was made in; set it back to 10.0.0.0/16, or change it after `pulumi destroy`",
     )
     assert_lines(stack.refused(eks=change), expected)
 

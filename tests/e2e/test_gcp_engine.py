@@ -229,7 +229,7 @@ def test_a_destroy_that_is_refused_or_stopped_on_its_way_can_be_run_again(fresh:
 
 def test_filestore_and_a_prebuilt_image_come_and_go_too(fresh: CloudStack) -> None:
     fresh.configure(
-        storage={"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"},
+        storage={"kind": "filestore", "sizeGib": 1024},
         image={"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
     )
     fresh.up()

@@ -33,10 +33,10 @@ def test_on_google_cloud_each_change_is_refused_in_a_line(gke: CloudStack) -> No
     expected = (
         "cluster.name: another on a stack that lives with trainyard-gcp-c3 replaces",
         "gke.project: other-project on a stack that lives with your-project;",
-        "gke.zone: us-central1-b on a stack that lives with us-central1-a replaces the cluster and the data; go back "
-        "to us-central1-a, or set cluster.replace: true to lose what is there",
+        "gke.zone: us-central1-b on a stack that lives with us-central1-a replaces the cluster and the data; set it "
+        "back to us-central1-a, or set cluster.replace: true to lose what is there",
         "storage.sizeGib: 100 on a stack that lives with 250; a disk does not shrink, and a new one cannot have its "
-        "name while it is there; go back to 250, or `pulumi destroy` with it and then `pulumi up`",
+        "name while it is there; set it back to 250, or change it after `pulumi destroy`",
     )
     assert_lines(lines, expected)
 

@@ -85,7 +85,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
         ({"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass"),
         ({"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest"),
-        ({"image": {"ref": "x@sha256:" + "0" * 64}}, "image.ref: only used with image.builder prebuilt"),
+        (
+            {"image": {"ref": "x@sha256:" + "0" * 64}},
+            "image.ref: only used with image.builder prebuilt; set image.builder, or remove image.ref",
+        ),
         (
             {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
             "image.buildx: only used with image.builder buildkit, not prebuilt",
@@ -93,15 +96,31 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"image": {"insecure": True}}, "image.insecure: only used with image.registry"),
         ({"rendezvous": {"backend": "c10d", "image": "x"}}, "rendezvous.image: only used with rendezvous.backend etcd"),
         ({"storage": {"throughput": "elastic"}}, "storage.throughput: only used with storage.kind efs"),
+        ({"storage": {"diskType": "pd-balanced"}}, "storage.diskType: only used with storage.kind nfs; remove it"),
+        ({"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        (
+            {"cluster": {"context": "a", "name": "mine"}},
+            "cluster.name: only used with clusters that the stack makes; set cluster.kind: gke or eks, or",
+        ),
+        (
+            {"cluster": {"context": "a", "deletionProtection": True}},
+            "cluster.deletionProtection: only used with clusters that the stack makes; set cluster.kind: gke or eks",
+        ),
         ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: only used with storage.kind nfs"),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
         ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
-        ({"workers": {"environment": {"RDZV_ID": "1"}}}, "workers.environment.RDZV_ID: the stack's own pods have it"),
-        ({"workers": {"environment": {"HF_TOKEN": "1"}}}, "workers.environment.HF_TOKEN: the stack's own pods have it"),
+        (
+            {"workers": {"environment": {"RDZV_ID": "1"}}},
+            "workers.environment.RDZV_ID: the stack sets it itself; remove it",
+        ),
+        (
+            {"workers": {"environment": {"HF_TOKEN": "1"}}},
+            "workers.environment.HF_TOKEN: the stack sets it itself; remove it",
+        ),
         (
             {"workers": {"environment": {"GITHUB_PAT": "1"}}},
-            "workers.environment.GITHUB_PAT: the Job would show a secret",
+            "workers.environment.GITHUB_PAT: would be plain text in the Job; remove it",
         ),
         (
             {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
@@ -116,7 +135,10 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             "training.model.preset: 'gpt5' is not known; allowed: tiny, micro",
         ),
         ({"training": {"optimizer": {"learningRate": 5}}}, "training.optimizer.learningRate: 5 lets any training"),
-        ({"training": {"engine": {"zeroStage": 2}}}, "training.engine.zeroStage: given, but engine.name is ddp"),
+        (
+            {"training": {"engine": {"zeroStage": 2}}},
+            "training.engine.zeroStage: only used with engine.name deepspeed; set",
+        ),
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
         ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
         ({"training": {"micro_batch": -1}}, "training.micro_batch: -1 is not allowed; "),
@@ -179,8 +201,23 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ),
         ({"dataset": {"input": []}}, "dataset.input: [] is empty; give a value"),
         ({"dataset": {"input": [3]}}, "dataset.input.0: 3 is not text"),
+        *(
+            (
+                {"dataset": {"input": ["sample", text]}},
+                f"dataset.input.1: '{text}' names nothing; give a file or folder",
+            )
+            for text in ("", "gs://", "s3://", "s3:///texts", "https://", "hf:")
+        ),
+        (
+            {"training": {"task": "question_answering", "questionAnswering": {"train": "gs://"}}},
+            "training.questionAnswering.train: 'gs://' names nothing; give a file",
+        ),
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
+        ({"tensorboard": False}, "tensorboard: False is not a section; give it as keys and values"),
+        ({"check": 0}, "check: 0 is not a section"),
+        ({"workers": []}, "workers: [] is not a section"),
+        ({"job": ""}, "job: '' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
         (
             {"workers": {"tolerations": ["sku=gpu:Never"]}},

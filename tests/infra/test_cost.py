@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cli.__main__ import main
 from cli.cost import show
-from infra import cost
+from infra import cost, stackfiles
 from infra.bill import Estimate
 from infra.config import StackConfig
 from infra.gke import prices
@@ -155,3 +157,27 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "local"]) == 0
     assert "uses an existing cluster" in capsys.readouterr().out
     assert main(["cost", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("stack", "nodes"),
+    [
+        ("gcp-a100", {"consumption": "spot", "fallback": "on_demand"}),
+        ("gcp-a100", {"consumption": "reservation", "reservation": "mine"}),
+        ("aws-g4dn", {"consumption": "spot", "fallback": "on_demand"}),
+    ],
+    ids=str,
+)
+def test_a_stack_is_compared_however_it_obtains_its_nodes(
+    stack: str, nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = stack_file_values(stack)
+    monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
+    rows: list[list[str]] = []
+    for change in (nodes, {"consumption": "on_demand"}):
+        values = {**shipped, "nodes": {**shipped["nodes"], **change}}
+        config = {f"trainyard:{key}": value for key, value in values.items()}
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
+        rows.append([line for line in cost.comparison().splitlines() if line.startswith(f"| {stack} ")])
+    assert rows[0] == rows[1]
+    assert [row.split(" | ")[1].rpartition(", ")[2] for row in rows[0]] == ["on demand", "spot"]

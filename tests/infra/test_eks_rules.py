@@ -57,14 +57,17 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
             {"eks": {"region": "cn-north-1", "zones": []}},
             "eks.region: cn-north-1 is not a public AWS region; allowed: us-east-1",
         ),
-        ({"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is no zone's id; give one such as use2-az1"),
+        ({"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is not a zone id; give one such as use2-az1"),
         (
             {"eks": {"zones": ["use2-az1", "usw2-az1"]}},
             "eks.zones: usw2-az1 is not in region us-east-2; allowed: use2-az1, use2-az2, use2-az3",
         ),
         ({"eks": {"zones": ["use2-az1", "use2-az1"]}}, "eks.zones: use2-az1 is named twice; allowed: each once"),
         ({"eks": {"nodeRelease": "newest"}}, "eks.nodeRelease: 'newest' is no release of EKS's images; give latest"),
-        ({"eks": {"nodeRelease": "1.35.2-20261101"}}, "eks.nodeRelease: 1.35.2-20261101 is not for Kubernetes 1.36"),
+        (
+            {"eks": {"nodeRelease": "1.35.2-20261101"}},
+            "eks.nodeRelease: 1.35.2-20261101 is not for Kubernetes 1.36; allowed: latest, or",
+        ),
         ({"eks": {"logs": ["apis"]}}, "eks.logs.0: 'apis' is not known; allowed: 'api', 'audit', 'authenticator'"),
         (
             {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"] * 2}},
@@ -101,7 +104,7 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ),
         (
             {"eks": {key: ["arn:aws:iam::123456789012:role/ci"] for key in ("admins", "viewers")}},
-            "eks.viewers: arn:aws:iam::123456789012:role/ci is in eks.admins as well",
+            "eks.viewers: arn:aws:iam::123456789012:role/ci is in eks.admins too; list each in one of the two",
         ),
         # Network.
         ({"eks": {"vpcCidr": "8.8.0.0/16"}}, "eks.vpcCidr: 8.8.0.0/16 is public; allowed: a range inside 10.0.0.0/8"),
@@ -143,7 +146,7 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ({"nodes": {"maxRunHours": 24}}, "nodes.maxRunHours: AWS ends no node by its age; remove it"),
         (
             {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}},
-            "nodes.fallback: only used with nodes.consumption spot; remove it",
+            "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback",
         ),
         ({"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"),
         ({"nodes": {"max": 1}}, "nodes.max: 1 nodes for workers.count 2; allowed: 2 or more"),

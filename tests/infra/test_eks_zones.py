@@ -77,8 +77,8 @@ def test_without_an_answer_the_preview_goes_on_by_the_table(monkeypatch: pytest.
     found = record(STACK, changed(STACK, eks=OREGON))
     assert sorted(groups(found)) == ["workers-usw2-az1", "workers-usw2-az2"]
     assert "releaseVersion" not in found.one("NodeGroup", "system").inputs, "the nodes keep what they have"
-    assert "AWS does not say which zones offer g4dn.xlarge" in warned[0]
-    assert any("AWS does not say the newest AL2023_x86_64_NVIDIA for 1.36" in line for line in warned)
+    assert "cannot ask AWS which zones offer g4dn.xlarge" in warned[0]
+    assert any("cannot ask AWS for the newest AL2023_x86_64_NVIDIA for 1.36" in line for line in warned)
 
 
 def test_zones_that_offer_nothing_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

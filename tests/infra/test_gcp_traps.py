@@ -102,7 +102,7 @@ def test_t19_c3_has_a_disk_that_it_takes_and_a_request_that_fits() -> None:
 def test_t20_the_storages_address_is_wired_and_never_a_name(kind: str) -> None:
     """Otherwise somebody edits an address by hand; or a node cannot resolve a name that only pods can."""
     size = {"nfs": 250, "filestore": 1024}[kind]
-    recording = with_changes("gcp-c3", storage={"kind": kind, "sizeGib": size, "diskType": "pd-ssd"})
+    recording = with_changes("gcp-c3", storage={"kind": kind, "sizeGib": size})
     volumes = [item for item in objects(recording) if item.kind == "PersistentVolume"]
     (mounted,) = [item for item in volumes if "nfs" in item.inputs["spec"]]
     server = mounted.inputs["spec"]["nfs"]["server"]

@@ -94,9 +94,19 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-a100",
             {"nodes": {"threadsPerCore": 1}},
-            "nodes.threadsPerCore: a2-highgpu-8g does not let it be chosen; remove it",
+            "nodes.threadsPerCore: a2-highgpu-8g has a fixed number of threads per core; remove it",
         ),
         ("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator"),
+        (
+            "gcp-c3",
+            {"nodes": {"gpuDriverVersion": "LATEST"}},
+            "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator",
+        ),
+        (
+            "gcp-a100",
+            {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
+            "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it",
+        ),
         # Pods and nodes.
         (
             "gcp-c3",
@@ -150,7 +160,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-a100",
             {"nodes": {"consumption": "queued"}},
-            "check.enabled: with nodes.consumption queued nodes come for the training alone; remove it",
+            "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it",
         ),
         ("gcp-c3", {"dataset": {"memoryGib": 200}}, "dataset.memoryGib: 200 fits no e2-standard-4; allowed: at most"),
         ("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most"),
@@ -185,7 +195,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-c3",
             {"training": {"engine": {"zeroStage": 2}}},
-            "training.engine.zeroStage: given, but engine.name is ddp",
+            "training.engine.zeroStage: only used with engine.name deepspeed; set",
         ),
         # Storage and images.
         (
@@ -208,6 +218,12 @@ def test_the_stack_files_are_valid(stack: str) -> None:
             "gcp-a100",
             {"storage": {"retain": True, "disk": "mine"}},
             "storage.retain: a disk that storage.disk names is never deleted; remove retain",
+        ),
+        ("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; remove it"),
+        (
+            "gcp-a100",
+            {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
+            "storage.diskType: only used with storage.kind nfs; remove it",
         ),
         (
             "gcp-a100",

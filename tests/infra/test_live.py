@@ -90,19 +90,19 @@ def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() 
             "gcp-c3",
             "nfs",
             {"gke": {"zone": "us-central1-b"}},
-            "replaces the cluster and the data; go back to us-central1-a",
+            "replaces the cluster and the data; set it back to us-central1-a",
         ),
         (
             "gcp-c3",
             "given",
             {"gke": {"zone": "us-central1-b"}},
-            "replaces the cluster; go back to us-central1-a, or set",
+            "replaces the cluster; set it back to us-central1-a, or set",
         ),
         (
             "gcp-c3",
             "nfs",
             {"cluster": {"namespace": "b"}},
-            "replaces all that it has in the cluster; go back to trainyard",
+            "replaces all that it has in the cluster; set it back to trainyard",
         ),
         (
             "gcp-c3",
@@ -110,18 +110,23 @@ def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() 
             {"storage": {"diskType": "pd-ssd"}},
             "; a disk keeps its type, and a new one cannot have its name",
         ),
-        ("aws-g4dn", "efs", {"cluster": {"name": "b"}}, "replaces the cluster; go back to trainyard-aws-g4dn, or set"),
+        (
+            "aws-g4dn",
+            "efs",
+            {"cluster": {"name": "b"}},
+            "replaces the cluster; set it back to trainyard-aws-g4dn, or set",
+        ),
         (
             "aws-g4dn",
             "efs",
             {"storage": {"disk": "fs-1"}},
-            "replaces the data; go back to nothing, or set cluster.replace",
+            "replaces the data; remove it, or set cluster.replace",
         ),
         (
             "local",
             "hostPath",
             {"cluster": {"context": "b"}},
-            "replaces all that it has in the cluster; go back to trainyard",
+            "replaces all that it has in the cluster; set it back to trainyard",
         ),
         (
             "local",
@@ -144,7 +149,7 @@ def test_a_change_that_costs_the_stack_something_is_one_line(
 def test_another_kind_of_cluster_is_one_line_and_not_one_a_key() -> None:
     (line,) = living.problems(config("gcp-c3"), built("aws-g4dn", "efs"))
     assert line.startswith(
-        "cluster.kind: gke on a stack that lives with eks replaces the cluster and the data; go back"
+        "cluster.kind: gke on a stack that lives with eks replaces the cluster and the data; set it back"
     )
 
 
@@ -172,6 +177,23 @@ def test_what_costs_nothing_or_is_asked_for_is_not_refused(
     stack: str, volume: str, before: dict[str, Any], change: dict[str, Any]
 ) -> None:
     assert list(living.problems(config(stack, **change), built(stack, volume, **before))) == []
+
+
+@pytest.mark.parametrize(
+    ("stack", "volume", "sections", "built_with"),
+    [
+        ("local", "hostPath", {}, {"cluster.name": "trainyard-local", "cluster.deletionProtection": True}),
+        ("local", "hostPath", {}, {"storage.diskType": "pd-ssd", "storage.tier": "BASIC_SSD"}),
+        ("gcp-c3", "nfs", {}, {"storage.tier": "BASIC_SSD"}),
+        ("gcp-c3", "filestore", {"storage": {"kind": "filestore", "sizeGib": 1024}}, {"storage.diskType": "pd-ssd"}),
+    ],
+    ids=str,
+)
+def test_a_key_that_had_no_effect_and_is_refused_now_can_be_removed_from_a_living_stack(
+    stack: str, volume: str, sections: dict[str, Any], built_with: dict[str, Any]
+) -> None:
+    there = {**built(stack, volume, **sections), **built_with}
+    assert list(living.problems(config(stack, **sections), there)) == []
 
 
 def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:

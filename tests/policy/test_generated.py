@@ -54,7 +54,7 @@ CLOUD = {
     "cluster": section(namespace=NAMES, name=NAMES, deletionProtection=[True, False]),
     "image": st.sampled_from([{}, {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}]),
 }
-FILESTORE = {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd", "retain": False}
+FILESTORE = {"kind": "filestore", "sizeGib": 1024, "retain": False}
 GCP = {
     **CLOUD,
     "dataset": section(input=[*INPUT, ["gs://bucket/texts"]]),

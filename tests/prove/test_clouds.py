@@ -107,6 +107,46 @@ def test_what_google_still_has_is_found_by_name_by_label_and_on_the_last_page() 
     assert "clusters" in looked
 
 
+def test_what_google_has_of_a_stack_whose_name_begins_alike_is_not_left_over() -> None:
+    stack = config("gcp-c3")
+    project, name = f"projects/{stack.section(GkeConfig).project}", stack.name
+    networks = f"https://www.googleapis.com/compute/v1/{project}/global/networks/"
+    pool = f"gke-{name}-workers-0123abcd"
+
+    def made(suffix: str) -> dict[str, list[Any]]:
+        """What GKE makes for a pool of the cluster NAMEsuffix, in its network; a disk has the cluster's label alone."""
+        called, network = pool.replace(name, name + suffix), networks + name + suffix
+        return {
+            "instances": [{"name": f"{called}-x1", "networkInterfaces": [{"network": network}]}],
+            "instanceGroups": [{"name": f"{called}-grp", "network": network}],
+            "instanceTemplates": [{"name": called, "properties": {"networkInterfaces": [{"network": network}]}}],
+            "disks": [{"name": f"{called}-x1", "labels": {"goog-k8s-cluster-name": name + suffix}}],
+            "firewalls": [{"name": f"gke-{name}{suffix}-4567cdef-all", "network": network}],
+            "accounts": [{"email": f"{name}{suffix}-nodes@p.iam"}],
+        }
+
+    def left(suffixes: tuple[str, ...]) -> list[str]:
+        lists: dict[str, list[Any]] = {}
+        for suffix in suffixes:
+            lists = {kind: [*lists.get(kind, []), *items] for kind, items in made(suffix).items()}
+        paths: dict[str, list[Any]] = {f"{project}/serviceAccounts": [{"accounts": lists["accounts"]}]}
+        for kind in ("instances", "instanceGroups", "disks"):
+            paths[f"{project}/aggregated/{kind}"] = [{"items": {"zones/z": {kind: lists[kind]}}}]
+        for kind in ("instanceTemplates", "firewalls"):
+            paths[f"{project}/global/{kind}"] = [{"items": lists[kind]}]
+        return google(**paths)[0].leftovers(stack, "prove-gcp-c3")[1]
+
+    assert left(("-2", "x")) == []
+    assert sorted(left(("", "-2"))) == [
+        f"disks {pool}-x1",
+        f"firewalls gke-{name}-4567cdef-all",
+        f"instanceGroups {pool}-grp",
+        f"instanceTemplates {pool}",
+        f"instances {pool}-x1",
+        f"serviceAccounts {name}-nodes@p.iam",
+    ]
+
+
 class Wire:
     """AWS's answers by operation, as the SDK reads them off the wire; the SDK validates the parameters."""
 

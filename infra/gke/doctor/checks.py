@@ -7,7 +7,6 @@ the others go on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from infra.gke.doctor import credentials, quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
 from infra.gke.section import GkeConfig, zones
 from infra.gke.services import apis, buckets, used
+from infra.needs import numbers
 from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
@@ -170,20 +170,15 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
     given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
     version = given.get(gke.release_channel, "")
     needed = {name: it.versions["gke"] for name, it in used(config).items() if "gke" in it.versions}
-    late = [name for name in needed if _number(needed[name]) > _number(version)]
+    late = [name for name in needed if numbers(needed[name]) > numbers(version)]
     if late:
-        newest = max((needed[name] for name in late), key=_number)
+        newest = max((needed[name] for name in late), key=numbers)
         fix = f"pulumi config set --path gke.releaseChannel RAPID   # or do without {', '.join(late)}"
         need = f"{', '.join(late)} need{'s' if len(late) == 1 else ''} {newest} or newer"
         text = f"{gke.release_channel} gives {version or 'none'}; {need}"
         yield problem("GKE's version", text, fix)
     else:
         yield ok("GKE's version", f"{version} has all that is used")
-
-
-def _number(version: str) -> list[int]:
-    """The numbers of a version such as 1.33.5-gke.1080000, to compare it with others."""
-    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from infra.eks.doctor import checks, leftovers
 from infra.eks.doctor.aws_client import Amazon
+from infra.eks.proof import Aws
+from review.recording import record
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
-from tests.infra.recorded import recorded
+from tests.infra.recorded import changed, recorded
 
 
 def cluster(**tags: str) -> None:
@@ -60,6 +62,33 @@ def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> Non
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
     taken = {str(item.inputs.get("name", "")) for item in recorded(STACK).all("aws:")}
     assert {row["name"] for row in leftovers.fixed(NAME, "")} <= taken
+
+
+def test_what_a_stack_whose_name_begins_alike_has_is_not_left_over(here: Amazon) -> None:
+    """Role by role of all that a stack makes, and a template as the provider tags it."""
+    made = record(STACK, changed(STACK, dataset={"input": ["s3://bucket/texts"]})).all("aws:iam/role:")
+    roles = [item.inputs["name"] for item in made]
+    (row,) = [row for row in leftovers.fixed(NAME, "") if row["what"] == "role"]
+    assert all(f"'{name}'" in row["fix"] for name in roles)
+    for name, stack in ((NAME, STACK), (f"{NAME}-smoke", f"{STACK}-smoke")):
+        tags = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": stack}]
+        spec = [{"ResourceType": "launch-template", "Tags": tags}]
+        client("ec2").create_launch_template(
+            LaunchTemplateName=f"{name}-system", LaunchTemplateData={}, TagSpecifications=spec
+        )
+        client("ecr").create_repository(repositoryName=f"{name}/trainyard/trainer")
+        client("logs").create_log_group(logGroupName=f"/aws/eks/{name}/cluster")
+        for role in roles:
+            client("iam").create_role(RoleName=role.replace(NAME, name), AssumeRolePolicyDocument=TRUST)
+    _, left = Aws("", lambda _: here).leftovers(config(), STACK)
+    assert sorted(left) == sorted(
+        [
+            f"launch template {NAME}-system",
+            f"log group /aws/eks/{NAME}/cluster",
+            f"repository {NAME}/trainyard/trainer",
+            *(f"role {name}" for name in roles),
+        ]
+    )
 
 
 TAGS = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]

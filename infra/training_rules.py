@@ -1,0 +1,193 @@
+"""Rules about the training, its model and its data, for every kind of cluster (infra/rules.py has the others)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pydantic.alias_generators import to_camel
+
+from infra.config import Rule, StackConfig
+from infra.sections import DATA
+from trainer.config import memory
+from trainer.config.schema import Config
+
+
+def _training(config: StackConfig) -> Iterator[str]:
+    """Refuse settings that waste nodes. The trainer itself accepts them: by hand they are usual trials."""
+    training = config.training
+    rate, warmup = training.optimizer.learning_rate, training.optimizer.warmup_steps
+    if rate > 1:
+        yield f"training.optimizer.learningRate: {rate:g} lets any training diverge; allowed: at most 1"
+    if warmup >= training.steps:
+        yield (
+            f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
+            f"{training.steps - 1}"
+        )
+    if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
+        yield "training.engine.zeroStage: only used with engine.name deepspeed; set engine.name, or remove zeroStage"
+    for key, value, source in (
+        ("run.directory", training.run.directory, "job.name"),
+        ("data.directory", training.data.directory, "dataset.name"),
+    ):
+        if value:
+            yield f"training.{key}: {value} would not be used; the folder follows from {source}; remove it"
+
+
+#: NAME or OWNER/NAME, with an optional revision: a branch, a tag or a commit.
+_HUB_NAME = re.compile(r"\w[-\w.]*(/\w[-\w.]*)?(@[-\w.]+)?")
+
+
+def _models(config: StackConfig) -> Iterator[str]:
+    """Refuse models that pods cannot reach: the pods would fail only after their nodes have started."""
+    training = config.training
+    for key, given in (("model.name", training.model.name), ("distillation.teacher", training.distillation.teacher)):
+        if not given or _HUB_NAME.fullmatch(given) or given.startswith(f"{DATA}/"):
+            continue
+        address = re.fullmatch(r"hf:/*(.+)|https?://[^/]+/([^/]+/[^/]+).*", given)
+        if address and _HUB_NAME.fullmatch(name := address[1] or address[2]):
+            yield f"training.{key}: '{given}' is no name on the Hugging Face hub; did you mean {name}?"
+        else:
+            yield (
+                f"training.{key}: '{given}' is no name on the Hugging Face hub, and pods see no folder but the shared "
+                f"volume; `trainyard upload FOLDER --to models/NAME` brings it to {DATA}/models/NAME: give that"
+            )
+    shape = training.model.config
+    if shape and not shape.startswith(f"{DATA}/"):
+        yield (
+            f"training.model.config: pods do not see {shape}; `trainyard upload FILE --to models/NAME` brings it to "
+            f"{DATA}/models/NAME/config.json: give that"
+        )
+
+
+#: Empty text, or an address without a bucket, a server or a name.
+_NOWHERE = re.compile(r"\s*|(gs|s3|https?)://\s*(/.*)?|hf:[/\s]*")
+
+
+def _inputs(config: StackConfig) -> Iterator[str]:
+    """Refuse addresses of nothing: an identity for a bucket without a name would fail in the middle of `up`."""
+    given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
+    if config.training.task == "question_answering":
+        asked = config.training.question_answering
+        given = {"training.questionAnswering.train": asked.train}
+        given["training.questionAnswering.validation"] = asked.validation
+    for key, text in given.items():
+        if _NOWHERE.fullmatch(text):
+            yield (
+                f"{key}: '{text}' names nothing; give a file or folder on the shared volume, hf:NAME, or an address "
+                "with its bucket or server, such as gs://BUCKET/FOLDER"
+            )
+
+
+def _conversations(config: StackConfig) -> Iterator[str]:
+    if config.training.task == "finetune" and "sample" in config.dataset.input:
+        yield (
+            "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL files "
+            "with messages, or with prompt and completion (`trainyard upload chats.jsonl`), or hf:NAME"
+        )
+
+
+def _text(config: StackConfig) -> Iterator[str]:
+    task = config.training.task
+    for key, value in config.dataset.reading.items() if task in ("finetune", "question_answering") else ():
+        yield f"dataset.{to_camel(key)}: {value}, but training.task {task} reads no plain text; leave it out"
+
+
+def _tokenizer(config: StackConfig) -> Iterator[str]:
+    tokenizer, training = config.dataset.tokenizer, config.training
+    words, learned = memory.words_to_train(tokenizer), training.model.name or training.distillation.teacher
+    if words == 0:
+        yield f"dataset.tokenizer: {tokenizer}; {memory.TRAINABLE}"
+    elif words and learned:
+        yield f"dataset.tokenizer: {tokenizer} makes words that {learned} has not learned; leave it out"
+
+
+#: A run is refused when this share of the memory that it needs by the formula exceeds what there is: the formula counts
+#: what autograd keeps without the compiler, and the size in a model's name is rounded.
+_SURE = 0.85
+
+
+def _memory(config: StackConfig) -> Iterator[str]:
+    """Refuse a model that fits no worker before anything is rented; a model of unknown size passes."""
+    training, workers, machine = config.training, config.workers, config.node_machine
+    tokenizer = config.dataset.tokenizer
+    words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
+    shape = memory.shape_of(training, words)
+    there = machine.accelerator_gib if workers.gpus and machine else 0.0
+    if shape is None or training.task == "question_answering" or (workers.gpus and not there):
+        return
+    if not there and "memory_gib" not in workers.model_fields_set:
+        return  # the default says nothing about the nodes of an existing cluster
+    precisions = machine.precisions if machine else ("fp32", "bf16")
+    if training.precision != "auto":
+        precisions = (training.precision,)
+    world = workers.count * workers.processes
+
+    def gib(chosen: Config) -> float:
+        """GiB of an accelerator, else of the pod's memory, which its workers share with the first one's checkpoint."""
+        needs = min(memory.needed(shape, chosen, name, world, accelerator=bool(there)) for name in precisions)
+        return (needs if there else needs * workers.processes + memory.saved(shape, chosen)) / 2**30
+
+    most = there or workers.memory_gib
+    where = f"{machine.accelerator} has {there:g}" if machine and there else f"workers.memoryGib is {most:g}"
+    model = training.model.size or training.model.name or training.model.config
+    estimate = " by the size in its name" if memory.is_estimate(training) else ""
+    if _SURE * gib(training) > most:
+        kinds = {f"engine.name: fsdp on {world} workers": {"engine.name": "fsdp"}} if world > 1 else {}
+        if training.model.name:
+            kinds["adapter.kind: lora"] = {"adapter.kind": "lora", "engine.name": "ddp"}
+        more = {"": {}, "model.checkpointing: true": {"model.checkpointing": True}}
+        more["model.checkpointing: true, microBatch: 1"] = {"model.checkpointing": True, "micro_batch": 1}
+        fitting: list[str] = []
+        for kind, change in {**kinds, "": {}}.items():
+            for addition, further in more.items():
+                chosen = memory.allowed(training, {**change, **further})
+                if chosen and gib(chosen) < most:
+                    way = " with ".join(filter(None, (kind, addition)))
+                    fitting.append(f"{way} ({gib(chosen):.1f} GiB)")
+                    break
+        yield (
+            f"training.engine.name: {model} with {training.engine.name} needs {gib(training):.1f} GiB a "
+            f"{'worker' if there else 'pod'}{estimate}, {where}; use {', '.join([*fitting, 'a smaller model'])} or "
+            f"{'a larger machine' if machine else 'more memory'}"
+        )
+    elif there and _SURE * memory.saved(shape, training) / 2**30 > workers.memory_gib:
+        yield (
+            f"workers.memoryGib: {workers.memory_gib:g}, but a checkpoint of {model} takes "
+            f"{memory.saved(shape, training) / 2**30:.1f} GiB{estimate} of the first worker's host memory; use a "
+            "larger machine, adapter.kind: lora or a smaller model"
+        )
+
+
+def _exporters(config: StackConfig) -> Iterator[str]:
+    """Without a key, each worker would start without Weights & Biases, and the training would go on unrecorded."""
+    offline = config.workers.environment.get("WANDB_MODE") == "offline"
+    if config.training.metrics.wandb_project and not config.secrets.wandb_api_key and not offline:
+        yield (
+            "secrets.wandbApiKey: missing for training.metrics.wandbProject; set it with "
+            "`pulumi config set --secret --path secrets.wandbApiKey KEY`, or remove the project"
+        )
+
+
+def _work_for_all(config: StackConfig) -> Iterator[str]:
+    training, workers = config.training, config.workers
+    micro_batches = training.tokens_per_step // (training.sequence_length * (training.micro_batch or 1))
+    processes = workers.count * workers.processes
+    if 0 < micro_batches < processes:
+        yield (
+            f"training.microBatch: a step has {micro_batches} micro-batches for {processes} processes, some would "
+            f"idle; lower microBatch or raise tokensPerStep"
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _training,
+    _models,
+    _inputs,
+    _conversations,
+    _text,
+    _tokenizer,
+    _exporters,
+    _memory,
+    _work_for_all,
+)
