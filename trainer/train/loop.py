@@ -23,7 +23,7 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
-from trainer.errors import Stopped, TrainingError
+from trainer.errors import Stopped, TrainingError, UserError
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
@@ -99,8 +99,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
                 loop.run(batches)
             except Interrupted:
                 loop.stop()
-    except TrainingError as error:
-        reporter.status(state="failed", message=str(error))
+    except (TrainingError, UserError) as error:
+        reporter.end("failed", error)
         raise
     except RuntimeError as error:
         if loop is not None:
@@ -109,7 +109,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
             failures.leave_lost_peers(world.rank, error)
         step = loop.step if loop is not None else found.step if found is not None else 0
         failure = failures.judge(error, work, config, run, world, step)
-        reporter.status(state="failed" if isinstance(failure, TrainingError) else "restarting", message=str(failure))
+        reporter.end("failed" if isinstance(failure, TrainingError) else "restarting", failure)
         raise failure from None
     finally:
         gc.unfreeze()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -182,6 +183,21 @@ def test_bad_input_ends_with_42_and_one_line(start_workers: Start, settings: Set
         lines = [line for line in workers.output.splitlines() if not line.startswith("event=")]
         assert len(lines) == 1
         assert said in lines[0]
+
+
+def test_a_token_that_no_model_has_ends_the_run_with_its_place_in_the_status(
+    start_workers: Start, settings: Settings, dataset: Path, tmp_path: Path
+) -> None:
+    """Found in the middle of the run: the shards of a large dataset are not read at the start."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(dataset, data)
+    for shard in data.glob("train-*.bin"):
+        shard.write_bytes(b"\xff" * shard.stat().st_size)
+    workers = start_workers(1, settings(run, data__directory=data, data__verify="never"))
+    assert workers.wait(PATIENCE) == [42], workers.output
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "outside the vocabulary of 500" in status["message"]
 
 
 def test_a_checkpoint_of_another_model_is_refused(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
