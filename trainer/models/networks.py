@@ -190,11 +190,12 @@ def positions(config: "PreTrainedConfig") -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def flops_per_token(net: Any, length: int) -> float:
+def flops_per_token(net: Any, length: int, backward: bool = True) -> float:
     """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
 
-    Frozen parameters count 4 x: they get no gradient. Embeddings are looked up, not multiplied, and do not count unless
-    tied to the head. The width is that of all heads. All experts of a mixture count, although a token meets few.
+    Forward alone is a third. Frozen parameters count 4 x: they get no gradient. Embeddings are looked up, not
+    multiplied, and do not count unless tied to the head. The width is that of all heads. All experts of a mixture
+    count, although a token meets few.
     """
     head = getattr(net.get_output_embeddings(), "weight", None)  # an encoder has none
     looked_up = {
@@ -203,11 +204,11 @@ def flops_per_token(net: Any, length: int) -> float:
         if isinstance(part, nn.Embedding) and part.weight is not head
     }
     used = [value for value in net.parameters() if value not in looked_up]
-    products = sum(value.numel() * (6.0 if value.requires_grad else 4.0) for value in used)
+    products = sum(value.numel() * (6.0 if value.requires_grad or not backward else 4.0) for value in used)
     shape = net.config.get_text_config()
     heads = getattr(shape, "num_attention_heads", 0)  # without any: a state space model, whose own products are few
     width = heads * (getattr(shape, "head_dim", None) or shape.hidden_size // max(1, heads))
-    return products + 12.0 * shape.num_hidden_layers * width * length
+    return (products + 12.0 * shape.num_hidden_layers * width * length) / (1 if backward else 3)
 
 
 def _fresh(config: Any) -> Any:

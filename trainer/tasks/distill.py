@@ -54,8 +54,7 @@ def build(config: Config) -> Work:
         work,
         module=module,
         flops_per_token=work.flops_per_token
-        # The teacher has no backward pass, which is two thirds of the work.
-        + networks.flops_per_token(teacher, config.sequence_length) / 3,
+        + networks.flops_per_token(teacher, config.sequence_length, backward=False),
         expected_loss=None if settings.student_from_teacher else work.expected_loss,
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
         results=results,
