@@ -103,6 +103,9 @@ class DdpEngine:
     def synchronise(self) -> None:
         """Do nothing: the workers never differ."""
 
+    def agreed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def state(self) -> State:
         return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())
 

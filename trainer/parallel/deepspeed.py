@@ -112,6 +112,9 @@ class DeepSpeedEngine:
     def synchronise(self) -> None:
         """Do nothing: the workers never differ."""
 
+    def agreed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 

@@ -10,6 +10,8 @@ optimizer states, and continue from exactly what is saved. So a run that is kill
 one that saves at the same steps, and any number of workers can resume it, each from the same state.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -72,6 +74,22 @@ class DilocoEngine(DdpEngine):
             ]
             self._average(moments, None)  # uncompressed: squares of gradients are below what fp16 can hold
 
+    @contextlib.contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Within it, net has the weights of the last exchange: a model that was or could have been saved.
+
+        A worker's own belong to no model, and depend on the number of workers. An exchange for each evaluation would
+        make the training depend on evaluation.every.
+        """
+        differ = self._pending
+        if differ:
+            self._swap()
+        try:
+            yield
+        finally:
+            if differ:
+                self._swap()
+
     def state(self) -> State:
         state = super().state()
         tensors = {name: dict(found) for name, found in state.optimizer.items()}
@@ -120,6 +138,14 @@ class DilocoEngine(DdpEngine):
         self._exchange.exposed.end()
         self._bytes += ring_bytes(4, self._world.size)
         gradients[0].mul_(torch.where(good > 0, 1.0, float("nan")))
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Exchange this worker's weights and those of the last exchange; copies take one tensor's memory."""
+        for outer, value in zip(self._outer, self._parameters(), strict=True):
+            own = value.clone()
+            value.copy_(outer)
+            outer.copy_(own)
 
     @torch.no_grad()
     def _outer_step(self) -> None:
