@@ -22,7 +22,6 @@ from trainer.models import adapters, sources
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from transformers.generation.configuration_utils import GenerationConfig
-from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
@@ -218,7 +217,7 @@ def _fresh(config: Any) -> Any:
 def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     """Read config.json. Raises UserError if it is not that of a causal language model."""
     try:
-        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = sources.read_config(source)
     except Exception as error:
         raise _unreadable(key, name, error) from None
     kind, own = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type), config.architectures or []
@@ -230,8 +229,6 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     if getattr(config, "add_cross_attention", False):
         raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
     _drop_nothing(config)
-    # Let transformers choose: eager attention costs memory, and the file may name a kernel of the hub, which is code.
-    config._attn_implementation = None
     return config
 
 

@@ -108,6 +108,19 @@ def load(source: Source) -> Any:
     return adapters.merged(_read(base_of(source)), Path(source.model)).eval()
 
 
+def read_config(model: str) -> Any:
+    """The config.json of a folder or hub name.
+
+    Attention is left to transformers: eager attention costs memory, and the file may name a kernel of the hub, which
+    is code.
+    """
+    from transformers.models.auto.configuration_auto import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    config._attn_implementation = None
+    return config
+
+
 def base_of(source: Source) -> str:
     """The base model of an adapter: its folder, or its name on the hub.
 
@@ -158,14 +171,13 @@ def _read(model: str) -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
+        config = read_config(model)
         cls: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             cls = getattr(transformers, config.architectures[0])
             # The file chooses the name: accept a model class, not anything else in transformers.
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        config._attn_implementation = None  # as in networks.py
         read: Any = cls.from_pretrained(
             model,
             config=config,

@@ -107,8 +107,7 @@ def copy_layers(teacher: "GPT2LMHeadModel", student: "GPT2LMHeadModel") -> None:
     ours.wte.weight.copy_(theirs.wte.weight)
     ours.wpe.weight.copy_(theirs.wpe.weight[: small.n_positions])
     ours.ln_f.load_state_dict(theirs.ln_f.state_dict())
-    chosen = np.linspace(0, large.n_layer - 1, small.n_layer).round().astype(int)
-    for layer, number in zip(ours.h, chosen, strict=True):
+    for layer, number in zip(ours.h, pretrain.spread(large.n_layer, small.n_layer), strict=True):
         layer.load_state_dict(theirs.h[int(number)].state_dict())
 
 

@@ -197,5 +197,5 @@ class Validation:
 
 
 def spread(available: int, most: int) -> np.ndarray:
-    """The numbers of at most `most` windows, spread evenly over those available."""
+    """The numbers of at most `most` of the available windows, questions or layers, spread evenly."""
     return np.linspace(0, available - 1, min(available, most)).round().astype(np.int64)
