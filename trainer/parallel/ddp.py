@@ -130,4 +130,4 @@ class DdpEngine:
         return {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
 
     def _parameters(self) -> list[nn.Parameter]:
-        return [value for value in self._net.parameters() if value.requires_grad]
+        return list(adapters.trained(self._net).values())

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from trainer.config.schema import Config
 from trainer.data.batches import share
 from trainer.errors import UserError
+from trainer.models import adapters
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, ring_bytes, wire
 from trainer.parallel.ddp import DdpEngine
@@ -93,7 +94,7 @@ class DilocoEngine(DdpEngine):
     def state(self) -> State:
         state = super().state()
         tensors = {name: dict(found) for name, found in state.optimizer.items()}
-        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+        for name, outer in zip(adapters.trained(self._net), self._outer, strict=True):
             momentum = self._sgd.state[outer].get("momentum_buffer") if self._sgd is not None else None
             if momentum is not None:
                 tensors.setdefault(name, {})[MOMENTUM] = momentum
@@ -103,7 +104,7 @@ class DilocoEngine(DdpEngine):
         super().load(optimizer_state, small)
         self._start()
         assert self._sgd is not None
-        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+        for name, outer in zip(adapters.trained(self._net), self._outer, strict=True):
             momentum = optimizer_state.get(name, {}).get(MOMENTUM)
             if momentum is not None:
                 self._sgd.state[outer]["momentum_buffer"] = momentum.to(outer.device)
@@ -111,9 +112,6 @@ class DilocoEngine(DdpEngine):
     def take_communication(self) -> tuple[float, int]:
         sent, self._bytes = self._bytes, 0
         return self._exchange.exposed.take(), sent
-
-    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(name, value) for name, value in self._net.named_parameters() if value.requires_grad]
 
     def _start(self) -> None:
         """Copy the weights that all workers start from; not in __init__, because a checkpoint may be read after it."""
