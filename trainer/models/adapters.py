@@ -145,7 +145,10 @@ def merged(net: Any, folder: Path) -> Any:
 
     base = read_json(folder / BASE)
     if base is not None and base["fingerprint"] != fingerprint(net):
-        raise UserError(f"{folder}: the adapter of {base['model']}, and not of the model that was found in its place")
+        raise UserError(
+            f"{folder}: an adapter of {base['model']}, but the model found has other weights; name the right one with "
+            "--base"
+        )
     try:
         # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
         wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))

@@ -161,15 +161,18 @@ def module(
     """
     if packed and _mixes_texts(net):
         raise UserError(
-            f"model.name: a {net.config.model_type} model lets the texts of a row see each other, which this task must "
-            "not; name another, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
+            f"model.name: a {net.config.model_type} model attends across packed conversations; name one that honours "
+            "position_ids, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
         )
     plain = not packed and not divided and not adapters.is_adapted(net)
     if net.config.model_type == "gpt2" and plain:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:
-            raise UserError(f"model.checkpointing: a {net.config.model_type} model has none; leave it out")
+            kind = net.config.model_type
+            raise UserError(
+                f"model.checkpointing: a {kind} model does not support activation checkpointing; leave it out"
+            )
         net.activation_checkpointing_enable({"use_reentrant": False})
     return CausalModel(net)
 
@@ -247,7 +250,7 @@ def _check(key: str, name: str, config: "PreTrainedConfig", vocabulary: int, len
             "of this model"
         )
     if most is not None and most < length:
-        raise UserError(f"{key}: {name} has {most} positions, sequence_length is {length}; shorten the sequence")
+        raise UserError(f"{key}: {name} has {most} positions, sequence_length is {length}; lower it")
 
 
 def _same_words(name: str, source: str, ours: Path) -> None:

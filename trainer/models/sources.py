@@ -133,9 +133,9 @@ def base_of(source: Source) -> str:
     for place in places:
         if not place.startswith(("/", ".", "~")) and place.count("/") < 2:
             return place
+    where = f"is not in {' or '.join(places)}" if places else "is named nowhere"
     raise UserError(
-        f"{source.model}: the model that this adapter belongs to was looked for in {' and in '.join(places)}, and is "
-        "not there; give its folder or its name on the hub with --base"
+        f"{source.model}: the base model of this adapter {where}; give its folder or its name on the hub with --base"
     )
 
 
@@ -148,7 +148,7 @@ def refuse_too_large(model: str) -> None:
         return
     raise UserError(
         f"{model}: its weights take {needed / 2**30:.1f} GiB, and this container may use {allowed / 2**30:.1f}; copy "
-        "the run with trainyard fetch, and do it on a machine with more memory"
+        "the run with trainyard fetch, and run this command on a machine with more memory"
     )
 
 

@@ -75,7 +75,9 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
 def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
     """Return `net`. Raises UserError if it is no GPT-2, or its vocabulary is not that of the data."""
     if net.config.model_type != "gpt2":
-        raise UserError(f"{key}: {name} is a {net.config.model_type} model; distillation knows GPT-2, such as gpt2")
+        raise UserError(
+            f"{key}: {name} is a {net.config.model_type} model; distillation supports only GPT-2, such as gpt2"
+        )
     if net.config.vocab_size != vocabulary:
         raise UserError(
             f"{key}: {name} has a vocabulary of {net.config.vocab_size}, the data of {vocabulary}; name a GPT-2 of the "

@@ -128,10 +128,13 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
             f"({one_line(error)}); give a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
         ) from None
     if not tokenizer.is_fast:
-        raise UserError(f"model.name: {name} has no tokenizer.json, which tells where in a text each token stands")
+        raise UserError(
+            f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"
+        )
     if len(tokenizer) > described.vocab_size:
         raise UserError(
-            f"model.name: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
+            f"model.name: {name}: the tokenizer has {len(tokenizer)} tokens, the embedding {described.vocab_size} "
+            "rows; name a model whose tokenizer belongs to it"
         )
     # RoBERTa's positions begin behind that of padding, at 2.
     positions = getattr(described, "max_position_embeddings", config.sequence_length)

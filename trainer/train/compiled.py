@@ -41,7 +41,7 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
         return False, "its windows differ in length, and each length is compiled anew"
     if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
         return False, "this image has no C compiler, which Triton needs"
-    return True, "joins what eager kernels read and write one by one"
+    return True, "fuses kernels that would each read and write memory"
 
 
 class Cache:

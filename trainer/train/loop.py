@@ -279,8 +279,8 @@ class Loop:
             if attempt < LAST_ATTEMPTS:
                 self.pause(retry_pause(attempt), problem)
         raise TrainingError(
-            f"the last checkpoint cannot be written to {path}, or {DONE} after it ({problem}); free some "
-            "space and start the training again: it resumes from the newest checkpoint"
+            f"cannot write the last checkpoint {path} or {DONE}: {problem}; free some space and start the training "
+            "again: it resumes from the newest checkpoint"
         )
 
     def conclude(self, path: Path) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import yaml
+from pydantic import ConfigDict, TypeAdapter
 
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
@@ -39,6 +40,8 @@ PENDING_LINES = 10_000
 @dataclass(frozen=True)
 class StepFigures:
     """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     step: int
     """Optimizer steps since the beginning of the run, however often it was interrupted."""
@@ -89,6 +92,13 @@ class StepFigures:
         del named["step"]
         activations = named.pop("activations")
         return named | {ACTIVATIONS + name: value for name, value in activations.items()}
+
+
+@functools.cache
+def meanings() -> dict[str, str]:
+    """The sentence under each figure."""
+    described = TypeAdapter(StepFigures).json_schema()["properties"]
+    return {name: " ".join(field["description"].split()) for name, field in described.items()}
 
 
 @functools.cache
@@ -194,7 +204,7 @@ class Reporter:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
                 _failed(METRICS, error.strerror or str(error))
-        self._exporters = exporters.start(self._config, self._run, step, _failed)
+        self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
         """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does."""

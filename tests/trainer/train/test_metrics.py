@@ -101,13 +101,14 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
     (tmp_path / "my-run").mkdir()
     tell = reporter(tmp_path / "my-run", prometheus_port=port)
 
-    def scraped() -> dict[str, float]:
+    def families() -> list[Any]:
         from prometheus_client.parser import text_string_to_metric_families
 
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-            text = reply.read().decode()
-        families = text_string_to_metric_families(text)
-        return {s.name: s.value for family in families for s in family.samples if s.labels == {"run": "my-run"}}
+            return list(text_string_to_metric_families(reply.read().decode()))
+
+    def scraped() -> dict[str, float]:
+        return {s.name: s.value for family in families() for s in family.samples if s.labels == {"run": "my-run"}}
 
     assert scraped() == {}
     tell.validation(0, 10.8)
@@ -120,6 +121,10 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
     assert found["trainyard_validation_loss"] == 10.8
     assert found["trainyard_activations_layer0_attention_weight_max"] == 6.25
     assert "trainyard_mfu" not in found, "an unknown figure is no zero"
+    told = {family.name: family.documentation for family in families()}
+    assert told["trainyard_gradient_norm"] == "Norm of the whole gradient before clipping."
+    assert told["trainyard_activations_layer0_attention_weight_max"].startswith("Per-layer statistics")
+    assert told["trainyard_validation_loss"] == "validation loss"
     tell.close()
     with pytest.raises(OSError, match="refused"):
         scraped()
