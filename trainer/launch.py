@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         processor.require_capability(settings.require_capability)
         run = run_directory(settings)
         launch(options, rest, run)
-        stop = Stop(EXIT_RESTART, "the workers ended without a finished run")
+        stop = Stop(EXIT_RESTART, "the workers ended before the run was finished")
     except UserError as error:
         stop = Stop(EXIT_FATAL, str(error))
     except Stop as reason:

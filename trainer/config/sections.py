@@ -190,7 +190,7 @@ class Checkpoint(Settings):
 
 class Metrics(Settings):
     every: Positive = 10
-    """Steps between two log lines; the only steps at which the host waits for the device."""
+    """Steps between two log lines. At each the host waits for the device."""
     profile: str = ""
     """FIRST:LAST, such as 20:22: torch.profiler writes a trace of these steps of the first worker to profile/ in the
     run directory; see docs/model.md. Empty: none."""

@@ -155,7 +155,7 @@ class Batches:
         if self.windows == 0:
             raise UserError(
                 f"the training split has {len(tokens)} tokens: too few for one window of "
-                f"sequence_length={length}; prepare more text or shorten the windows"
+                f"sequence_length={length}; prepare more text or lower sequence_length"
             )
 
     def indices(self, step: int, number: int) -> np.ndarray:

@@ -6,6 +6,7 @@ for it, and only the forming of a round waits for a store that is away.
 """
 
 import logging
+import math
 import os
 import random
 import threading
@@ -33,6 +34,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from trainer.elastic.liveness import WatchingStateHolder
+from trainer.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +42,13 @@ JOIN_SECONDS = 1800
 """A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
 LAST_CALL_SECONDS = 5
 """How long a round with the minimum of members waits for more, unless none are left to come (liveness.py)."""
+CLOSE_SECONDS, HEARTBEAT_SECONDS = 30, 5
+"""torch's defaults for the end of a rendezvous, and for one heartbeat."""
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
+LARGEST = 10**9
+"""The largest number in --rdzv-conf: 30 years in seconds, which a timedelta holds."""
 
 
 class Link(Protocol):
@@ -172,15 +178,29 @@ class Handler(DynamicRendezvousHandler):
             log.warning("could not leave the rendezvous: %s", error)
 
 
+def number(parameters: RendezvousParameters, key: str, default: float, kind: type = float, least: float = 0.0) -> Any:
+    """The number that --rdzv-conf gives `key`. Raises UserError unless it is one from `least` to LARGEST."""
+    given = parameters.get(key, default)
+    try:
+        found = kind(given)
+    except ValueError:
+        found = math.nan
+    if not least <= found <= LARGEST:
+        what = "a whole number" if kind is int else "a number"
+        raise UserError(
+            f"--rdzv-conf {key}={given}: must be {what} from {least:g} to {LARGEST}; leave it out for {default:g}"
+        )
+    return found
+
+
 def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
     """Build a handler, with our defaults for missing parameters."""
     # Otherwise torch 2.15 gives survivors the address of a rank 0 that is gone (pytorch#182375 fixed half of it). torch
     # reads the variable at each round, so plain torchrun gets it too.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
-    def seconds(key: str, default: float | None) -> timedelta | None:
-        value: Any = parameters.get(key, default)
-        return None if value is None else timedelta(seconds=float(value))
+    def seconds(key: str, default: float) -> timedelta:
+        return timedelta(seconds=number(parameters, key, default, least=0.001))
 
     settings = RendezvousSettings(
         parameters.run_id,
@@ -189,13 +209,12 @@ def create_handler(store: Store, backend: RendezvousBackend, link: Link, paramet
         RendezvousTimeout(
             join=seconds("join_timeout", JOIN_SECONDS),
             last_call=seconds("last_call_timeout", LAST_CALL_SECONDS),
-            close=seconds("close_timeout", None),
-            heartbeat=seconds("heartbeat_timeout", None),
+            close=seconds("close_timeout", CLOSE_SECONDS),
+            heartbeat=seconds("heartbeat_timeout", HEARTBEAT_SECONDS),
         ),
-        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS) or timedelta(seconds=KEEP_ALIVE_SECONDS),
-        keep_alive_max_attempt=parameters.get_as_int("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)
-        or KEEP_ALIVE_ATTEMPTS,
-        cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
+        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS),
+        keep_alive_max_attempt=number(parameters, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS, int, 1),
+        cas_backoff_max_seconds=number(parameters, "cas_backoff_max_seconds", 0.0),
     )
     node = Handler._node_desc_generator.generate(parameters.local_addr)
     holder = WatchingStateHolder(backend, settings)

@@ -72,7 +72,7 @@ class Adapter:
                 f"adapter.targets: {settings.targets} does not fit a {kind} model ({reason}); name other layers"
             ) from None
         self._config.base_model_name_or_path = _published(found)
-        for value in _trained(net).values():
+        for value in trained(net).values():
             value.data = value.data.float()
         net.train()  # from_pretrained leaves it in eval mode, without dropout
         _hasten(net)
@@ -97,7 +97,7 @@ class Adapter:
                 f"model.name: {self._base['model']} has other weights than the model that {folder.parent} was trained "
                 f"on ({base.get('model', 'not known')}); name that one, or use another run.directory"
             )
-        own, found = _trained(self._net), load_file(folder / WEIGHTS)
+        own, found = trained(self._net), load_file(folder / WEIGHTS)
         for name in sorted(found.keys() | {_published_name(name) for name in own}):
             here, there = ({_published_name(key): value for key, value in own.items()}.get(name), found.get(name))
             if here is None or there is None or here.shape != there.shape:
@@ -145,7 +145,10 @@ def merged(net: Any, folder: Path) -> Any:
 
     base = read_json(folder / BASE)
     if base is not None and base["fingerprint"] != fingerprint(net):
-        raise UserError(f"{folder}: the adapter of {base['model']}, and not of the model that was found in its place")
+        raise UserError(
+            f"{folder}: an adapter of {base['model']}, but the model found has other weights; name the right one with "
+            "--base"
+        )
     try:
         # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
         wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))
@@ -214,7 +217,7 @@ def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: An
 
 def kept(net: nn.Module) -> dict[str, torch.Tensor]:
     """The weights that a checkpoint holds: all of them, or the adapter alone."""
-    return _trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
+    return trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
 
 
 def is_adapted(net: nn.Module) -> bool:
@@ -243,7 +246,8 @@ def fingerprint(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _trained(net: nn.Module) -> dict[str, nn.Parameter]:
+def trained(net: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name."""
     return {name: value for name, value in net.named_parameters() if value.requires_grad}
 
 

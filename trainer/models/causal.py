@@ -111,7 +111,9 @@ class CausalModel(nn.Module):
                 hidden = hidden * (100 / (hidden @ head.weight.t()).abs().max().clamp(min=1e-3))
                 plain = torch.allclose(self._logits(hidden), hidden @ head.weight.t(), atol=1.0)
         if not plain and os.environ.get("RANK", "0") == "0":
-            log.event("logits", made_by="model", reason="'more than a product with the head: slower, and more memory'")
+            log.event(
+                "logits", made_by="model", reason="'they have a bias, a soft cap or a scale: slower, more memory'"
+            )
         return plain
 
 

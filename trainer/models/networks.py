@@ -22,7 +22,6 @@ from trainer.models import adapters, sources
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from transformers.generation.configuration_utils import GenerationConfig
-from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
@@ -162,15 +161,18 @@ def module(
     """
     if packed and _mixes_texts(net):
         raise UserError(
-            f"model.name: a {net.config.model_type} model lets the texts of a row see each other, which this task must "
-            "not; name another, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
+            f"model.name: a {net.config.model_type} model attends across packed conversations; name one that honours "
+            "position_ids, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
         )
     plain = not packed and not divided and not adapters.is_adapted(net)
     if net.config.model_type == "gpt2" and plain:
         return LanguageModel(net, checkpointing)
     if checkpointing:
         if not net.supports_gradient_checkpointing:
-            raise UserError(f"model.checkpointing: a {net.config.model_type} model has none; leave it out")
+            kind = net.config.model_type
+            raise UserError(
+                f"model.checkpointing: a {kind} model does not support activation checkpointing; leave it out"
+            )
         net.activation_checkpointing_enable({"use_reentrant": False})
     return CausalModel(net)
 
@@ -190,11 +192,12 @@ def positions(config: "PreTrainedConfig") -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def flops_per_token(net: Any, length: int) -> float:
+def flops_per_token(net: Any, length: int, backward: bool = True) -> float:
     """Forward and backward: 6 x parameters + 12 x layers x width x length (PaLM, arXiv 2204.02311, appendix B).
 
-    Frozen parameters count 4 x: they get no gradient. Embeddings are looked up, not multiplied, and do not count unless
-    tied to the head. The width is that of all heads. All experts of a mixture count, although a token meets few.
+    Forward alone is a third. Frozen parameters count 4 x: they get no gradient. Embeddings are looked up, not
+    multiplied, and do not count unless tied to the head. The width is that of all heads. All experts of a mixture
+    count, although a token meets few.
     """
     head = getattr(net.get_output_embeddings(), "weight", None)  # an encoder has none
     looked_up = {
@@ -203,11 +206,11 @@ def flops_per_token(net: Any, length: int) -> float:
         if isinstance(part, nn.Embedding) and part.weight is not head
     }
     used = [value for value in net.parameters() if value not in looked_up]
-    products = sum(value.numel() * (6.0 if value.requires_grad else 4.0) for value in used)
+    products = sum(value.numel() * (6.0 if value.requires_grad or not backward else 4.0) for value in used)
     shape = net.config.get_text_config()
     heads = getattr(shape, "num_attention_heads", 0)  # without any: a state space model, whose own products are few
     width = heads * (getattr(shape, "head_dim", None) or shape.hidden_size // max(1, heads))
-    return products + 12.0 * shape.num_hidden_layers * width * length
+    return (products + 12.0 * shape.num_hidden_layers * width * length) / (1 if backward else 3)
 
 
 def _fresh(config: Any) -> Any:
@@ -217,7 +220,7 @@ def _fresh(config: Any) -> Any:
 def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     """Read config.json. Raises UserError if it is not that of a causal language model."""
     try:
-        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = sources.read_config(source)
     except Exception as error:
         raise _unreadable(key, name, error) from None
     kind, own = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type), config.architectures or []
@@ -229,8 +232,6 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     if getattr(config, "add_cross_attention", False):
         raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
     _drop_nothing(config)
-    # Let transformers choose: eager attention costs memory, and the file may name a kernel of the hub, which is code.
-    config._attn_implementation = None
     return config
 
 
@@ -249,7 +250,7 @@ def _check(key: str, name: str, config: "PreTrainedConfig", vocabulary: int, len
             "of this model"
         )
     if most is not None and most < length:
-        raise UserError(f"{key}: {name} has {most} positions, sequence_length is {length}; shorten the sequence")
+        raise UserError(f"{key}: {name} has {most} positions, sequence_length is {length}; lower it")
 
 
 def _same_words(name: str, source: str, ours: Path) -> None:

@@ -108,6 +108,19 @@ def load(source: Source) -> Any:
     return adapters.merged(_read(base_of(source)), Path(source.model)).eval()
 
 
+def read_config(model: str) -> Any:
+    """The config.json of a folder or hub name.
+
+    Attention is left to transformers: eager attention costs memory, and the file may name a kernel of the hub, which
+    is code.
+    """
+    from transformers.models.auto.configuration_auto import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    config._attn_implementation = None
+    return config
+
+
 def base_of(source: Source) -> str:
     """The base model of an adapter: its folder, or its name on the hub.
 
@@ -120,9 +133,9 @@ def base_of(source: Source) -> str:
     for place in places:
         if not place.startswith(("/", ".", "~")) and place.count("/") < 2:
             return place
+    where = f"is not in {' or '.join(places)}" if places else "is named nowhere"
     raise UserError(
-        f"{source.model}: the model that this adapter belongs to was looked for in {' and in '.join(places)}, and is "
-        "not there; give its folder or its name on the hub with --base"
+        f"{source.model}: the base model of this adapter {where}; give its folder or its name on the hub with --base"
     )
 
 
@@ -135,7 +148,7 @@ def refuse_too_large(model: str) -> None:
         return
     raise UserError(
         f"{model}: its weights take {needed / 2**30:.1f} GiB, and this container may use {allowed / 2**30:.1f}; copy "
-        "the run with trainyard fetch, and do it on a machine with more memory"
+        "the run with trainyard fetch, and run this command on a machine with more memory"
     )
 
 
@@ -158,14 +171,13 @@ def _read(model: str) -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
+        config = read_config(model)
         cls: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             cls = getattr(transformers, config.architectures[0])
             # The file chooses the name: accept a model class, not anything else in transformers.
             if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        config._attn_implementation = None  # as in networks.py
         read: Any = cls.from_pretrained(
             model,
             config=config,

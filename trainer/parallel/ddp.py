@@ -103,6 +103,9 @@ class DdpEngine:
     def synchronise(self) -> None:
         """Do nothing: the workers never differ."""
 
+    def agreed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def state(self) -> State:
         return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())
 
@@ -127,4 +130,4 @@ class DdpEngine:
         return {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
 
     def _parameters(self) -> list[nn.Parameter]:
-        return [value for value in self._net.parameters() if value.requires_grad]
+        return list(adapters.trained(self._net).values())

@@ -61,19 +61,19 @@ class DeepSpeedEngine:
         self._updates = 0
         self._waited, self._bytes = Clock(world.device), 0
         settings = deepspeed_settings(work, config, world, dtype)
-        exact = {name: value.data for name, value in self._trained().items()}
+        exact = {name: value.data for name, value in adapters.trained(self._net).items()}
         [self._adam] = optimizer.build(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
         if dtype == torch.bfloat16:  # its fp32 part is made from the bf16 weights: a resumed run would begin rounded
             from deepspeed.utils import safe_set_full_fp32_param
 
-            for name, value in self._trained().items():
+            for name, value in adapters.trained(self._net).items():
                 safe_set_full_fp32_param(value, exact[name].to(value.device))
         del exact
         _make_state(self._zero, self._adam)
         self._listen_to_overlap()
-        parameters = sum(value.numel() for value in self._trained().values())
+        parameters = sum(value.numel() for value in adapters.trained(self._net).values())
         width = 4 if settings["communication_data_type"] == "fp32" else 2
         # Each gradient is reduced to its owner, each weight gathered from it: each is half of a ring all-reduce.
         self._pass_bytes = ring_bytes(parameters * width, world.size) // 2
@@ -112,13 +112,16 @@ class DeepSpeedEngine:
     def synchronise(self) -> None:
         """Do nothing: the workers never differ."""
 
+    def agreed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         saved = adapters.kept(self._net)
         weights = {name: value.float() if value.is_floating_point() else value for name, value in saved.items()}
         tensors: Tensors = {}
-        for name, value in self._trained().items():
+        for name, value in adapters.trained(self._net).items():
             full = safe_get_full_fp32_param(value)
             assert full is not None
             weights[name] = full
@@ -129,7 +132,7 @@ class DeepSpeedEngine:
             if name in tensors:
                 tensors[name]["step"] = torch.tensor(float(self._updates))
         for name, value in self._net.state_dict(keep_vars=True).items():
-            for other, parameter in self._trained().items():
+            for other, parameter in adapters.trained(self._net).items():
                 if value is parameter and name != other:  # tied: GPT-2's head is its embedding
                     weights[name] = weights[other]
         small = {"scaler": {"scale": self._scale, "growth_factor": 2.0, "backoff_factor": 0.5}} if self._scaling else {}
@@ -148,7 +151,7 @@ class DeepSpeedEngine:
         self._updates = round(max(float(tensors["step"]) for tensors in found.values()))
         for flat in self._zero.single_partition_of_fp32_groups:
             self._adam.state[flat]["step"].fill_(self._updates)
-        for name, value in self._trained().items():
+        for name, value in adapters.trained(self._net).items():
             for key in KEYS:
                 if name in found:
                     safe_set_full_optimizer_state(value, found[name][key].to(value.device, torch.float32), key)
@@ -203,9 +206,6 @@ class DeepSpeedEngine:
             self._waited.end()
 
         self._zero.overlapping_partition_gradients_reduce_epilogue = timed
-
-    def _trained(self) -> dict[str, nn.Parameter]:
-        return {name: value for name, value in self._net.named_parameters() if value.requires_grad}
 
 
 def _whole(value: torch.Tensor | None) -> torch.Tensor:

@@ -10,6 +10,8 @@ optimizer states, and continue from exactly what is saved. So a run that is kill
 one that saves at the same steps, and any number of workers can resume it, each from the same state.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from trainer.config.schema import Config
 from trainer.data.batches import share
 from trainer.errors import UserError
+from trainer.models import adapters
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, ring_bytes, wire
 from trainer.parallel.ddp import DdpEngine
@@ -72,10 +75,26 @@ class DilocoEngine(DdpEngine):
             ]
             self._average(moments, None)  # uncompressed: squares of gradients are below what fp16 can hold
 
+    @contextlib.contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Within it, net has the weights of the last exchange: a model that was or could have been saved.
+
+        A worker's own belong to no model, and depend on the number of workers. An exchange for each evaluation would
+        make the training depend on evaluation.every.
+        """
+        differ = self._pending
+        if differ:
+            self._swap()
+        try:
+            yield
+        finally:
+            if differ:
+                self._swap()
+
     def state(self) -> State:
         state = super().state()
         tensors = {name: dict(found) for name, found in state.optimizer.items()}
-        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+        for name, outer in zip(adapters.trained(self._net), self._outer, strict=True):
             momentum = self._sgd.state[outer].get("momentum_buffer") if self._sgd is not None else None
             if momentum is not None:
                 tensors.setdefault(name, {})[MOMENTUM] = momentum
@@ -85,7 +104,7 @@ class DilocoEngine(DdpEngine):
         super().load(optimizer_state, small)
         self._start()
         assert self._sgd is not None
-        for (name, _), outer in zip(self._named(), self._outer, strict=True):
+        for name, outer in zip(adapters.trained(self._net), self._outer, strict=True):
             momentum = optimizer_state.get(name, {}).get(MOMENTUM)
             if momentum is not None:
                 self._sgd.state[outer]["momentum_buffer"] = momentum.to(outer.device)
@@ -93,9 +112,6 @@ class DilocoEngine(DdpEngine):
     def take_communication(self) -> tuple[float, int]:
         sent, self._bytes = self._bytes, 0
         return self._exchange.exposed.take(), sent
-
-    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(name, value) for name, value in self._net.named_parameters() if value.requires_grad]
 
     def _start(self) -> None:
         """Copy the weights that all workers start from; not in __init__, because a checkpoint may be read after it."""
@@ -120,6 +136,14 @@ class DilocoEngine(DdpEngine):
         self._exchange.exposed.end()
         self._bytes += ring_bytes(4, self._world.size)
         gradients[0].mul_(torch.where(good > 0, 1.0, float("nan")))
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Exchange this worker's weights and those of the last exchange; copies take one tensor's memory."""
+        for outer, value in zip(self._outer, self._parameters(), strict=True):
+            own = value.clone()
+            value.copy_(outer)
+            outer.copy_(own)
 
     @torch.no_grad()
     def _outer_step(self) -> None:

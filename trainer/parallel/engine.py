@@ -4,6 +4,7 @@ Every engine updates the same fp32 weights with the same rule, so each can resum
 workers. Products use autocast's type; with DeepSpeed in bf16, so do the weights outside a worker's own part.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class Engine(Protocol):
 
     def synchronise(self) -> None:
         """Make all workers agree on weights and optimizer state, where they may differ. Collective."""
+        ...
+
+    def agreed(self) -> AbstractContextManager[None]:
+        """Within it, net has the weights that the workers last agreed on. The training does not notice."""
         ...
 
     def state(self) -> State:

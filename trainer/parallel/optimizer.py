@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from trainer.config.schema import Optimizer
+from trainer.models import adapters
 
 Tensors = dict[str, dict[str, torch.Tensor]]
 """Optimizer state by parameter name, then by kind: exp_avg, exp_avg_sq, step; momentum_buffer."""
@@ -14,10 +15,10 @@ Tensors = dict[str, dict[str, torch.Tensor]]
 
 def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     """The optimizers that together update every parameter of `net`. Weight decay on matrices only."""
-    named = [(name, value) for name, value in net.named_parameters() if value.requires_grad]
-    hidden = [value for name, value in named if settings.name == "muon" and is_hidden_matrix(net, name, value)]
+    named = adapters.trained(net)
+    hidden = [value for name, value in named.items() if settings.name == "muon" and is_hidden_matrix(net, name, value)]
     chosen = {id(value) for value in hidden}
-    rest = [value for _, value in named if id(value) not in chosen]
+    rest = [value for value in named.values() if id(value) not in chosen]
     groups = [
         {"params": [value for value in rest if value.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [value for value in rest if value.ndim < 2], "weight_decay": 0.0},

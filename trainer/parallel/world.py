@@ -149,9 +149,9 @@ def require_device(begun: bool) -> None:
         return
     message = (
         f"no CUDA device: torch {torch.__version__} finds none on a node with accelerators, and would train on its "
-        f"processor; its driver has to know CUDA {torch.version.cuda} (`nvidia-smi` in the pod says which it knows): "
-        "take a newer nodes.gpuDriverVersion or Kubernetes version, or an image with an older torch; where the pod has "
-        "no nvidia-smi (k3s, RKE2, MicroK8s, k0s) it needs workers.runtimeClass, mostly nvidia"
+        f"processor; its driver must support CUDA {torch.version.cuda} (`nvidia-smi` in the pod shows the newest that "
+        "it supports): take a newer nodes.gpuDriverVersion or Kubernetes version, or an image with an older torch; "
+        "where the pod has no nvidia-smi (k3s, RKE2, MicroK8s, k0s) it needs workers.runtimeClass, usually nvidia"
     )
     raise BrokenNode(message) if begun else UserError(message)
 

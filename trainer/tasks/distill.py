@@ -54,8 +54,7 @@ def build(config: Config) -> Work:
         work,
         module=module,
         flops_per_token=work.flops_per_token
-        # The teacher has no backward pass, which is two thirds of the work.
-        + networks.flops_per_token(teacher, config.sequence_length) / 3,
+        + networks.flops_per_token(teacher, config.sequence_length, backward=False),
         expected_loss=None if settings.student_from_teacher else work.expected_loss,
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
         results=results,
@@ -76,7 +75,9 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
 def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
     """Return `net`. Raises UserError if it is no GPT-2, or its vocabulary is not that of the data."""
     if net.config.model_type != "gpt2":
-        raise UserError(f"{key}: {name} is a {net.config.model_type} model; distillation knows GPT-2, such as gpt2")
+        raise UserError(
+            f"{key}: {name} is a {net.config.model_type} model; distillation supports only GPT-2, such as gpt2"
+        )
     if net.config.vocab_size != vocabulary:
         raise UserError(
             f"{key}: {name} has a vocabulary of {net.config.vocab_size}, the data of {vocabulary}; name a GPT-2 of the "
@@ -108,8 +109,7 @@ def copy_layers(teacher: "GPT2LMHeadModel", student: "GPT2LMHeadModel") -> None:
     ours.wte.weight.copy_(theirs.wte.weight)
     ours.wpe.weight.copy_(theirs.wpe.weight[: small.n_positions])
     ours.ln_f.load_state_dict(theirs.ln_f.state_dict())
-    chosen = np.linspace(0, large.n_layer - 1, small.n_layer).round().astype(int)
-    for layer, number in zip(ours.h, chosen, strict=True):
+    for layer, number in zip(ours.h, pretrain.spread(large.n_layer, small.n_layer), strict=True):
         layer.load_state_dict(theirs.h[int(number)].state_dict())
 
 

@@ -146,7 +146,7 @@ class Validation:
         if available == 0:
             raise UserError(
                 f"the validation split has {len(tokens)} tokens: too few for one window of "
-                f"sequence_length={length}; raise --validation-fraction in trainer.prepare or shorten the windows"
+                f"sequence_length={length}; raise --validation-fraction in trainer.prepare or lower sequence_length"
             )
         self._gather: Callable[[np.ndarray], tuple[np.ndarray, ...]] = lambda chosen: gather(tokens, chosen, length)
         self._micro_batch = micro_batch
@@ -197,5 +197,5 @@ class Validation:
 
 
 def spread(available: int, most: int) -> np.ndarray:
-    """The numbers of at most `most` windows, spread evenly over those available."""
+    """The numbers of at most `most` of the available windows, questions or layers, spread evenly."""
     return np.linspace(0, available - 1, min(available, most)).round().astype(np.int64)

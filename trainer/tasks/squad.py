@@ -25,6 +25,7 @@ from trainer.files import write_json
 from trainer.models import memory, networks, sources
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
+from trainer.tasks.pretrain import spread
 from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
 from trainer.tasks.work import Interrupted, Weights, Work
 
@@ -45,9 +46,7 @@ def build(config: Config) -> Work:
     tokenizer, net = network(config)
     learn = read_questions("question_answering.train", settings.train)
     asked = read_questions("question_answering.validation", settings.validation)
-    if 0 < settings.validation_examples < len(asked):
-        chosen = np.linspace(0, len(asked) - 1, settings.validation_examples).round().astype(int)
-        asked = [asked[number] for number in chosen]
+    asked = [asked[number] for number in spread(len(asked), settings.validation_examples or len(asked))]
     shape = (tokenizer, config.sequence_length, settings.document_stride, settings.question_tokens)
     folder = Path(config.run.directory) / FEATURES
     made = kept_features(learn, *shape, folder)
@@ -100,7 +99,6 @@ def build(config: Config) -> Work:
 
 def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     """Tokenizer and model of model.name, or of the newest checkpoint, whose weights the resume loads."""
-    from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
     from transformers.models.auto.tokenization_auto import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
@@ -115,7 +113,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     torch.manual_seed(config.run.seed)  # for the fresh layer of the scores
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        described: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        described = sources.read_config(source)
         if begun:
             net: Any = AutoModelForQuestionAnswering.from_config(
                 described, dtype=torch.float32, trust_remote_code=False
@@ -130,10 +128,13 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
             f"({one_line(error)}); give a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
         ) from None
     if not tokenizer.is_fast:
-        raise UserError(f"model.name: {name} has no tokenizer.json, which tells where in a text each token stands")
+        raise UserError(
+            f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"
+        )
     if len(tokenizer) > described.vocab_size:
         raise UserError(
-            f"model.name: {name} has {len(tokenizer)} tokens, its embedding only {described.vocab_size} rows"
+            f"model.name: {name}: the tokenizer has {len(tokenizer)} tokens, the embedding {described.vocab_size} "
+            "rows; name a model whose tokenizer belongs to it"
         )
     # RoBERTa's positions begin behind that of padding, at 2.
     positions = getattr(described, "max_position_embeddings", config.sequence_length)

@@ -19,6 +19,7 @@ import torch
 from trainer import log
 from trainer.config.schema import Config
 from trainer.contract import CACHE_KEY
+from trainer.models.adapters import trained
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
 
@@ -40,7 +41,7 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
         return False, "its windows differ in length, and each length is compiled anew"
     if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
         return False, "this image has no C compiler, which Triton needs"
-    return True, "joins what eager kernels read and write one by one"
+    return True, "fuses kernels that would each read and write memory"
 
 
 class Cache:
@@ -99,7 +100,7 @@ def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tenso
     """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs."""
     with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
         total = work.module(*batch)
-    torch.autograd.grad(total, [value for value in work.net.parameters() if value.requires_grad], allow_unused=True)
+    torch.autograd.grad(total, list(trained(work.net).values()), allow_unused=True)
     work.module.eval()
     with torch.no_grad(), torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
         work.module(*batch)

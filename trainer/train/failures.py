@@ -78,15 +78,16 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
 
 def too_large(work: Work, config: Config, world: World) -> str:
     """One line that says which micro-batch to try, or what else takes less memory."""
-    windows, length = work.windows, config.sequence_length
-    what = f"{windows} windows of {length} tokens do not fit the memory of {_name(world.device)}"
+    windows, length, device = work.windows, config.sequence_length, _name(world.device)
     smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
     if not smaller:
         ways = {"model.checkpointing=true": {"model.checkpointing": True}}
         ways |= {"engine.name=fsdp": {"engine.name": "fsdp"}} if world.size > 1 else {}
         ways |= {"adapter.kind=lora": {"adapter.kind": "lora", "engine.name": "ddp"}} if config.model.name else {}
         helpful = ", ".join(way for way, change in ways.items() if memory.allowed(config, change))
-        return f"micro_batch: {what}, and one is the least; try {helpful or 'shorter windows'}, or a smaller model"
+        what = f"one window of {length} tokens does not fit the memory of {device}"
+        return f"micro_batch: {what}; try {helpful or 'a lower sequence_length'}, or a smaller model"
+    what = f"{windows} windows of {length} tokens do not fit the memory of {device}"
     return f"micro_batch: {what}; try micro_batch={smaller[-1]} (in a stack training.microBatch)"
 
 

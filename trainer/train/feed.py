@@ -81,6 +81,6 @@ def agree_on_micro_batch(work: Work, world: World) -> None:
     sizes = world.gather(work.windows)
     if len(set(sizes)) > 1:
         raise UserError(
-            f"micro_batch: by their memory the workers would take {', '.join(map(str, sizes))} windows at once; "
-            f"give the smallest, micro_batch={min(sizes)}"
+            f"micro_batch: the workers' memories allow different sizes ({', '.join(map(str, sizes))} windows); "
+            f"set micro_batch={min(sizes)}"
         )

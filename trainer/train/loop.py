@@ -4,7 +4,7 @@ A step is a fixed number of tokens. Its micro-batches are numbered and dealt to 
 that of the summed losses, divided by the items of the step. So one worker or seven compute the same step, and a run
 resumes from a checkpoint at any world size.
 
-The host waits for the device at log steps and checkpoints only.
+The loop makes the host wait for the device at log steps, evaluations and checkpoints only.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
-from trainer.errors import Stopped, TrainingError
+from trainer.errors import Stopped, TrainingError, UserError
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
@@ -99,8 +99,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
                 loop.run(batches)
             except Interrupted:
                 loop.stop()
-    except TrainingError as error:
-        reporter.status(state="failed", message=str(error))
+    except (TrainingError, UserError) as error:
+        reporter.end("failed", error)
         raise
     except RuntimeError as error:
         if loop is not None:
@@ -109,7 +109,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
             failures.leave_lost_peers(world.rank, error)
         step = loop.step if loop is not None else found.step if found is not None else 0
         failure = failures.judge(error, work, config, run, world, step)
-        reporter.status(state="failed" if isinstance(failure, TrainingError) else "restarting", message=str(failure))
+        reporter.end("failed" if isinstance(failure, TrainingError) else "restarting", failure)
         raise failure from None
     finally:
         gc.unfreeze()
@@ -154,14 +154,18 @@ class Loop:
                 gc.freeze()  # objects that are alive after one step stay: do not scan them again
                 gc.disable()  # collect in `paused`, where all workers pause, and not inside one worker's step
             last = self.step == settings.steps
+            due = due or overdue or scheduled(self.step, settings.checkpoint)
+            if saving := due and not last:
+                self.progress.settle()
+                saving = self.progress.in_a_row == 0  # else after the next step that is not skipped
+            if saving:
+                with self.paused():  # an evaluation at this step judges what is saved
+                    self.engine.synchronise()
             if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
                 self.evaluate()
-            due = due or overdue or scheduled(self.step, settings.checkpoint)
-            if due and not last:
-                self.progress.settle()
-                if self.progress.in_a_row == 0:  # else after the next step that is not skipped
-                    self.save()
-                    due = False
+            if saving:
+                self.save()
+                due = False
         self.finish()
 
     def one_step(self, batches: Feed) -> tuple[bool, bool]:
@@ -207,12 +211,8 @@ class Loop:
         self.progress.settle()
         activations: dict[str, float] = {}
         told = self.step // self.config.metrics.every
-        if (
-            self.work.activations is not None
-            and self.world.first
-            and not self.engine.divided
-            and told % ACTIVATIONS_EVERY == 0
-        ):
+        whole = self.world.first and not self.engine.divided
+        if self.work.activations is not None and whole and told % ACTIVATIONS_EVERY == 0:
             with torch.no_grad():
                 activations = {name: float(value) for name, value in self.work.activations(batch).items()}
         figures = StepFigures(
@@ -236,7 +236,7 @@ class Loop:
             self.advice = ""  # told once
 
     def evaluate(self) -> None:
-        with self.paused():
+        with self.paused(), self.engine.agreed():
             value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.notice.given)
             self.figures.setdefault("initial_validation_loss", value)
             further = self.work.validation_figures()
@@ -245,11 +245,10 @@ class Loop:
             self.reporter.validation(self.step, value, further)
 
     def save(self) -> Path:
-        """Have a thread write the state, and go on. Raises TrainingError if the weights are not finite."""
+        """Have a thread write the state, on which all workers agree, and go on. Raises TrainingError if not finite."""
         with self.paused() as began:
             self.idle()
             self.progress.settle()
-            self.engine.synchronise()
             state = self.engine.state()
             check_weights(state.weights, self.step, self.world)
             if self.world.first:
@@ -262,6 +261,7 @@ class Loop:
 
     def stop(self) -> None:
         """Save and leave together. Raises Stopped."""
+        self.engine.synchronise()
         self.save()
         with contextlib.suppress(OSError):  # the saver has reported it; this attempt can do no more
             self.written()
@@ -279,8 +279,8 @@ class Loop:
             if attempt < LAST_ATTEMPTS:
                 self.pause(retry_pause(attempt), problem)
         raise TrainingError(
-            f"the last checkpoint cannot be written to {path}, or {DONE} after it ({problem}); free some "
-            "space and start the training again: it resumes from the newest checkpoint"
+            f"cannot write the last checkpoint {path} or {DONE}: {problem}; free some space and start the training "
+            "again: it resumes from the newest checkpoint"
         )
 
     def conclude(self, path: Path) -> str:

@@ -12,12 +12,14 @@ import re
 import resource
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from pydantic import ConfigDict, TypeAdapter
 
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
@@ -38,6 +40,8 @@ PENDING_LINES = 10_000
 @dataclass(frozen=True)
 class StepFigures:
     """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     step: int
     """Optimizer steps since the beginning of the run, however often it was interrupted."""
@@ -88,6 +92,13 @@ class StepFigures:
         del named["step"]
         activations = named.pop("activations")
         return named | {ACTIVATIONS + name: value for name, value in activations.items()}
+
+
+@functools.cache
+def meanings() -> dict[str, str]:
+    """The sentence under each figure."""
+    described = TypeAdapter(StepFigures).json_schema()["properties"]
+    return {name: " ".join(field["description"].split()) for name, field in described.items()}
 
 
 @functools.cache
@@ -174,7 +185,7 @@ class Reporter:
         self._exporters: list[exporters.Exporter] = []
         self._pending: list[str] = []
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": "", "writer": uuid.uuid4().hex}
+        self._status |= {"world_size": world.size, "round": world.round, "message": "", "writer": self._writer()}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
 
@@ -184,7 +195,8 @@ class Reporter:
         if not self._first:
             return
         # Name the new writer in status.json before cutting lines: see _flush.
-        self.status(state="starting")
+        self._status["writer"] = uuid.uuid4().hex
+        self._write_status()
         path = self._run / METRICS
         if path.exists():
             kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
@@ -192,16 +204,19 @@ class Reporter:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
                 _failed(METRICS, error.strerror or str(error))
-        self._exporters = exporters.start(self._config, self._run, step, _failed)
+        self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
-        """Rewrite status.json with these changes; values are never removed."""
+        """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does."""
         self._status |= changes
         if self._first:
-            try:
-                write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
-            except OSError as error:
-                _failed(STATUS, error.strerror or str(error))
+            self._hold()
+            self._write_status()
+
+    def end(self, state: str, reason: Exception) -> None:
+        """Write the last status of an attempt that `reason` ends, unless another training writes by now."""
+        with contextlib.suppress(Retry):
+            self.status(state=state, message=str(reason))
 
     def training(self, figures: StepFigures) -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
@@ -241,8 +256,7 @@ class Reporter:
         if self._pending:
             with contextlib.suppress(Retry):
                 self._flush()
-        for exporter in self._exporters:
-            exporter.close()
+        self._export(lambda exporter: exporter.close())
         self._exporters = []
 
     def _append(self, step: int, values: dict[str, Any]) -> None:
@@ -251,21 +265,35 @@ class Reporter:
         self._pending.append(json.dumps({"step": step, **values, "time": time.time()}) + "\n")
         self._flush()
         known = {name: value for name, value in values.items() if value is not None}
+        self._export(lambda exporter: exporter.write(step, known))
+
+    def _export(self, act: Callable[[exporters.Exporter], None]) -> None:
         for exporter in list(self._exporters):
             try:
-                exporter.write(step, known)
+                act(exporter)
             except Exception as error:  # each library has its own; none may end a training
                 _failed(exporter.name, str(error))
                 self._exporters.remove(exporter)
 
+    def _writer(self) -> str | None:
+        """Whoever status.json names. None without one, or where the storage is out of reach."""
+        with contextlib.suppress(OSError):
+            return (read_json(self._run / STATUS) or {}).get("writer")
+        return None
+
+    def _write_status(self) -> None:
+        try:
+            write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+        except OSError as error:
+            _failed(STATUS, error.strerror or str(error))
+
     def _hold(self) -> None:
         """Raise Retry if another training writes to the run, as when a network partition hides one from the other. The
         newer one goes on."""
-        with contextlib.suppress(OSError):  # an unreachable storage does not mean another training
-            writer = (read_json(self._run / STATUS) or {}).get("writer", self._status["writer"])
-            if writer != self._status["writer"]:
-                self._first, self._pending = False, []
-                raise Retry(f"another training has begun to write to {self._run}; this one leaves it alone")
+        # A name that cannot be read does not mean another training.
+        if self._writer() not in (None, self._status["writer"]):
+            self._first, self._pending = False, []
+            raise Retry(f"another training has begun to write to {self._run}; this one stops")
 
     def _flush(self) -> None:
         """Append the pending lines; they stay pending while the storage refuses them. Raises Retry as _hold does.

@@ -96,10 +96,11 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
 
 def check_weights(weights: dict[str, torch.Tensor], step: int, world: World) -> None:
     """Raise TrainingError on all workers if weights to be saved are not finite. Waits for the device."""
-    floating = [value for value in weights.values() if value.is_floating_point()]
-    norms = [value.detach().float().norm() for value in floating]
-    if world.any(bool(norms) and not bool(torch.stack(norms).isfinite().all())):
-        names = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+    norms = {name: value.detach().float().norm() for name, value in weights.items() if value.is_floating_point()}
+    finite = torch.stack(list(norms.values())).isfinite().tolist() if norms else []
+    own = [name for name, fine in zip(norms, finite, strict=True) if not fine]
+    # With FSDP only the first worker has weights.
+    if names := list(dict.fromkeys(name for part in world.gather(own) for name in part)):
         raise TrainingError(
             f"the weights after step {step} are not finite ({', '.join(names[:3])}): training diverged; lower "
             "optimizer.learning_rate; this checkpoint is not written, the last good one is kept"

@@ -42,7 +42,7 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     fresh = config.adapter.kind != "none" or (bool(config.model.size) and config.task == "language_model")
     if there and not fresh:
         raise UserError(
-            f"run.directory: no checkpoint in {run / 'checkpoints'} verifies, and nothing is overwritten; move the "
+            f"run.directory: every checkpoint in {run / 'checkpoints'} is damaged, and none is overwritten; move the "
             "folder away to begin again, or use another run.directory"
         )
     return None

@@ -104,7 +104,7 @@ def test_a_run_without_a_good_checkpoint_does_not_go_on_with_random_weights(
     (run / "DONE").unlink()
     again = start_workers(1, settings(run, steps=4, **named))
     assert again.wait() == [42], again.output
-    assert "verifies, and nothing is overwritten; move the folder away to begin again" in again.output
+    assert "is damaged, and none is overwritten; move the folder away to begin again" in again.output
     assert list_checkpoints(run) == [found]
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousConnectionError,
-)
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
+from tests.ports import free_port
 from tests.trainer.conftest import ROOT, EtcdServer, wait_until
 from trainer.elastic.etcd import Etcd, access
-from trainer.elastic.rendezvous_etcd import EtcdBackend, EtcdStore
+from trainer.elastic.rendezvous_etcd import EtcdBackend, EtcdStore, create
+from trainer.errors import UserError
 
 
 def connect(server: EtcdServer, **options: Any) -> Etcd:
@@ -201,3 +201,10 @@ def test_plain_torchrun_meets_over_it(shared_etcd: EtcdServer, run_id: str, tmp_
             node.kill()
     assert [node.returncode for node in nodes] == [0, 0], said
     assert sorted(re.findall(r"rank \d of \d", "".join(said))) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+@pytest.mark.parametrize(("key", "given"), [("retry_seconds", "x"), ("lease_seconds", "300.5")])
+def test_a_setting_that_is_no_number_is_told_before_etcd_is_asked(key: str, given: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.raises(UserError, match=f"--rdzv-conf {key}={given}: must be a"):
+        create(RendezvousParameters("etcd-v3", nobody, "x", 1, 1, "127.0.0.1", **{key: given}))

@@ -171,11 +171,11 @@ def test_a_missing_base_is_one_line_that_says_where_it_was_looked_for(
     assert sample.main(command) == 2
     said = capsys.readouterr().err.strip()
     assert "\n" not in said
-    assert "was looked for in /gone/weights, and is not there" in said
+    assert "the base model of this adapter is not in /gone/weights; give its folder" in said
     assert sample.main([*command, "--base", str(gpt2)]) == 0
     networks.build("tiny", 500, 0, seed=6).save_pretrained(tmp_path / "another")
     assert sample.main([*command, "--base", str(tmp_path / "another")]) == 2
-    assert "not of the model that was found in its place" in capsys.readouterr().err
+    assert "but the model found has other weights; name the right one with --base" in capsys.readouterr().err
 
 
 class Batches:

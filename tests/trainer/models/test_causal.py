@@ -287,7 +287,7 @@ def test_a_model_that_lets_packed_texts_see_each_other_is_refused(family: str) -
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500}
     net = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     assert isinstance(networks.module(net), CausalModel)
-    with pytest.raises(UserError, match=f"a {family} model lets the texts of a row see each other"):
+    with pytest.raises(UserError, match=f"a {family} model attends across packed conversations"):
         networks.module(net, packed=True)
 
 

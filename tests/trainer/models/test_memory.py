@@ -204,7 +204,7 @@ def differ(world: Any) -> str:
 def test_workers_whose_memories_differ_are_told_what_to_give(tmp_path: Path) -> None:
     said = toy.drive(2, differ, folder=tmp_path)
     assert said[0] == said[1]
-    assert "the workers would take 2, 4 windows at once; give the smallest, micro_batch=2" in said[0]
+    assert "the workers' memories allow different sizes (2, 4 windows); set micro_batch=2" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics, wait_until
+from trainer import evaluate
 from trainer.checkpoint.format import list_checkpoints, load_optimizer, newest_checkpoint
 
 Start = Callable[[int, list[str]], Workers]
@@ -191,6 +193,27 @@ def test_diloco_learns_sends_less_and_resumes_exactly(
     longer = start_workers(3, settings(broken, steps=18, **changes))
     assert longer.wait() == [0, 0, 0], longer.output
     assert losses(broken)[18] < losses(broken)[1] - 0.3
+
+
+def test_diloco_judges_the_weights_that_it_saves_and_trains_on_undisturbed(
+    start_workers: Start, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exchanges after steps 4, 6 (for the checkpoint), 8 and 12; between them each worker has weights of its own."""
+    changes = {**SMALL, "micro_batch": 2, "steps": 12, "communication__sync": "diloco", "communication__inner_steps": 4}
+    curves, changes["checkpoint__every_steps"] = [], 6
+    for every in (0, 3):
+        run = tmp_path / str(every)
+        workers = start_workers(2, settings(run, evaluation__every=every, **changes))
+        assert workers.wait() == [0, 0], workers.output
+        curves.append(losses(run))
+    assert curves[0] == curves[1], "an evaluation changes no training"
+    judged = {line["step"]: line["validation_loss"] for line in metrics(run) if "validation_loss" in line}
+    assert list(judged) == [0, 3, 6, 9, 12]
+    assert judged[3] == judged[0], "before the first exchange"
+    assert judged[9] < judged[6], "of step 8"
+    for step in (6, 12):
+        assert evaluate.main(["--run", str(run), "--step", str(step), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(judged[step], abs=1e-6)
 
 
 def diloco_weights(world: Any) -> torch.Tensor:

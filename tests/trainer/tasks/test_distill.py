@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from tests.trainer.conftest import Workers, losses
 from trainer.config import schema as configuration
 from trainer.errors import UserError
-from trainer.tasks import distill
+from trainer.tasks import distill, pretrain
 from trainer.tasks.distill import Distillation, copy_layers
 
 VOCABULARY = 500
@@ -90,6 +90,18 @@ def test_the_student_may_begin_with_layers_of_the_teacher() -> None:
     assert torch.equal(small.lm_head.weight, large.transformer.wte.weight)
     with pytest.raises(UserError, match=r"6 layers.*width 64.*student_from_teacher off"):
         copy_layers(large, network(6, 64, seed=6))
+
+
+def test_the_teacher_counts_as_a_forward_pass(
+    settings: Callable[..., list[str]], teacher: Path, tmp_path: Path
+) -> None:
+    """Two operations a parameter that is multiplied, four for each layer, unit of width and position."""
+    given = settings(tmp_path / "run", task="distillation", distillation__teacher=teacher)
+    config = configuration.load(given)
+    found = distill.build(config).flops_per_token - pretrain.build(config).flops_per_token
+    net = network(4, 32, seed=1)
+    multiplied = sum(value.numel() for value in net.parameters()) - net.transformer.wpe.weight.numel()
+    assert found == pytest.approx(2 * multiplied + 4 * 4 * 32 * 32)
 
 
 def run(

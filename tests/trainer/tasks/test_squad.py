@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -310,28 +311,6 @@ def test_misplaced_answers_are_left_out_and_told(tmp_path: Path, capsys: pytest.
     assert "event=answers_misplaced" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "no such file"),
-        (b"", "is empty"),
-        (b"{", "not a single JSON file"),
-        (b"[]", 'no list "data"'),
-        (b'{"data": [{"title": "x"}]}', "article 1: not in SQuAD's format (KeyError: 'paragraphs')"),
-        (b'{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "7", "question": "q"}]}]}]}', "question 7"),
-        (b'{"data": []}', "holds no usable question"),
-    ],
-)
-def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
-    if content is not None:
-        (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(UserError) as raised:
-        squad_data.read_questions(KEY, str(tmp_path / "a.json"))
-    assert said in str(raised.value)
-    assert str(raised.value).startswith(KEY)
-    assert "\n" not in str(raised.value)
-
-
 def test_bad_settings_are_told(
     arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path, dataset: Path
 ) -> None:
@@ -346,3 +325,15 @@ def test_bad_settings_are_told(
     assert "holds no config.json" in refusal(model__name=dataset)
     assert "cannot be read as an encoder" in refusal(model__name="nobody/nothing")
     assert "leaves no room" in refusal(question_answering__document_stride=60)
+
+
+@pytest.mark.parametrize("asked", ["eager", "someone/kernel"])
+def test_the_way_of_attention_is_not_the_files_to_choose(
+    arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path, asked: str
+) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder, folder)
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | {"attn_implementation": asked}))
+    config = configuration.load(arguments(tmp_path / "run", model__name=folder))
+    assert squad.network(config)[1].config._attn_implementation == "sdpa"

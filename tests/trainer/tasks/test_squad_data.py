@@ -14,10 +14,12 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
+from trainer.errors import UserError
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Feature, Question, features
 
-QUESTIONS = squad_data.read_questions("question_answering.train", str(Path(__file__).parent / "squad.json"))
+KEY = "question_answering.train"
+QUESTIONS = squad_data.read_questions(KEY, str(Path(__file__).parent / "squad.json"))
 SHAPE = (48, 8, 12)
 
 
@@ -114,3 +116,25 @@ def test_workers_that_start_together_make_them_once(
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert len(list(tmp_path.glob("made-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        (b"", "is empty"),
+        (b"{", "not a single JSON file"),
+        (b"[]", 'no list "data"'),
+        (b'{"data": [{"title": "x"}]}', "article 1: not in SQuAD's format (KeyError: 'paragraphs')"),
+        (b'{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "7", "question": "q"}]}]}]}', "question 7"),
+        (b'{"data": []}', "holds no usable question"),
+    ],
+)
+def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        squad_data.read_questions(KEY, str(tmp_path / "a.json"))
+    assert said in str(raised.value)
+    assert str(raised.value).startswith(KEY)
+    assert "\n" not in str(raised.value)

@@ -78,7 +78,8 @@ def test_where_one_window_is_too_much_what_takes_less_memory_is_named() -> None:
     def said(world: int, **changes: str) -> str:
         return failures.too_large(work, toy.configuration(**changes), toy.place(0, world))
 
-    assert said(4).endswith("one is the least; try model.checkpointing=true, engine.name=fsdp, or a smaller model")
+    assert said(4).startswith("micro_batch: one window of 1024 tokens does not fit the memory of this machine; try ")
+    assert said(4).endswith("; try model.checkpointing=true, engine.name=fsdp, or a smaller model")
     assert "adapter.kind=lora" in said(1, model__name="gpt2-xl")
     assert "fsdp" not in said(1), "nobody to share with"
     assert "fsdp" not in said(4, optimizer__name="muon"), "the rules refuse it"

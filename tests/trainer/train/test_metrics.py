@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from tests.ports import free_port
 from tests.trainer import toy
 from tests.trainer.conftest import wait_until
-from trainer.errors import Retry
+from trainer.errors import Retry, TrainingError, UserError
 from trainer.train import metrics as train_metrics
 from trainer.train.metrics import Reporter, StepFigures
 
@@ -101,13 +101,14 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
     (tmp_path / "my-run").mkdir()
     tell = reporter(tmp_path / "my-run", prometheus_port=port)
 
-    def scraped() -> dict[str, float]:
+    def families() -> list[Any]:
         from prometheus_client.parser import text_string_to_metric_families
 
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-            text = reply.read().decode()
-        families = text_string_to_metric_families(text)
-        return {s.name: s.value for family in families for s in family.samples if s.labels == {"run": "my-run"}}
+            return list(text_string_to_metric_families(reply.read().decode()))
+
+    def scraped() -> dict[str, float]:
+        return {s.name: s.value for family in families() for s in family.samples if s.labels == {"run": "my-run"}}
 
     assert scraped() == {}
     tell.validation(0, 10.8)
@@ -120,6 +121,10 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
     assert found["trainyard_validation_loss"] == 10.8
     assert found["trainyard_activations_layer0_attention_weight_max"] == 6.25
     assert "trainyard_mfu" not in found, "an unknown figure is no zero"
+    told = {family.name: family.documentation for family in families()}
+    assert told["trainyard_gradient_norm"] == "Norm of the whole gradient before clipping."
+    assert told["trainyard_activations_layer0_attention_weight_max"].startswith("Per-layer statistics")
+    assert told["trainyard_validation_loss"] == "validation loss"
     tell.close()
     with pytest.raises(OSError, match="refused"):
         scraped()
@@ -201,18 +206,41 @@ def test_wandb_without_a_login_costs_wandb_only(
     assert [line["step"] for line in lines(tmp_path)] == [10]
 
 
-def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda older: older.training(figures(20, loss=9.0)),
+        lambda older: older.validation(20, 9.0),
+        lambda older: older.status(state="training"),
+    ],
+    ids=["a log step", "an evaluation", "a new state"],
+)
+def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(
+    tmp_path: Path, act: Callable[[Reporter], None]
+) -> None:
     """One is cut off from the rendezvous and not from the storage, and others begin without it."""
     cut_off = reporter(tmp_path)
     cut_off.training(figures(10))
     newer = reporter(tmp_path, step=10)
     newer.training(figures(20))
     with pytest.raises(Retry, match="another training has begun to write"):
-        cut_off.training(figures(20, loss=9.0))
+        act(cut_off)
+    cut_off.end("failed", TrainingError("diverged"))
     cut_off.status(state="restarting")
     cut_off.close()
     newer.training(figures(30))
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+
+
+def test_a_training_that_fails_before_it_writes_says_so_and_ends_no_other(tmp_path: Path) -> None:
+    """Such as a second one in the folder of the first, with another model."""
+    older = reporter(tmp_path)
+    newcomer = Reporter(tmp_path, toy.configuration(), toy.place())
+    newcomer.end("failed", UserError("holds another model"))
+    told = json.loads((tmp_path / "status.json").read_text())
+    assert (told["state"], told["message"]) == ("failed", "holds another model")
+    older.training(figures(10))
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
 
 
@@ -228,7 +256,8 @@ def test_a_line_that_is_on_its_way_when_a_newer_training_begins_is_not_in_its_fi
 
     older.training(figures(10))
     monkeypatch.setattr(Reporter, "_hold", begin_a_newer)
-    older.training(figures(20))
+    with pytest.raises(Retry):
+        older.training(figures(20))
     assert [line["step"] for line in lines(tmp_path)] == [10]
 
 
@@ -280,3 +309,18 @@ def test_lines_that_a_full_disk_refuses_are_written_when_there_is_space(
     tell.training(figures(200))
     tell.close()
     assert [line["step"] for line in lines(small_disk)] == list(range(10, 210, 10))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # in TensorBoard's own thread
+def test_an_exporter_that_cannot_close_ends_no_training_and_keeps_no_other_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorBoard writes from a thread, and tells what its storage refused only when it is closed."""
+    port = free_port()
+    tell = reporter(tmp_path, tensorboard=True, prometheus_port=port)
+    shutil.rmtree(tmp_path / "tensorboard")
+    tell.validation(10, 3.0)
+    tell.close()
+    assert 'event=metrics_failed what=tensorboard reason="[Errno 2] No such file' in capsys.readouterr().out
+    with socket.socket() as free:
+        free.bind(("0.0.0.0", port))

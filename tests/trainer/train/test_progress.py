@@ -115,6 +115,20 @@ def test_weights_that_are_no_numbers_are_never_saved() -> None:
         check_weights({"a": good, "wte": torch.tensor([1.0, float("nan")])}, 5, toy.place())
 
 
+def finding(world: Any) -> str:
+    weights = {"wte": torch.tensor([1.0, math.nan]), "b": torch.ones(2)} if world.first else {}
+    with pytest.raises(TrainingError) as raised:
+        check_weights(weights, 5, world)
+    return str(raised.value)
+
+
+def test_workers_without_weights_name_what_is_no_number_too(tmp_path: Path) -> None:
+    """As with FSDP; the launcher may pass on any worker's message."""
+    first, second = toy.drive(2, finding, folder=tmp_path)
+    assert first == second
+    assert "after step 5 are not finite (wte)" in first
+
+
 def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
     common = ["data.directory=/data", "run.directory=/run"]
     path = tmp_path / "config.yaml"
@@ -126,6 +140,20 @@ def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
         ("tokens_per_step", 524_288, 65_536),
         ("optimizer.learning_rate", 6e-4, 0.001),
     ]
+
+
+def test_what_changes_the_windows_of_questions_is_told(tmp_path: Path) -> None:
+    values = {"train": ("a", "b"), "validation": ("a", "b"), "document_stride": (8, 9), "question_tokens": (16, 17)}
+    values |= {"validation_examples": (0, 100), "answer_tokens": (12, 13), "null_threshold": (0.5, 1.5)}
+
+    def loaded(place: int) -> config.Config:
+        common = ["task=question_answering", "model.name=bert", "run.directory=/run"]
+        return config.load([*common, *(f"question_answering.{key}={each[place]}" for key, each in values.items())])
+
+    path = tmp_path / "config.yaml"
+    path.write_text(config.resolved(loaded(0)))
+    changed = {key: (before, now) for key, before, now in resume.changes(path, loaded(1))}
+    assert changed == {f"question_answering.{key}": each for key, each in values.items()}
 
 
 def test_every_setting_that_is_said_to_matter_exists() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -184,6 +185,21 @@ def test_bad_input_ends_with_42_and_one_line(start_workers: Start, settings: Set
         assert said in lines[0]
 
 
+def test_a_token_that_no_model_has_ends_the_run_with_its_place_in_the_status(
+    start_workers: Start, settings: Settings, dataset: Path, tmp_path: Path
+) -> None:
+    """Found in the middle of the run: the shards of a large dataset are not read at the start."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(dataset, data)
+    for shard in data.glob("train-*.bin"):
+        shard.write_bytes(b"\xff" * shard.stat().st_size)
+    workers = start_workers(1, settings(run, data__directory=data, data__verify="never"))
+    assert workers.wait(PATIENCE) == [42], workers.output
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "outside the vocabulary of 500" in status["message"]
+
+
 def test_a_checkpoint_of_another_model_is_refused(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     assert start_workers(1, settings(tmp_path, steps=2)).wait(PATIENCE) == [0]
     workers = start_workers(1, settings(tmp_path, steps=4, model__preset="micro"))
@@ -261,7 +277,7 @@ def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(
     full = start_workers(1, arguments, run_on_a_full_disk)
     assert full.wait(PATIENCE) == [42], full.output
     assert "event=checkpoint_failed step=2" in full.output
-    assert "the last checkpoint cannot be written" in full.output
+    assert "cannot write the last checkpoint " in full.output
     assert "Traceback" not in full.output
     assert not (tmp_path / "DONE").exists()
     assert list((tmp_path / "checkpoints").iterdir()) == []
