@@ -142,9 +142,9 @@ def test_a_file_of_ones_own_goes_before_an_example_of_its_name(tmp_path: Path, m
 
 
 def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
-    for text in ("- a\n", "optimizer: 5\n", "steps: [1]\n", "a: [\n"):
+    for text in (b"- a\n", b"optimizer: 5\n", b"steps: [1]\n", b"a: [\n", "steps: 5  # für\n".encode("latin-1")):
         file = tmp_path / "run.yaml"
-        file.write_text(text)
+        file.write_bytes(text)
         assert len(problems("--config", str(file))) == 1
 
 
