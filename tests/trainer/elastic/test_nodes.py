@@ -87,10 +87,11 @@ def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pyt
     assert [place for place in places if place.isdigit()], "a thread of OpenMP's own is tied to one processor"
 
 
-def run_check(arguments: list[str], output: str, errors: str) -> None:
-    """A node as `python -m trainer.gpu_check`, without the import of torch."""
+def run_check(arguments: list[str], output: str, errors: str, name: str = "") -> None:
+    """A node of this name as `python -m trainer.gpu_check`, without the import of torch."""
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    os.environ["NODE_NAME"] = name
     sys.argv[1:] = arguments
     runpy.run_module("trainer.gpu_check", run_name="__main__", alter_sys=True)
 
@@ -120,6 +121,24 @@ def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     assert "GB/s between nodes whose network gives" in result["warning"]
     assert f"gpu_check: warning: {result['warning']}" in first[1]
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_result_longer_than_a_pipe_holds_comes_out(tmp_path: Path) -> None:
+    name = "n" * 100_000  # as long as the entries of 300 nodes
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    arguments = ["--megabytes", "1", "--master", f"127.0.0.1:{free_port()}"]
+    node = context().Process(target=run_check, args=(arguments, str(output), str(errors), name))
+    node.start()
+    node.join(60)
+    if node.exitcode is None:
+        node.kill()
+    assert node.exitcode == 0, errors.read_text()
+    assert json.loads(output.read_text().splitlines()[-1])["nodes"][0]["node"] == name
+
+
+def test_an_address_that_is_none_is_told_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--master", "gpu-check-0:port"]) == 2
+    assert capsys.readouterr().err == "--master gpu-check-0:port: write HOST:PORT, such as 10.0.0.5:29500\n"
 
 
 @pytest.mark.parametrize(("measured", "warned"), [(5.1, False), (4.9, True)])
