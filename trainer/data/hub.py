@@ -99,6 +99,7 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     """The dataset, streamed, or from the cache when offline; its name and configuration. Raises UserError."""
     import datasets
     from datasets.utils.logging import set_verbosity_error
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import logging as hub_logging
 
     set_verbosity_error()
@@ -108,6 +109,8 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     for name, config, split in _parse(spec):
         streaming = not offline() or Path(name).is_dir()
         try:
+            if not offline() and "/" not in name and not Path(name).is_dir():
+                name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
             return datasets.load_dataset(name, config, split=split, streaming=streaming), name, config
         except Exception as error:  # the library raises two dozen kinds
             first = first or error
