@@ -33,7 +33,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from trainer.elastic.liveness import WatchingStateHolder
-from trainer.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +43,6 @@ LAST_CALL_SECONDS = 5
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
-LONGEST_SECONDS = 10_000_000
-"""115 days, in any number of --rdzv-conf."""
 
 
 class Link(Protocol):
@@ -175,31 +172,16 @@ class Handler(DynamicRendezvousHandler):
             log.warning("could not leave the rendezvous: %s", error)
 
 
-def number(
-    parameters: RendezvousParameters, key: str, default: float, *, whole: bool = False, zero: bool = False
-) -> float:
-    """A number of --rdzv-conf. Raises UserError, which ends a Job: a ValueError would make it retry for ever."""
-    given = str(parameters.get(key, default))
-    try:
-        value = int(given) if whole else float(given)
-        if (value > 0 or (zero and value == 0)) and value <= LONGEST_SECONDS:
-            return value
-    except ValueError:
-        pass
-    allowed = f"a {'whole ' if whole else ''}number {'from' if zero else 'above'} 0"
-    raise UserError(f"--rdzv-conf {key}={given}: give {allowed} to {LONGEST_SECONDS}, such as {default:g}")
-
-
 def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
     """Build a handler, with our defaults for missing parameters."""
     # Otherwise torch 2.15 gives survivors the address of a rank 0 that is gone (pytorch#182375 fixed half of it). torch
     # reads the variable at each round, so plain torchrun gets it too.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
-    def seconds(key: str, default: float) -> timedelta:
-        return timedelta(seconds=number(parameters, key, default))
+    def seconds(key: str, default: float | None) -> timedelta | None:
+        value: Any = parameters.get(key, default)
+        return None if value is None else timedelta(seconds=float(value))
 
-    torchs = RendezvousTimeout()
     settings = RendezvousSettings(
         parameters.run_id,
         parameters.min_nodes,
@@ -207,12 +189,13 @@ def create_handler(store: Store, backend: RendezvousBackend, link: Link, paramet
         RendezvousTimeout(
             join=seconds("join_timeout", JOIN_SECONDS),
             last_call=seconds("last_call_timeout", LAST_CALL_SECONDS),
-            close=seconds("close_timeout", torchs.close.total_seconds()),
-            heartbeat=seconds("heartbeat_timeout", torchs.heartbeat.total_seconds()),
+            close=seconds("close_timeout", None),
+            heartbeat=seconds("heartbeat_timeout", None),
         ),
-        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS),
-        keep_alive_max_attempt=int(number(parameters, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS, whole=True)),
-        cas_backoff_max_seconds=number(parameters, "cas_backoff_max_seconds", 0.0, zero=True),
+        keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS) or timedelta(seconds=KEEP_ALIVE_SECONDS),
+        keep_alive_max_attempt=parameters.get_as_int("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)
+        or KEEP_ALIVE_ATTEMPTS,
+        cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
     )
     node = Handler._node_desc_generator.generate(parameters.local_addr)
     holder = WatchingStateHolder(backend, settings)

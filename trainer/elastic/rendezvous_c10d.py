@@ -16,8 +16,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 
 from trainer.contract import STORE_PORT
 from trainer.elastic import network
-from trainer.elastic.rendezvous import Handler, create_handler, number
-from trainer.errors import UserError, one_line
+from trainer.elastic.rendezvous import Handler, create_handler
+from trainer.errors import one_line
 
 RETRY_SECONDS = 90.0
 CONNECT_SECONDS = 5.0
@@ -144,21 +144,16 @@ class ReconnectingStore(Store):
 
 
 def create(parameters: RendezvousParameters) -> Handler:
-    """The rendezvous that the launcher's parameters describe. Raises RendezvousConnectionError without a store, and
-    UserError for a wrong value.
+    """The rendezvous that the launcher's parameters describe. Raises RendezvousConnectionError without a store.
 
     With `is_host=true` in --rdzv-conf this process also hosts the store, as in torch: for a try on one machine.
     """
     host, port = network.split_endpoint(parameters.endpoint, STORE_PORT)
     server = None
-    try:
-        hosting = parameters.get_as_bool("is_host", False)
-    except ValueError:
-        raise UserError(f"--rdzv-conf is_host={parameters.get('is_host')}: give true or false") from None
-    if hosting:
+    if parameters.get_as_bool("is_host", False):
         with contextlib.suppress(RuntimeError):  # another process of this machine hosts the store already
             server = TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
-    patience = number(parameters, "retry_seconds", RETRY_SECONDS, zero=True)
+    patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
     state, store = (Connection(host, port, patience) for _ in range(2))
     backend = StoreBackend(state, parameters.run_id)
     backend.get_state()

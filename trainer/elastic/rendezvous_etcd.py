@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
 from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
 from trainer.elastic.liveness import BeatingBackend
-from trainer.elastic.rendezvous import Handler, create_handler, number
+from trainer.elastic.rendezvous import Handler, create_handler
 from trainer.elastic.rendezvous_state import read_moment
 
 NAME = "etcd-v3"
@@ -149,11 +149,11 @@ def create(parameters: RendezvousParameters) -> Handler:
 
     Keys of --rdzv-conf beyond torch's own: protocol (http, https), cacert, cert, key, username, password (files, or
     etcdctl's ETCDCTL_* variables), retry_seconds, lease_seconds. Raises RendezvousConnectionError without an etcd and
-    UserError for a wrong value or when etcd refuses our credentials.
+    UserError when etcd refuses our credentials.
     """
     where = access(parameters.endpoint, parameters.config)
-    patience = number(parameters, "retry_seconds", RETRY_SECONDS, zero=True)
-    lease = int(number(parameters, "lease_seconds", LEASE_SECONDS, whole=True))
+    patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
+    lease = int(parameters.get("lease_seconds", LEASE_SECONDS))
     # Two clients: the store waits for etcd even when the look at the members must not.
     state, store = (Etcd(where, patience, lease) for _ in range(2))
     backend = EtcdBackend(state, parameters.run_id)

@@ -181,18 +181,6 @@ sys.exit(launch.main([]))
         ({}, ["--nnodes", "3:2"], "--nnodes 3:2: write MIN:MAX"),
         ({}, [], "--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine"),
         ({}, ["--rdzv-endpoint", "etcd"], None),
-        *(
-            ({}, ["--standalone", "--rdzv-conf", given], f"--rdzv-conf {given}: give ")
-            for given in (
-                "join_timeout=10m",
-                "last_call_timeout=0",
-                "close_timeout=nan",
-                "keep_alive_interval=-1",
-                "keep_alive_max_attempt=1.5",
-                "retry_seconds=inf",
-                "is_host=maybe",
-            )
-        ),
         ({}, ["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )

@@ -17,13 +17,11 @@ import pytest
 from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
-    RendezvousParameters,
 )
 
 from tests.trainer.conftest import ROOT, EtcdServer, wait_until
 from trainer.elastic.etcd import Etcd, access
-from trainer.elastic.rendezvous_etcd import NAME, EtcdBackend, EtcdStore, create
-from trainer.errors import UserError
+from trainer.elastic.rendezvous_etcd import EtcdBackend, EtcdStore
 
 
 def connect(server: EtcdServer, **options: Any) -> Etcd:
@@ -170,14 +168,6 @@ def test_an_etcd_that_stays_away_is_told(own_etcd: EtcdServer) -> None:
     own_etcd.kill()
     with pytest.raises(RendezvousConnectionError, match=r"cannot be reached for 1 s: .*refused"):
         connect(own_etcd, retry_seconds=1).get("x")
-
-
-@pytest.mark.parametrize("given", ["retry_seconds=90s", "lease_seconds=5m", "lease_seconds=0"])
-def test_a_number_of_rdzv_conf_that_is_none_is_told(given: str) -> None:
-    key, _, value = given.partition("=")
-    parameters = RendezvousParameters(NAME, "127.0.0.1:9", "run", 1, 1, **{key: value})
-    with pytest.raises(UserError, match=f"^--rdzv-conf {given}: give a .*number (from|above) 0 to "):
-        create(parameters)
 
 
 def test_plain_torchrun_meets_over_it(shared_etcd: EtcdServer, run_id: str, tmp_path: Path) -> None:
