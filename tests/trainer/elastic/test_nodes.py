@@ -87,11 +87,10 @@ def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pyt
     assert [place for place in places if place.isdigit()], "a thread of OpenMP's own is tied to one processor"
 
 
-def run_check(arguments: list[str], output: str, errors: str, name: str = "") -> None:
-    """A node of this name as `python -m trainer.gpu_check`, without the import of torch."""
+def run_check(arguments: list[str], output: str, errors: str) -> None:
+    """A node as `python -m trainer.gpu_check`, without the import of torch."""
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    os.environ["NODE_NAME"] = name
     sys.argv[1:] = arguments
     runpy.run_module("trainer.gpu_check", run_name="__main__", alter_sys=True)
 
@@ -123,11 +122,16 @@ def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+def run_named_check(name: str, arguments: list[str], output: str, errors: str) -> None:
+    os.environ["NODE_NAME"] = name
+    run_check(arguments, output, errors)
+
+
 def test_a_result_longer_than_a_pipe_holds_comes_out(tmp_path: Path) -> None:
     name = "n" * 100_000  # as long as the entries of 300 nodes
     output, errors = tmp_path / "output", tmp_path / "errors"
     arguments = ["--megabytes", "1", "--master", f"127.0.0.1:{free_port()}"]
-    node = context().Process(target=run_check, args=(arguments, str(output), str(errors), name))
+    node = context().Process(target=run_named_check, args=(name, arguments, str(output), str(errors)))
     node.start()
     node.join(60)
     if node.exitcode is None:
