@@ -7,7 +7,6 @@ report.
 import argparse
 import contextlib
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -59,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m trainer.evaluate", description="The loss of a model on held-out text."
     )
     sources.add_options(parser)
-    parser.add_argument("--data", metavar="DIR", help="what trainer.prepare wrote; default: the data of --run")
+    parser.add_argument("--data", metavar="DIR", help="folder written by trainer.prepare; default: the data of --run")
     parser.add_argument(
         "--batches", type=int, help="validation micro-batches; 0: the whole split; default: as in training"
     )
@@ -82,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError(f"--batches {options.batches}: give 0 or more")
     with contextlib.redirect_stdout(sys.stderr):  # a task's messages about its data are not part of the result
         found = evaluate(options)
+    if found is None:
+        return 0
     shown = {**vars(found), **found.figures}
     del shown["figures"]
     if options.json:
@@ -141,8 +142,11 @@ def _judge(options: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate(options: argparse.Namespace) -> Evaluation:
-    """Evaluate a run on the validation set that its training uses, or a model on windows of --data."""
+def evaluate(options: argparse.Namespace) -> Evaluation | None:
+    """Evaluate a run on the validation set that its training uses, or a model on windows of --data.
+
+    Returns None on all workers but the first.
+    """
     source = sources.from_options(options)
     begin = time.monotonic()
     world = join(timeout_seconds=120)
@@ -155,7 +159,9 @@ def evaluate(options: argparse.Namespace) -> Evaluation:
     module.to(world.device)
     loss = validation.loss(module, world, dtype)
     tokens = validation.tokens if isinstance(validation, Validation) else None
-    perplexity = math.exp(min(loss, 700.0)) if tokens is not None else None
+    perplexity = evaluations.perplexity(loss) if tokens is not None else None
+    if not world.first:
+        return None
     return Evaluation(
         source.model, source.step, loss, perplexity, tokens, round(time.monotonic() - begin, 3), figures()
     )
@@ -203,7 +209,8 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
         )
     length = options.sequence_length or min(most or WINDOW, WINDOW)
     if not 0 < length <= (most or length):
-        raise UserError(f"--sequence-length {length}: the model has {most} positions; give 1 to that")
+        allowed = f"number from 1 to {most}, the positions of the model" if most else "positive number"
+        raise UserError(f"--sequence-length {length}: give a {allowed}")
     settings = schema.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
     tokenizer = dataset.directory / "tokenizer.json"

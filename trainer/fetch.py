@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.contract import FETCHED
+from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, one_line, usage
 from trainer.files import read_json, sha256, write_json
 from trainer.log import event
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 BEGUN = "fetching.json"
 """Records the revision of the files until all of them are there."""
-DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Configuration, tokenizer and chat template. Pickled weights and programs can run code: they are not fetched."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 AT_ONCE = 4
 """Weight files downloaded in parallel."""
@@ -44,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--model", help="name on the Hugging Face hub, such as gpt2 or gpt2@REVISION")
     wanted.add_argument(
-        "--questions", nargs="+", metavar="SOURCE", help="hf:NAME, or two SQuAD files: train, validation"
+        "--questions",
+        nargs="+",
+        metavar="SOURCE",
+        help="hf:NAME, or two SQuAD files: train, validation; one file serves as both",
     )
     parser.add_argument("--output", required=True, type=Path, help="folder to fetch it into")
     options = parser.parse_args(arguments)
@@ -80,8 +82,13 @@ def fetch(model: str, output: Path) -> None:
     try:
         info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
-        write_json(output / BEGUN, {"model": model, "revision": commit})
         files = {file.rfilename: file for file in info.siblings or () if "/" not in file.rfilename}
+        for former in {*(found or {}).get("files", {}), *begun.get("files", ())} - files.keys():
+            for path in _places(output, former):  # transformers would read another model's template or index
+                path.unlink(missing_ok=True)
+        ours = sorted(key for key in files if Path(key).suffix in (*DESCRIPTION, ".safetensors"))
+        write_json(output / BEGUN, {"model": model, "revision": commit, "files": ours})
+        (output / FETCHED).unlink(missing_ok=True)
         described = [file for key, file in files.items() if Path(key).suffix in DESCRIPTION]
         for file in described:
             _bring(name, commit, file, output)
@@ -124,7 +131,7 @@ def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
 
 
 def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
-    there = [path.stat().st_size for file in files for path in _places(output, file) if path.exists()]
+    there = [path.stat().st_size for file in files for path in _places(output, file.rfilename) if path.exists()]
     missing, free = sum(file.size or 0 for file in files) - sum(there), shutil.disk_usage(output).free
     if missing > free:
         raise UserError(
@@ -133,9 +140,9 @@ def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
         )
 
 
-def _places(output: Path, file: RepoSibling) -> tuple[Path, Path]:
+def _places(output: Path, name: str) -> tuple[Path, Path]:
     """Where a file is when it is complete, and until then."""
-    return output / file.rfilename, output / f".{file.rfilename}.part"
+    return output / name, output / f".{name}.part"
 
 
 def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
@@ -145,7 +152,7 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    path, part = _places(output, file)
+    path, part = _places(output, file.rfilename)
     if path.is_file() and _is_whole(path, file):
         return
     if part.is_file() and part.stat().st_size > (file.size or 0):
@@ -161,9 +168,7 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
             event("fetched", state="file", file=file.rfilename, bytes=file.size)
             return
         part.unlink()
-    raise UserError(
-        f"--model {name}: {file.rfilename} came twice with another checksum than the hub's; try again later"
-    )
+    raise UserError(f"--model {name}: {file.rfilename} failed its checksum twice; try again later")
 
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:
@@ -183,7 +188,11 @@ def _refusal(model: str, error: Exception) -> str:
     name, _, revision = model.partition("@")
     page, token = f"{constants.ENDPOINT}/{name}", "secrets.huggingFaceToken"
     if isinstance(error, GatedRepoError):
-        why = "the account of this token may not read it" if get_token() else "it is given to known accounts alone"
+        why = (
+            "the account of this token may not read it"
+            if get_token()
+            else "only accounts that accepted its licence may read it"
+        )
         return (
             f"--model {model}: gated, {why}; accept its licence on its page on the hub ({page}) and set {token} to a "
             "token of the account that did"
@@ -192,15 +201,21 @@ def _refusal(model: str, error: Exception) -> str:
         return f"--model {model}: has no revision {revision}; {page} lists them"
     if isinstance(error, RepositoryNotFoundError):
         return (
-            f"--model {model}: no public model of the hub ({page}); mind its spelling, or set {token} for a private one"
+            f"--model {model}: the hub has no such public model ({page}); check the spelling, or set {token} for a "
+            "private one"
         )
-    return f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); what has come stays: try again"
+    return (
+        f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); run the same command again: it "
+        "continues where it stopped"
+    )
 
 
 def fetch_questions(named: list[str], output: Path) -> None:
     """Write train.json and validation.json, or find them there. Raises UserError for data that is not SQuAD's."""
     from trainer.tasks.squad_data import read_questions
 
+    if len(named) > 2:
+        raise UserError(f"--questions {' '.join(named)}: {len(named)} sources; give hf:NAME, or train and validation")
     found = read_json(output / FETCHED)
     if found is not None and found.get("questions") == named:
         event("fetched", state="found", questions=" ".join(named), directory=output)

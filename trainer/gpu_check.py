@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -44,13 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--node-rank", type=int, default=int(os.environ.get("NODE_RANK", "0")), help="of this node")
     parser.add_argument("--master", default="127.0.0.1:29500", help="HOST:PORT on the node of rank 0")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the exchanged tensor")
-    parser.add_argument("--network-gbit", type=float, help="what a node's network card gives; default: not known")
+    parser.add_argument("--network-gbit", type=float, help="nominal Gbit/s of a node's network card; default: unknown")
     parser.add_argument("--storage", type=Path, help="folder on the shared volume to write to; default: none")
     parser.add_argument("--storage-megabytes", type=int, default=1024, help="how much to write there, on each node")
     parser.add_argument("--config-map", default="", help="ConfigMap for the result, in this pod's namespace")
     options = parser.parse_args(arguments)
     try:
-        host, port = network.split_endpoint(options.master, 29500)
+        host, port = network.split_endpoint(options.master, 29500, "--master")
         if options.node_rank > 0:
             reason = network.wait_reachable(host, port, WAIT_SECONDS, connect=True)
             if reason is not None:
@@ -123,17 +124,19 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
     import torch.multiprocessing as processes
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-    results = processes.get_context("spawn").SimpleQueue()
-    try:
-        processes.spawn(_process, (options, host, port, own, results), nprocs=options.processes)  # pyright: ignore
-    except (ProcessRaisedException, ProcessExitedException) as error:
-        # The process has printed its traceback to stderr; the last line names the error.
-        raise RuntimeError(str(error).strip().splitlines()[-1]) from None
-    return results.get() if options.node_rank == 0 else None
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        # A file and not a queue: a pipe holds 64 KiB, 184 nodes with 8 GPUs, and nobody reads it before spawn returns.
+        result = Path(folder) / "result.json"
+        try:
+            processes.spawn(_process, (options, host, port, own, result), nprocs=options.processes)  # pyright: ignore
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            # The process has printed its traceback to stderr; the last line names the error.
+            raise RuntimeError(str(error).strip().splitlines()[-1]) from None
+        return json.loads(result.read_text("utf-8")) if options.node_rank == 0 else None
 
 
 def _process(
-    local_rank: int, options: argparse.Namespace, host: str, port: int, own: dict[str, Any], results: Any
+    local_rank: int, options: argparse.Namespace, host: str, port: int, own: dict[str, Any], result: Path
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -160,21 +163,20 @@ def _process(
         nodes = place.gather(own if local_rank == 0 else None)
         if rank == 0:
             volume = options.megabytes * 1e6
-            results.put(
-                {
-                    "correct": correct,
-                    "nodes": [node for node in nodes if node],
-                    "processes": size,
-                    "backend": "nccl" if cuda else "gloo",
-                    "megabytes": options.megabytes,
-                    "all_reduce_seconds": round(seconds, 6),
-                    # Traffic on each process's link in a ring: what NCCL's own tests call busbw.
-                    "bus_gigabytes_per_second": round(2 * (size - 1) / size * volume / seconds / 1e9, 3),
-                    "storage_megabytes_per_second": round(
-                        sum(node.get("storage_megabytes_per_second", 0) for node in nodes if node), 1
-                    ),
-                }
-            )
+            found = {
+                "correct": correct,
+                "nodes": [node for node in nodes if node],
+                "processes": size,
+                "backend": "nccl" if cuda else "gloo",
+                "megabytes": options.megabytes,
+                "all_reduce_seconds": round(seconds, 6),
+                # Traffic on each process's link in a ring: what NCCL's own tests call busbw.
+                "bus_gigabytes_per_second": round(2 * (size - 1) / size * volume / seconds / 1e9, 3),
+                "storage_megabytes_per_second": round(
+                    sum(node.get("storage_megabytes_per_second", 0) for node in nodes if node), 1
+                ),
+            }
+            result.write_text(json.dumps(found), encoding="utf-8")
         if not correct:
             raise RuntimeError("the all-reduce gave a wrong sum: an accelerator or its link is faulty")
     finally:

@@ -30,6 +30,7 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from trainer.data import hub
 from trainer.errors import UserError, one_line
 from trainer.models import sources
 from trainer.parallel.world import World
@@ -40,13 +41,14 @@ BATCH = 8
 """Texts in a batch on a CPU; on an accelerator the harness tries what fits the memory."""
 
 
+REFUSED = "is a program on the hub; such metrics are refused"
 _refused: list[str] = []
 """Refused metrics: the harness swallows the exception and goes on without the metric."""
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> Any:
     _refused.append(name)
-    raise UserError(f"the metric {name} is a program of the hub, which is not run")
+    raise UserError(f"the metric {name} {REFUSED}")
 
 
 # Replaces the package that fetches metrics as programs and takes seconds to import.
@@ -118,7 +120,7 @@ def judge(
 ) -> dict[str, Any]:
     """Run tasks and return their results by task, in the form of evaluations.py; empty on all workers but the first.
 
-    Raises UserError for a task that does not exist, that is refused, or whose data cannot be had.
+    Raises UserError for a task that does not exist, that is refused, or whose data cannot be loaded.
     """
     with contextlib.redirect_stderr(sys.stderr if sys.stderr.isatty() else Lines(sys.stderr)):
         tasks = load_tasks(names, include)
@@ -167,7 +169,7 @@ def load_tasks(names: list[str], include: Path | None) -> list[Any]:
         except Exception as error:  # data sets, the hub and each task's own program raise any exception
             problem = _unavailable(name, manager.task_index, error)
         if _refused:
-            problem = f"its metric {_refused[0]} is a program of the hub, which is not run"
+            problem = f"its metric {_refused[0]} {REFUSED}"
             _refused.clear()
         if problem:
             raise UserError(f"--tasks {name}: {problem}")
@@ -196,7 +198,8 @@ def _check_shares(tasks: list[Any], limit: int | None, workers: int) -> None:
     alone = [each for task in tasks for each in (task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task])]
     fewest, name = min((min(len(each.eval_docs), limit or sys.maxsize), each.task_name) for each in alone)
     if fewest < workers:
-        raise UserError(f"--tasks: {workers} workers share the examples, {name} has {fewest}; raise --limit")
+        advice = "use fewer workers or raise --limit" if limit else "use fewer workers"
+        raise UserError(f"--tasks {name}: has {fewest} examples for {workers} workers; {advice}")
 
 
 def _check_data_alone(folder: Path) -> None:
@@ -211,8 +214,8 @@ def _check_data_alone(folder: Path) -> None:
             plain = None
         if not isinstance(plain, dict) or plain.keys() & {"class", "include"}:
             raise UserError(
-                f"--include {folder}: {file.name} is not YAML alone: !function, class and include may run Python; a "
-                "task of your own is one file with templates"
+                f"--include {folder}: {file.name} is no YAML mapping, or uses !function, class or include, which may "
+                "run Python; write each task as one YAML file with templates"
             )
     shared = lm_eval.utils.env
     sandbox = SandboxedEnvironment(loader=shared.loader, undefined=shared.undefined, keep_trailing_newline=True)
@@ -222,8 +225,8 @@ def _check_data_alone(folder: Path) -> None:
 
 def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
     data = {str(entry.cfg["dataset_path"]) for entry in _entries(index, name) if entry.cfg.get("dataset_path")}
-    offline = "; unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE", "0") != "0" else ""
-    return f"its data ({', '.join(sorted(data)[:3]) or 'none'}) cannot be had: {one_line(error)}{offline}"
+    offline = "; unset HF_HUB_OFFLINE" if hub.offline() else ""
+    return f"cannot load its data ({', '.join(sorted(data)[:3]) or 'none'}): {one_line(error)}{offline}"
 
 
 def _tokenizer(source: sources.Source) -> Any:
@@ -232,7 +235,7 @@ def _tokenizer(source: sources.Source) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{source.model}: no tokenizer can be read there ({one_line(error)})") from None
+        raise UserError(f"{source.model}: has no readable tokenizer ({one_line(error)}); add its files") from None
 
 
 def _metrics(figures: dict[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         default="gpt2",
         help="gpt2, a local folder, a Hugging Face name, or train:WORDS for one trained on the input",
     )
-    parser.add_argument(
-        "--text-field", default="text", help="where a record of JSONL, Parquet or a dataset has its text"
-    )
+    parser.add_argument("--text-field", default="text", help="field or column that holds the text of a record")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--documents", default="file", choices=DOCUMENTS, help="what one document is in a text file (default: the file)"
@@ -132,7 +130,10 @@ def prepare(
     if words == 0:
         raise UserError(f"--tokenizer {tokenizer_spec}: {TRAINABLE}")
     if words and documents == conversations.DOCUMENTS:
-        raise UserError(f"--tokenizer {tokenizer_spec}: is for text; name the tokenizer of the model that is to learn")
+        raise UserError(
+            f"--tokenizer {tokenizer_spec}: is for text; with --conversations name the tokenizer of the model to "
+            "fine-tune"
+        )
     sources = find(inputs)
     # With too few files to hold out whole ones, passages are held out.
     texts = all(source.kind == "text" for source in sources) and documents == "file"

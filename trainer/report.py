@@ -6,7 +6,6 @@ unfinished, were interrupted or have few points are shown as far as they got.
 
 import argparse
 import base64
-import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,7 +79,7 @@ def _wire(run: Run) -> float | None:
 def _note(runs: list[Run]) -> str:
     going = [run.name for run in runs if run.state not in ("done", "failed")]
     note = f"Not finished: {', '.join(going)}." if going else "All finished." if len(runs) > 1 else "Finished."
-    slow = [f" {run.name} waits for the exchange: {run.status['advice']}." for run in runs if run.status.get("advice")]
+    slow = [f" Communication slows {run.name}: {run.status['advice']}." for run in runs if run.status.get("advice")]
     return note + "".join(slow)
 
 
@@ -99,7 +98,7 @@ def _perplexity(run: Run) -> float | None:
     loss = run.last("validation_loss")
     if loss is None or run.settings.get("task") == "question_answering":
         return None
-    return math.exp(min(loss, 700.0))
+    return evaluations.perplexity(loss)
 
 
 def _mean(run: Run, name: str) -> float | None:

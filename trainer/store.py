@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.host, options.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
         )
     except (RuntimeError, ValueError) as error:
-        print(f"--port {options.port}: cannot be listened on: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"--port {options.port}: cannot listen on it: {str(error).splitlines()[0]}", file=sys.stderr)
         return EXIT_USAGE
     log.event("store", port=server.port)
     ended.wait()

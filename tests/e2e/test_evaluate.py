@@ -73,7 +73,7 @@ def test_a_task_that_cannot_be_judged_is_one_line(stack: Stack) -> None:
     judged = tool(stack, "evaluate", "--tasks", "own_choice", "--include", NAME)
     assert judged.returncode == 1
     error = judged.stderr.strip().splitlines()[-1]
-    assert error.startswith("error: the evaluation failed: --tasks own_choice: its data (json) cannot be had")
+    assert error.startswith("error: the evaluation failed: --tasks own_choice: cannot load its data (json)")
     assert "Traceback" not in judged.stdout + judged.stderr
 
 

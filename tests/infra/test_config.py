@@ -142,7 +142,7 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
         ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
         ({"training": {"micro_batch": -1}}, "training.micro_batch: -1 is not allowed; "),
-        ({"training": {"microBatch": 1, "micro_batch": 2}}, "training.microBatch: stands twice, as microBatch and as "),
+        ({"training": {"microBatch": 1, "micro_batch": 2}}, "training.microBatch: given twice, as microBatch and "),
         ({"training": {"learningRate": 1}}, "training.learningRate: unknown key; did you mean training.optimizer.lear"),
         ({"training": {"engine": {"zero_stage": 9}}}, "training.engine.zero_stage: 9 is not allowed; "),
         ({"workers": {"machine_type": "x"}}, "workers.machine_type: unknown key; did you mean nodes.machineType?"),
@@ -154,7 +154,7 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ),
         (
             {"training": {"task": "question_answering", "model": {"preset": "small"}}},
-            "training.model.preset: given beside model.name; each says what to train",
+            "training.model.preset: given together with model.name; give only one",
         ),
         (
             {"training": {"model": {"preset": "micro"}, "sequenceLength": 512, "microBatch": 8}},

@@ -100,10 +100,10 @@ def test_what_is_required_is_asked_for() -> None:
         (["engine.name=fsdp", "communication.sync=diloco"], "communication.sync: diloco needs engine.name=ddp"),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
-        (["engine.name=fsdp", "compile=true"], "compile: true, but fsdp gathers each layer's weights"),
+        (["engine.name=fsdp", "compile=true"], "compile: true is not possible with engine.name=fsdp"),
         (["engine.name=fsdp", "task=question_answering"], "engine.name: fsdp is not for task question_answering"),
         (["engine.name=fsdp", "engine.deepspeed_config=z.json"], "given, but engine.name is fsdp"),
-        (["model.config=x.json"], "model.preset: given beside model.config"),
+        (["model.config=x.json"], "model.preset: given together with model.config"),
         (["adapter.rank=4"], "adapter.rank: given, but adapter.kind is none"),
         (["adapter.kind=lora", "optimizer.name=muon"], "optimizer.name: muon is for the matrices of whole models"),
         (["task=distillation"], "distillation.teacher: missing"),
@@ -142,9 +142,9 @@ def test_a_file_of_ones_own_goes_before_an_example_of_its_name(tmp_path: Path, m
 
 
 def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
-    for text in ("- a\n", "optimizer: 5\n", "steps: [1]\n", "a: [\n"):
+    for text in (b"- a\n", b"optimizer: 5\n", b"steps: [1]\n", b"a: [\n", "steps: 5  # für\n".encode("latin-1")):
         file = tmp_path / "run.yaml"
-        file.write_text(text)
+        file.write_bytes(text)
         assert len(problems("--config", str(file))) == 1
 
 

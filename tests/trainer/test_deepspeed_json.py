@@ -97,6 +97,18 @@ def test_auto_leaves_it_to_our_settings(load: Any) -> None:
         ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; WarmupDecayLR is supported"),
         ({"curriculum_learning": {"enabled": True}}, [], "curriculum_learning is not supported here; remove it"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, [], "fp16 and bf16 are both enabled"),
+        ({"fp16": True}, [], "fp16 is true; give an object"),
+        ({"zero_optimization": 1}, [], "zero_optimization is 1; give an object"),
+        ({"optimizer": "Adam"}, [], 'optimizer is "Adam"; give an object'),
+        ({"optimizer": {"type": "Adam", "params": [1e-3]}}, [], "optimizer.params is [0.001]; give an object"),
+        ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, [], "betas is [0.9]; give two numbers"),
+        ({"optimizer": {"type": "Adam", "params": {"betas": 0.9}}}, [], "betas is 0.9; give two numbers"),
+        ({"scheduler": {"type": "WarmupDecayLR", "params": 5}}, [], "scheduler.params is 5; give an object"),
+        (
+            {"zero_optimization": {"cpu_offload": True, "offload_optimizer": "cpu"}},
+            [],
+            'zero_optimization.offload_optimizer is "cpu"; give an object',
+        ),
         ("{", [], "not JSON"),
         ([1], [], "holds a list; a DeepSpeed file is an object"),
     ],
@@ -106,6 +118,11 @@ def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: li
         load(document, *arguments)
     assert said in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_value_of_the_wrong_form_is_told_by_the_setting_that_it_is_for(load: Any) -> None:
+    with pytest.raises(UserError, match=r"^communication\.compression: '\['fp16'\]' is not known; allowed: [^\n]*$"):
+        load({"communication_data_type": ["fp16"]})
 
 
 def test_a_file_without_its_engine_is_refused(load: Any) -> None:
@@ -173,6 +190,7 @@ def test_pods_of_a_stack_get_what_its_file_says(of_stack: Any, tmp_path: Path) -
     ("document", "optimizer", "said"),
     [
         (Z1, {"warmupSteps": 200}, "training.optimizer.warmupSteps: 200 was given, but .*json says 4000; make them"),
+        ({"fp16": True}, {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: fp16 is true; give an object"),
         ("{", {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: not JSON"),
         ({"zero_optimization": {"stage": 3}}, {}, r"z1-conf\.json: zero_optimization\.stage is 3"),
     ],

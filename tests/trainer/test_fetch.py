@@ -164,13 +164,27 @@ def test_after_a_kill_it_goes_on_where_it_stopped_with_the_same_revision(hub: Hu
     assert all((tmp_path / "m" / name).read_bytes() == content for name, content in WEIGHTS.items())
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_nothing_of_a_former_model_stays_beside_another(whole: bool, hub: Hub, tmp_path: Path) -> None:
+    """Else transformers would take the former model's chat template, or look for its shards."""
+    hub.damage = 0 if whole else 100
+    assert run(tmp_path / "m") == (0 if whole else 2)
+    (tmp_path / "m" / "notes.txt").write_text("a user's")
+    for name in WEIGHTS:
+        (tmp_path / "m" / f".{name}.part").write_text("of a kill")
+    hub.damage, hub.commit = 0, "b" * 40
+    hub.files = {"config.json": b'{"model_type": "gpt2"}', "model.safetensors": b"small"}
+    assert run(tmp_path / "m", "org/tiny@main") == 0
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*hub.files, FETCHED, "notes.txt"}
+
+
 def test_damage_on_the_way_is_found(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hub.damage = 1
     assert run(tmp_path / "once") == 0
     assert all((tmp_path / "once" / name).read_bytes() == content for name, content in WEIGHTS.items())
     hub.damage = 100
     assert run(tmp_path / "always") == 2
-    assert "twice with another checksum than the hub's" in capsys.readouterr().err
+    assert "failed its checksum twice" in capsys.readouterr().err
     assert not (tmp_path / "always" / FETCHED).exists()
     assert not list((tmp_path / "always").glob("*.safetensors"))
 
@@ -179,7 +193,10 @@ def test_a_gated_model_says_what_to_do(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.error = "GatedRepo"
-    for token, why in (("", "it is given to known accounts alone"), ("hf_x", "the account of this token may not")):
+    for token, why in (
+        ("", "only accounts that accepted its licence may read it"),
+        ("hf_x", "the account of this token may not"),
+    ):
         monkeypatch.setenv("HF_TOKEN", token)
         assert run(tmp_path / "m") == 2
         (line,) = capsys.readouterr().err.splitlines()
@@ -218,7 +235,7 @@ def test_a_name_that_the_hub_does_not_know_or_no_hub_is_one_line(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(tmp_path / "m", "org/huge") == 2
-    assert "--model org/huge: no public model of the hub" in capsys.readouterr().err
+    assert "--model org/huge: the hub has no such public model" in capsys.readouterr().err
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -227,7 +244,9 @@ def test_a_name_that_the_hub_does_not_know_or_no_hub_is_one_line(
     assert line.startswith("--model org/tiny: cannot be fetched from the hub")
 
 
-def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -> None:
+def test_questions_are_fetched_once_and_read_back_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from trainer.tasks.squad_data import read_questions
 
     answered = {"id": "1", "question": "Who?", "answers": [{"text": "Newton", "answer_start": 3}]}
@@ -244,3 +263,5 @@ def test_questions_are_fetched_once_and_read_back_as_they_were(tmp_path: Path) -
     (tmp_path / "train.json").unlink()
     assert fetch.main(arguments) == 0, "what is there is not fetched again"
     assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2
+    assert fetch.main(["--questions", *sources, sources[1], "--output", str(tmp_path / "three")]) == 2
+    assert "3 sources; give hf:NAME, or train and validation" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
 
     manager.__file__ = f"{folder}/none/manager.py"  # the harness's own 14,000 tasks take half a minute to list
     # A port each time: on that of the former group, a worker could meet the store that rank 0 has not closed yet.
-    context, ports = multiprocessing.get_context("fork"), (str(free_port()), str(free_port()))
+    context, ports = multiprocessing.get_context("fork"), tuple(str(free_port()) for _ in range(3))
     both = [context.Process(target=work, args=(rank, ports, lines["both"], folder)) for rank in (0, 1)]
     for worker in both:
         worker.start()
@@ -123,15 +123,16 @@ def ask(lines: dict[str, list[str]], folder: str) -> dict[str, Said]:
     told = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
     found = {f"worker {rank}": tuple(said[0]) for rank, said in enumerate(told)}
     found["worker without an example"] = tuple(told[1][1])
+    found |= {f"loss of worker {rank}": tuple(said[2]) for rank, said in enumerate(told)}
     return found | {name: say(line) for name, line in lines.items()}
 
 
-def work(rank: int, ports: tuple[str, str], line: list[str], folder: str) -> None:
+def work(rank: int, ports: tuple[str, ...], line: list[str], folder: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     said = []
-    for port, more in zip(ports, (["--json"], ["--limit", "1"]), strict=True):
+    for port, each in zip(ports, ([*line, "--json"], [*line, "--limit", "1"], [*line[:2], "--json"]), strict=True):
         os.environ["MASTER_PORT"] = port
-        said.append(say([*line, *more]))
+        said.append(say(each))
     Path(folder, f"{rank}.json").write_text(json.dumps(said))
 
 
@@ -202,6 +203,13 @@ def test_two_workers_share_the_examples_and_find_the_same(case: Case) -> None:
     assert found["own_texts"]["metrics"]["bits_per_byte"]["value"] == pytest.approx(expected["bits"], rel=1e-4)
 
 
+def test_of_two_workers_one_tells_the_loss(case: Case) -> None:
+    code, output, errors = case.said["loss of worker 0"]
+    assert code == 0, errors
+    assert json.loads(output)["loss"] > 0
+    assert case.said["loss of worker 1"][:2] == (0, "")
+
+
 def test_the_report_and_the_model_card_have_the_table(case: Case, tmp_path: Path) -> None:
     assert report.main([str(case.run), "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
@@ -216,12 +224,15 @@ def test_the_report_and_the_model_card_have_the_table(case: Case, tmp_path: Path
     ("line", "said"),
     [
         ("unknown", "--tasks own_choise: no such task; similar ones: own_choice"),
-        ("missing", "--tasks own_missing: its data (json) cannot be had"),
+        ("missing", "--tasks own_missing: cannot load its data (json)"),
         ("unsafe", "--tasks own_unsafe: own_unsafe runs programs that the model writes, which is refused"),
-        ("metric", "--tasks own_metric: its metric bleurt is a program of the hub, which is not run"),
-        ("code", "evil.yaml is not YAML alone"),
+        ("metric", "--tasks own_metric: its metric bleurt is a program on the hub; such metrics are refused"),
+        ("code", "evil.yaml is no YAML mapping, or uses !function, class or include, which may run Python"),
         ("empty", "holds no task"),
-        ("worker without an example", "2 workers share the examples, own_choice has 1; raise --limit"),
+        (
+            "worker without an example",
+            "--tasks own_choice: has 1 examples for 2 workers; use fewer workers or raise --limit",
+        ),
     ],
 )
 def test_what_cannot_be_judged_is_one_line(case: Case, line: str, said: str) -> None:

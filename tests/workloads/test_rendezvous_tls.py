@@ -84,7 +84,7 @@ def test_the_declared_etcd_lets_trainers_in_and_nobody_else(
     without = {"ETCDCTL_CACERT": mounted["ETCDCTL_CACERT"]}
     with pytest.raises(RendezvousConnectionError):
         Etcd(access(endpoint, {}, without), retry_seconds=0.5).get("/trainyard/x")
-    with pytest.raises(UserError, match="not trusted"):
+    with pytest.raises(UserError, match="untrusted"):
         Etcd(access(endpoint, {}, {})).get("/trainyard/x")
 
 

@@ -68,6 +68,11 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / checkpoint_name(step)
 
 
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint folder."""
+    return int(path.name.removeprefix("step-"))
+
+
 def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: ModelWriter, configuration: str) -> Path:
     """Write the checkpoint of `step` and return its folder. Called by rank 0 only.
 
@@ -167,7 +172,9 @@ def is_complete(path: Path) -> bool:
     """Whether every file of the manifest is there with its size: unlike `verify_checkpoint`, reads no gigabytes."""
     manifest: Any = read_json(path / MANIFEST)
     try:
-        return all((path / name).stat().st_size == size for name, size in manifest["bytes"].items())
+        sizes = manifest.get("bytes", {})  # the oldest manifests have none
+        found = {name: (path / name).stat().st_size for name in manifest["sha256"]}
+        return found == found | sizes
     except (OSError, TypeError, KeyError, AttributeError):
         return False
 

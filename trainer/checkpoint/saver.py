@@ -21,6 +21,7 @@ from trainer.checkpoint.format import (
     checkpoint_folder,
     is_complete,
     list_checkpoints,
+    step_of,
     write_checkpoint,
 )
 from trainer.config.schema import Checkpoint as Settings
@@ -181,7 +182,7 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
     good = [path for path in older if is_complete(path)]
     kept = set(good[-(keep - 1) :] if keep > 1 else [])
     for path in older:
-        forever = keep_every > 0 and _step(path) % keep_every == 0
+        forever = keep_every > 0 and step_of(path) % keep_every == 0
         if path in kept or (forever and path in good):
             continue
         try:
@@ -191,7 +192,3 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
             shutil.rmtree(hidden)
         except OSError as error:  # deleting can wait: `clean` tries again with the next checkpoint
             log.say(f"event=checkpoint_kept path={path} reason={error.strerror!r}", sys.stderr)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))

@@ -71,10 +71,11 @@ class _Reader:
         self._warnings: list[str] = []
 
     def meaning(self, document: dict[str, Any]) -> Meaning:
-        document = {key: value for key, value in document.items() if value not in (AUTO, None)}
-        self._optimizer(document.pop("optimizer", {}))
-        self._scheduler(document.pop("scheduler", {}))
-        sections = {"zero_optimization": self._zero(document.pop("zero_optimization", {}))}
+        document = _given(document)
+        self._optimizer(self._section("optimizer", document.pop("optimizer", {})))
+        self._scheduler(self._section("scheduler", document.pop("scheduler", {})))
+        zero = self._section("zero_optimization", document.pop("zero_optimization", {}))
+        sections = {"zero_optimization": self._zero(zero)}
         self._precision(document)
         self._set("optimizer.clip", document.pop("gradient_clipping", None))
         self._set("micro_batch", document.pop("train_micro_batch_size_per_gpu", None))
@@ -82,7 +83,7 @@ class _Reader:
         accumulation = document.get("gradient_accumulation_steps")
         exchange = document.pop("communication_data_type", None)
         if exchange is not None:
-            self._set("communication.compression", {"fp32": "none"}.get(exchange, exchange))
+            self._set("communication.compression", "none" if exchange == "fp32" else exchange)
         for key, value in document.items():
             if key in PASSED:
                 sections[key] = value
@@ -97,11 +98,14 @@ class _Reader:
             return
         if section.get("type") not in ("Adam", "AdamW"):
             self._problem(f"optimizer.type is {section.get('type')!r}; AdamW is supported")
-        params = _given(section.get("params", {}))
+        params = self._section("optimizer.params", section.get("params", {}))
         self._set("optimizer.learning_rate", params.pop("lr", None))
-        beta1, beta2 = params.pop("betas", (None, None))
-        self._set("optimizer.beta1", beta1)
-        self._set("optimizer.beta2", beta2)
+        betas = params.pop("betas", [None, None])
+        if isinstance(betas, list) and len(betas) == 2:
+            self._set("optimizer.beta1", betas[0])
+            self._set("optimizer.beta2", betas[1])
+        else:
+            self._problem(f"optimizer.params.betas is {json.dumps(betas)}; give two numbers, such as [0.9, 0.95]")
         self._set("optimizer.epsilon", params.pop("eps", None))
         self._set("optimizer.weight_decay", params.pop("weight_decay", None))
         if params.pop("adam_w_mode", True) is False:
@@ -120,7 +124,7 @@ class _Reader:
                 "optimizer.schedule"
             )
             return
-        params = _given(section.get("params", {}))
+        params = self._section("scheduler.params", section.get("params", {}))
         kind = params.pop("warmup_type", "log")
         self._set("optimizer.schedule", f"warmup_decay_{kind}")
         self._set("optimizer.schedule_steps", params.pop("total_num_steps", None))
@@ -131,15 +135,14 @@ class _Reader:
         for key in params:
             self._problem(f"scheduler.params.{key} is not supported; remove it")
 
-    def _zero(self, section: dict[str, Any]) -> dict[str, Any]:
-        zero = _given(section)
+    def _zero(self, zero: dict[str, Any]) -> dict[str, Any]:
         for old, (new, value) in DEPRECATED.items():
             if old not in zero:
                 continue
             wanted = zero.pop(old)
             self._warnings.append(f"zero_optimization.{old} is deprecated: read as {new}={value if wanted else 'none'}")
             if wanted:
-                zero[new] = {**zero.get(new, {}), **value}
+                zero[new] = {**self._section(f"zero_optimization.{new}", zero.get(new, {})), **value}
         for key in [key for key in zero if key.startswith("stage3_") or key == "offload_param"]:
             self._warnings.append(f"zero_optimization.{key} is not used: it belongs to stage 3")
             del zero[key]
@@ -158,12 +161,20 @@ class _Reader:
         found = []
         for name, keys in sections.items():
             for key in keys:
-                if document.pop(key, {}).get("enabled") in (True, "true"):
+                if self._section(key, document.pop(key, {})).get("enabled") in (True, "true"):
                     found.append(name)
         if len(found) > 1:
             self._problem("fp16 and bf16 are both enabled; enable one")
         elif found:
             self._set("precision", found[0])
+
+    def _section(self, name: str, value: Any) -> dict[str, Any]:
+        """A section without the values that are left to the trainer; empty, with a problem, if it is no object."""
+        if isinstance(value, dict):
+            return _given(value)
+        if value not in (AUTO, None):
+            self._problem(f"{name} is {json.dumps(value)}; give an object {{...}}, or leave it out")
+        return {}
 
     def _set(self, key: str, value: Any) -> None:
         if value in (None, AUTO):

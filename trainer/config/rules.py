@@ -36,7 +36,7 @@ def _task(config: "Config") -> Iterator[tuple[str, str]]:
         yield "model.name", "missing; name the weights to begin with, such as gpt2 or bert-base-uncased"
     given = [key for key in ("preset", "name", "config") if getattr(model, key)]
     if len(given) > 1:
-        yield f"model.{given[0]}", f"given beside model.{given[1]}; each says what to train, give one of them"
+        yield f"model.{given[0]}", f"given together with model.{given[1]}; give only one"
     if config.task in ("distillation", "question_answering"):
         for key, wrong in (
             ("model.config", model.config),
@@ -65,8 +65,8 @@ def _engine(config: "Config") -> Iterator[tuple[str, str]]:
     if config.engine.name == "fsdp":
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
-        if config.compile == "true":
-            yield "compile", "true, but fsdp gathers each layer's weights between the layers, which no graph may span"
+        if config.compile == "true":  # fsdp gathers each layer's weights between the layers, which no graph may span
+            yield "compile", "true is not possible with engine.name=fsdp; use auto or false"
         if config.adapter.kind != "none":
             yield "engine.name", "fsdp trains whole models, not adapters; use ddp or deepspeed"
     if config.engine.deepspeed_config and config.engine.name != "deepspeed":

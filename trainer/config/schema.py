@@ -229,8 +229,8 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
         problems.lines.append(f"{said}; give a YAML file, or one of the examples: {names}")
         return {}
-    except yaml.YAMLError as error:
-        problems.lines.append(f"--config {path}: not YAML: {one_line(error, 500)}")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.lines.append(f"--config {path}: not YAML: {one_line(error, 500)}; give a YAML file in UTF-8")
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}

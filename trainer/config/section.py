@@ -145,7 +145,7 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
         inner_path = (*path, names.get(str(key), str(key)))
         problems.typed.setdefault(inner_path, str(key))
         if inner_path[-1] in written:
-            problems.add(inner_path, f"stands twice, as {written[inner_path[-1]]} and as {key}; keep one")
+            problems.add(inner_path, f"given twice, as {written[inner_path[-1]]} and {key}; keep one")
             continue
         written[inner_path[-1]] = str(key)
         inner = section_of(section.model_fields[names[key]].annotation) if key in names else None

@@ -207,7 +207,7 @@ class Chat:
 def _form(record: Any) -> str:
     """The form of a record: messages, conversations or prompt."""
     if not isinstance(record, dict):
-        raise _Wrong("it is no object")
+        raise _Wrong("it is not a JSON object")
     for key in ("messages", "conversations"):
         if record.get(key) is not None:
             return key
@@ -241,7 +241,7 @@ def _messages(given: Any, key: str) -> list[dict[str, Any]]:
         )
     roles = dict.fromkeys(message["role"] for message in messages)
     if "assistant" not in roles:
-        raise _Wrong(f"no message is the assistant's (there are {', '.join(roles)})")
+        raise _Wrong(f"no message has role assistant (roles: {', '.join(roles)})")
     return messages
 
 

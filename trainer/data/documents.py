@@ -96,7 +96,7 @@ class TextField:
     def read(self, record: Any, place: Place) -> str:
         (name,) = self.columns
         if not isinstance(record, dict) or name not in record:
-            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"
+            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is not a JSON object"
             raise UserError(f"--input {place()}: no field {name!r}; {have}: give one with --text-field")
         text = record[name]
         if text is not None and not isinstance(text, str):

@@ -18,24 +18,22 @@ ROWS = 200_000
 
 
 def identity(spec: str) -> str:
-    """The commit of the dataset, or its builder's fingerprint of names, sizes and ETags."""
-    name, _, _ = _parse(spec)[0]
-    data = _open(spec)
-    commit = ""
-    if not offline() and not Path(name).exists():
-        try:
-            from huggingface_hub import HfApi
+    """The dataset's commit on the hub, which the cache keeps too; of a folder a hash of its files' names and times.
 
-            commit = HfApi().dataset_info(name).sha or ""
-        except Exception:  # optional: the builder's own identity follows
-            commit = ""
-    version = getattr(getattr(data, "info", None), "version", "")
-    return commit or getattr(data, "_fingerprint", "") or f"version {version}"
+    Raises UserError when the hub fails: another identity would make prepare begin anew.
+    """
+    import datasets
+
+    name, config = _open(spec)[1:]
+    try:
+        return str(datasets.load_dataset_builder(name, config).hash)
+    except Exception as error:  # the library raises two dozen kinds
+        raise UserError(f"--input {spec}: the hub does not say its commit ({cause(error)}); try again later") from None
 
 
 def parts(spec: str) -> int:
     """The number of parts of the dataset that processes can read independently."""
-    data = _open(spec)
+    data = _open(spec)[0]
     if hasattr(data, "num_rows"):
         return max(1, -(-data.num_rows // ROWS))
     return max(1, data.num_shards)
@@ -43,7 +41,7 @@ def parts(spec: str) -> int:
 
 def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The rows of one part, with only these columns if it has any of them. Raises UserError when the hub fails."""
-    data = _open(spec)
+    data = _open(spec)[0]
     if wanted := [name for name in data.column_names or () if name in columns]:
         data = data.select_columns(wanted)
     if hasattr(data, "num_rows"):
@@ -67,7 +65,7 @@ def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, A
 def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
     """Whole rows, for tasks that need more than text. `key`: the setting, for messages; `split`: the default split."""
     try:
-        yield from _open(spec if ":" in spec.removeprefix(PREFIX) else f"{spec}:{split}")
+        yield from _open(spec if ":" in spec.removeprefix(PREFIX) else f"{spec}:{split}")[0]
     except UserError as error:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except Exception as error:
@@ -97,10 +95,11 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _open(spec: str) -> Any:
-    """The dataset, streamed, or from the cache when offline. Raises UserError in one line."""
+def _open(spec: str) -> tuple[Any, str, str | None]:
+    """The dataset, streamed, or from the cache when offline; its name and configuration. Raises UserError."""
     import datasets
     from datasets.utils.logging import set_verbosity_error
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import logging as hub_logging
 
     set_verbosity_error()
@@ -110,10 +109,12 @@ def _open(spec: str) -> Any:
     for name, config, split in _parse(spec):
         streaming = not offline() or Path(name).is_dir()
         try:
-            return datasets.load_dataset(name, config, split=split, streaming=streaming)
+            if not offline() and "/" not in name and not Path(name).is_dir():
+                name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
+            return datasets.load_dataset(name, config, split=split, streaming=streaming), name, config
         except Exception as error:  # the library raises two dozen kinds
             first = first or error
-            if isinstance(error, ConnectionError):  # another meaning of the name would wait as long
+            if isinstance(error, ConnectionError) and not offline():  # another meaning of the name would wait as long
                 break
     raise UserError(
         f"--input {spec}: no such dataset, split or configuration, or the hub cannot be reached ({cause(first)}); "

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from trainer.data.batches import stored_bytes
-from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS
+from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, MARKS
 from trainer.data.documents import Advance, Piece, Records, Unit, units
 from trainer.data.encoding import Encode
 from trainer.files import fsync, sha256
@@ -204,7 +204,8 @@ class _Writer:
                 shard.table.append(table(np.frombuffer(ids, np.uint32)))
         self.units += 1
         self.documents += unit.ends
-        self.text_bytes += len(unit.text) if unit.text.isascii() else len(unit.text.encode())
+        text = MARKS.sub("", unit.text) if self._conversations else unit.text
+        self.text_bytes += len(text) if text.isascii() else len(text.encode())
 
     def close(self, ends: bool) -> None:
         """Make the open shards durable, then record them."""

@@ -188,7 +188,7 @@ def reading(source: Source) -> Iterator[None]:
             f"--input {source.name}: is damaged or cut short ({cause(error)}); fetch or make it again"
         ) from None
     except FileNotFoundError:
-        raise UserError(f"--input {source.name}: is gone since the preparation began; put it back") from None
+        raise UserError(f"--input {source.name}: disappeared during the preparation; put it back") from None
     except Exception as error:  # each file system and format has its own exceptions
         if source.compression and isinstance(error, OSError) and error.errno is None:  # bz2 has none of its own
             raise UserError(f"--input {source.name}: is damaged or cut short ({cause(error)})") from None

@@ -16,6 +16,9 @@ from trainer.files import read_json
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files that transformers keeps beside it: special tokens and the chat template."""
+DESCRIPTION = (".json", ".txt", ".model", ".jinja")
+"""Suffixes of a model's configuration, tokenizer and chat template. Pickled weights and programs can run code: they are
+neither fetched nor exported."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
 """Files that hold the name or the id of the end-of-text token."""
 WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -153,7 +156,13 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
         return _from_file(path / FILE)
     for vocabulary, merges in WORDS:
         if (path / vocabulary).exists() and (path / merges).exists():
-            return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
+            try:
+                return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
+            except Exception as error:  # not JSON, not UTF-8, or what the library refuses: a plain Exception
+                raise UserError(
+                    f"--tokenizer {spec}: {vocabulary} and {merges} are no byte-level tokenizer ({one_line(error)}); "
+                    "fetch them again"
+                ) from None
     raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor vocab.json with merges.txt")
 
 

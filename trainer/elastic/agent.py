@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from trainer import log
-from trainer.checkpoint.format import is_writing, list_checkpoints
+from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.ahead import Ahead
@@ -151,7 +151,7 @@ class Agent(LocalElasticAgent):
         if self._fruitless >= self._patience:
             raise Stop(
                 EXIT_FATAL,
-                f"{self._fruitless} rounds in a row ended before a step beyond {self._best}; the last with "
+                f"{self._fruitless} rounds in a row ended without a step beyond {self._best}; the last with "
                 f"exit code {first.exitcode}: {reason}",
             )
 
@@ -184,5 +184,5 @@ def told_code(failure: ProcessFailure) -> int | None:
 
 def progress(run: Path) -> int:
     """The last step that this run is known to have reached."""
-    saved = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
+    saved = [step_of(path) for path in list_checkpoints(run)]
     return max([int((read_json(run / STATUS) or {}).get("step") or 0), *saved])

@@ -225,7 +225,7 @@ class Etcd:
             except (OSError, urllib3.exceptions.HTTPError, _Unavailable, ValueError) as error:
                 if error.args and isinstance(error.args[0], ssl.SSLCertVerificationError):
                     raise UserError(
-                        f"etcd at {self._access.endpoint} shows a certificate that is not trusted "
+                        f"etcd at {self._access.endpoint} has an untrusted certificate "
                         f"({error.args[0].verify_message}); give its authority as cacert (ETCDCTL_CACERT)"
                     ) from None
                 if isinstance(error, urllib3.exceptions.ProtocolError) and not dropped:
@@ -252,7 +252,7 @@ class Etcd:
             raise _Unavailable("the password's token has ended")
         if any(words in text for words in ("authentication failed", "permission denied", "user name is empty")):
             raise UserError(
-                f"etcd at {self._access.endpoint} does not let us in: {_told(text)}; set username and password "
+                f"etcd at {self._access.endpoint} refuses our credentials: {_told(text)}; set username and password "
                 "(ETCDCTL_USER, ETCDCTL_PASSWORD) of a user who may write under /trainyard/"
             )
         if status >= 500:

@@ -137,7 +137,8 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         beats = self._backend.beats if isinstance(self._backend, BeatingBackend) else {}
         state.last_heartbeats.update({node: beats[str(node)] for node in state.last_heartbeats if str(node) in beats})
         now = self._clock()
-        # Half an interval at most: a hole that falls between two heartbeats then leaves both their full time.
+        # Count at most half an interval of a pause (store away, process frozen). A live member is then silent for at
+        # most an interval before the pause, this half, and an interval after it: less than the three that it may be.
         watched = 0.0 if self._looked is None else min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))
         self._looked = now
 

@@ -13,13 +13,13 @@ _SIOCGIFADDR = 0x8915
 """ioctl that asks an interface for its IPv4 address (linux/sockios.h)."""
 
 
-def split_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
-    """Host and port of HOST[:PORT], with or without http:// before it. Raises UserError."""
+def split_endpoint(endpoint: str, default_port: int, option: str = "--rdzv-endpoint") -> tuple[str, int]:
+    """Host and port of HOST[:PORT], with or without http:// before it. Raises UserError, which names `option`."""
     host, _, port = endpoint.rpartition("://")[2].rstrip("/").rpartition(":")
     if not host:
         host, port = port, str(default_port)
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(f"--rdzv-endpoint {endpoint}: write HOST:PORT, such as etcd:2379")
+        raise UserError(f"{option} {endpoint}: write HOST:PORT, such as 10.0.0.5:{default_port}")
     return host.strip("[]"), int(port)
 
 

@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, usage
 from trainer.export import model_card
 from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")
-DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Suffixes of tokenizer and chat template files."""
 WEIGHTS = (
     "config.json",
     "generation_config.json",
@@ -78,6 +77,7 @@ def export(
             _copy_tokenizer(source, temporary)
             (temporary / "README.md").write_text(model_card.text(source, net, dtype), encoding="utf-8")
         if output.exists():
+            _remove(old)  # a kill may have left it; without an output it is the only copy
             output.rename(old)
         try:
             temporary.rename(output)
@@ -87,7 +87,11 @@ def export(
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _as(net: Any, dtype: str) -> Any:

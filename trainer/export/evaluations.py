@@ -4,6 +4,7 @@
   "harness": "lm-eval 0.4.13", "precision": "bf16", "metrics": {"acc_norm": {"value": 0.31, "stderr": 0.005}}}}}
 """
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from trainer.files import read_json, write_json
 HEADER = ("step", "task", "metric", "value", "±", "shots", "examples", "version")
 TEXTS = ("step", "task", "metric")
 """Columns of text; the others are numbers, aligned right."""
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), loss: nats a token. Capped, since the loss of a diverged run may exceed what a float holds (709)."""
+    return math.exp(min(loss, 700.0))
 
 
 def record(run: Path, step: int, tasks: dict[str, Any]) -> Path:

@@ -1,6 +1,5 @@
 """The README.md of an exported model: what it is, how it was trained, how good it is, how to use it."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
     if loss is not None:
         rows.append(("validation loss (nats)", f"{loss:.4f}"))
         if language:
-            rows.append(("validation perplexity", f"{math.exp(loss):.2f}"))
+            rows.append(("validation perplexity", f"{evaluations.perplexity(loss):.2f}"))
     if (bits := source.figures.get("bits_per_byte")) is not None:
         rows.append(("validation bits per byte", f"{bits:.4f}"))
     for key, name in (("exact_match", "exact match"), ("f1", "F1")):

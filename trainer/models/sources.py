@@ -12,6 +12,7 @@ from trainer.checkpoint.format import (
     checkpoint_folder,
     list_checkpoints,
     newest_checkpoint,
+    step_of,
     verify_checkpoint,
     weight_files,
 )
@@ -66,7 +67,7 @@ def from_run(run: Path, step: int | None = None) -> Source:
         return _from_checkpoint(found)
     path = checkpoint_folder(run, step)
     if not path.is_dir():
-        there = ", ".join(str(int(item.name.removeprefix("step-"))) for item in list_checkpoints(run)) or "none"
+        there = ", ".join(str(step_of(item)) for item in list_checkpoints(run)) or "none"
         raise UserError(f"--step {step}: {run} has no checkpoint of that step; there are: {there}")
     return _verified(path, f"--step {step}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -14,7 +15,7 @@ import torch
 from tests.trainer.checkpoint.saving import save_and_fail
 from tests.trainer.checkpoint.test_checkpoint import Training, newest
 from tests.trainer.processes import context
-from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
+from trainer.checkpoint.format import list_checkpoints, newest_checkpoint, step_of
 from trainer.checkpoint.saver import Saver, scheduled
 from trainer.config.schema import Checkpoint as Settings
 
@@ -32,7 +33,7 @@ def saver_of(run: Path, training: Training, **settings: object) -> Saver:
 
 
 def steps(run: Path) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
+    return [step_of(path) for path in list_checkpoints(run)]
 
 
 def flip(path: Path) -> None:
@@ -231,6 +232,21 @@ def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
     saver.save(30, training.snapshot())
     saver.wait()
     assert steps(run) == [10, 30]
+
+
+def test_a_checkpoint_of_an_old_version_without_sizes_counts_as_the_good_one_that_it_is(run: Path) -> None:
+    training = Training(1).step()
+    saver = saver_of(run, training, keep=2)
+    saver.save(10, training.snapshot())
+    saver.wait()
+    manifest = run / "checkpoints" / "step-00000010" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["bytes"]
+    manifest.write_text(json.dumps(content))
+    assert newest(run).step == 10
+    saver.save(20, training.snapshot())
+    saver.wait()
+    assert steps(run) == [10, 20]
 
 
 def test_an_error_of_any_kind_in_the_thread_reaches_whoever_waits(run: Path) -> None:

@@ -212,7 +212,7 @@ def run(*arguments: str | Path) -> int:
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        ([1], "it is no object"),
+        ([1], "it is not a JSON object"),
         ({"text": "x"}, "it has text; a record has messages, conversations, or prompt and completion"),
         ({"prompt": "x"}, "it has prompt; a record has"),
         ({"prompt": "x", "completion": 3}, "completion holds int, not text"),
@@ -224,7 +224,7 @@ def run(*arguments: str | Path) -> int:
         ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
         (
             {"messages": [TALK[1], {"role": "bot", "content": "x"}]},
-            "no message is the assistant's (there are user, bot)",
+            "no message has role assistant (roles: user, bot)",
         ),
         ({"messages": [TALK[2], TALK[2]]}, "the chat template does not take this conversation (roles must alternate)"),
     ],
@@ -288,6 +288,12 @@ def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_dat
     assert (out / "chat_template.jinja").read_text() == template.read_text()
     with pytest.raises(UserError, match="holds conversations; set task=finetune"):
         open_dataset(str(out))
+
+
+def test_the_marks_of_answers_are_no_bytes_of_the_text(tmp_path: Path, tokenizer: Path) -> None:
+    path = written(tmp_path / "talk.jsonl", [{"prompt": "2 + 2 =", "completion": " 4"}] * 20)
+    assert run("--input", path, "--output", tmp_path / "out", "--tokenizer", tokenizer) == 0
+    assert json.loads((tmp_path / "out" / "index.json").read_text())["text_bytes"] == 20 * len("2 + 2 = 4<|endoftext|>")
 
 
 def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None:

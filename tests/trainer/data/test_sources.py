@@ -264,7 +264,7 @@ def broken_zstandard() -> bytes:
     ("name", "content", "extra", "said"),
     [
         ("a.jsonl", records(TEXTS[:3]) + b'{"text": "cut', [], "a.jsonl, line 4: not JSON"),
-        ("a.json", b'[{"text": "a list"}]\n', [], "no field 'text'; it is no object"),
+        ("a.json", b'[{"text": "a list"}]\n', [], "no field 'text'; it is not a JSON object"),
         ("a.jsonl", records(TEXTS, "body"), [], "a.jsonl, line 1: no field 'text'; it has id, body"),
         ("a.jsonl", b'{"text": 5}\n', [], "holds int, not text"),
         ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], [], "is damaged or cut short"),

@@ -181,3 +181,19 @@ def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: P
     assert ids.dtype == np.uint32
     assert ids.max() == 500 + 69_999
     assert "Light <word 69999> and <word 3>." in large.decode(ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("vocab.json", "{cut"), ("vocab.json", "[1]"), ("merges.txt", "a b c\n")]
+)
+def test_damaged_files_of_the_old_format_are_one_line(
+    name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = tmp_path / "words"
+    words.mkdir()
+    for file, whole in {"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b\n", name: content}.items():
+        (words / file).write_text(whole)
+    arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(words)]
+    assert prepare.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--tokenizer {words}: vocab.json and merges.txt are no byte-level tokenizer (")

@@ -205,7 +205,7 @@ def test_rounds_without_a_step_end_the_job_with_the_reason(judge: Agent, tmp_pat
     judge._judge([failure(1, "first")])  # step 40 is new to this agent
     for _ in range(PATIENCE - 1):
         judge._judge([failure(1, "the driver is broken")])
-    with pytest.raises(Stop, match=r"3 rounds in a row ended before a step beyond 40; .*the driver is broken") as end:
+    with pytest.raises(Stop, match=r"3 rounds in a row ended without a step beyond 40; .*the driver is broken") as end:
         judge._judge([failure(1, "the driver is broken")])
     assert end.value.code == 42
 

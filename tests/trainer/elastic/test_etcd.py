@@ -97,7 +97,7 @@ def test_only_who_has_a_certificate_of_the_authority_gets_in(start: Start, certi
     stranger = Etcd(access(f"https://{server.endpoint}", {"cacert": settings["cacert"]}, {}), retry_seconds=0.5)
     with pytest.raises(RendezvousConnectionError):
         stranger.get("/trainyard/x")
-    with pytest.raises(UserError, match=r"certificate that is not trusted .* cacert"):
+    with pytest.raises(UserError, match=r"has an untrusted certificate .* cacert"):
         Etcd(access(f"https://{server.endpoint}", {}, {})).get("/trainyard/x")
 
 
@@ -134,7 +134,7 @@ def test_a_password_is_asked_for_renewed_and_told_when_wrong(start: Start) -> No
         client.put("/others/x", b"1")
     with pytest.raises(UserError, match="refuses user trainer: wrong name or password"):
         Etcd(access(server.endpoint, {"username": "trainer", "password": "bad"}, {})).get("/trainyard/x")
-    with pytest.raises(UserError, match=r"does not let us in.*ETCDCTL_USER"):
+    with pytest.raises(UserError, match=r"refuses our credentials.*ETCDCTL_USER"):
         Etcd(access(server.endpoint, {}, {})).get("/trainyard/x")
     server.lose_data()
     server.start()  # an empty etcd has no users, and asks for no password

@@ -238,7 +238,7 @@ def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Se
     )
     assert node.wait(90) == 42
     assert node.output.count("event=workers_ended codes=1") == 2
-    assert "2 rounds in a row ended before a step beyond 0" in termination(tmp_path, 0)["message"]
+    assert "2 rounds in a row ended without a step beyond 0" in termination(tmp_path, 0)["message"]
 
 
 def test_last_words_fit_what_kubernetes_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

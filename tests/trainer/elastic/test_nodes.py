@@ -122,6 +122,29 @@ def test_the_check_measures_two_nodes_and_the_storage(tmp_path: Path) -> None:
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+def run_named_check(name: str, arguments: list[str], output: str, errors: str) -> None:
+    os.environ["NODE_NAME"] = name
+    run_check(arguments, output, errors)
+
+
+def test_a_result_longer_than_a_pipe_holds_comes_out(tmp_path: Path) -> None:
+    name = "n" * 100_000  # as long as the entries of 300 nodes
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    arguments = ["--megabytes", "1", "--master", f"127.0.0.1:{free_port()}"]
+    node = context().Process(target=run_named_check, args=(name, arguments, str(output), str(errors)))
+    node.start()
+    node.join(60)
+    if node.exitcode is None:
+        node.kill()
+    assert node.exitcode == 0, errors.read_text()
+    assert json.loads(output.read_text().splitlines()[-1])["nodes"][0]["node"] == name
+
+
+def test_an_address_that_is_none_is_told_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--master", "gpu-check-0:port"]) == 2
+    assert capsys.readouterr().err == "--master gpu-check-0:port: write HOST:PORT, such as 10.0.0.5:29500\n"
+
+
 @pytest.mark.parametrize(("measured", "warned"), [(5.1, False), (4.9, True)])
 def test_the_exchange_between_nodes_is_held_to_their_network(
     measured: float, warned: bool, capsys: pytest.CaptureFixture[str]

@@ -126,7 +126,7 @@ def test_the_store_ends_with_its_pod_and_says_when_its_port_is_taken(pod: StoreP
         check=False,
     )
     assert second.returncode == 2
-    assert f"--port {pod.port}: cannot be listened on" in second.stderr
+    assert f"--port {pod.port}: cannot listen on it" in second.stderr
     assert "Traceback" not in second.stderr
     assert pod.kill(signal.SIGTERM) == 0
 

@@ -15,7 +15,8 @@ from tests.trainer import toy
 from trainer import report
 from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
-from trainer.export import plots
+from trainer.export import model_card, plots
+from trainer.models.sources import Source
 from trainer.train.metrics import Reporter, StepFigures
 
 
@@ -184,3 +185,12 @@ def test_the_speed_of_every_run_is_inside_the_picture() -> None:
         plots._throughput(axes, run(speed), 1, number)
     assert axes.get_ylim()[0] == 0
     assert 3000 < axes.get_ylim()[1] < 4000
+
+
+def test_the_perplexity_of_a_diverged_run_is_a_number_in_report_and_model_card(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", 20)
+    line = json.dumps({"step": 20, "validation_loss": 1000.0})
+    (run / "metrics.jsonl").write_text(line + "\n")
+    assert "perplexity" in report.page([plots.read(run, "run")], {})
+    rows = dict(model_card._figures(Source("model", figures={"validation_loss": 1000.0}), {}, language=True))
+    assert float(rows["validation perplexity"]) > 1e300

@@ -227,6 +227,7 @@ def test_export_writes_weights_alone_and_replaces_only_when_told(run: Path, tmp_
     common = ["--run", str(run), "--output", str(output)]
     assert "is there already" in fails(export.main, common, capsys)
     assert (output / "precious").read_text() == "mine"
+    shutil.copytree(output, tmp_path / ".model.old")  # as a kill leaves it that comes while the old one is removed
     assert export.main([*common, "--safetensors-only", "--step", "10", "--force"]) == 0
     names = {path.name for path in output.iterdir()}
     assert names == {"config.json", "generation_config.json", "model.safetensors"}

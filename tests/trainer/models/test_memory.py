@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import held, kept_by_layer, limit, of_document, of_preset, passed, saved
+from trainer.config.memory import held, kept_by_layer, limit, of_document, of_preset, of_size, passed, saved
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -161,6 +161,25 @@ def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     assert memory.micro_batch(config.load(NEEDED), shape("small")) == 8
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
         config.load([*NEEDED, "micro_batch=many"])
+
+
+LLAMA_2 = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11_008}
+LLAMA_3 = LLAMA_2 | {"intermediate_size": 14_336, "num_key_value_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("billions", "described"), [(6.74, LLAMA_2 | {"vocab_size": 32_000}), (8.03, LLAMA_3 | {"vocab_size": 128_256})]
+)
+def test_a_size_stands_for_a_llama_that_needs_about_what_the_real_ones_need(
+    billions: float, described: dict[str, int]
+) -> None:
+    real = of_document({"model_type": "llama", "tie_word_embeddings": False, **described})
+    estimate = of_size(billions * 1e9)
+    assert real is not None
+    assert estimate.parameters == pytest.approx(real.parameters, rel=0.02)
+    step = config.load([*NEEDED, "engine.name=deepspeed"])
+    guessed, counted = (passed(each, step, "bf16", 8192) for each in (estimate, real))
+    assert 0.9 * counted < guessed < 1.05 * counted, "infra/rules.py refuses from 1.18 times the memory on"
 
 
 @pytest.mark.parametrize(("limit", "windows"), [(None, 8), (32 * GIB, 8), (8 * GIB, 4), (4 * GIB, 1)])

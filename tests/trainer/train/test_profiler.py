@@ -42,7 +42,7 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
     page = report.page([found], {})
     assert ">wire</th>" in page
     told = "event=exchange_slow share=" in workers.output
-    assert told == ("waits for the exchange: communication.compression=bf16 halves the bytes" in page)
+    assert told == ("Communication slows run: communication.compression=bf16 halves the bytes" in page)
 
 
 @pytest.mark.parametrize("given", ["3", "4:3", "0:2", "900:1100", "1222"])

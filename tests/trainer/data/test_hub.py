@@ -1,0 +1,111 @@
+"""What identifies a dataset of the hub: a second preparation must find that it is the same one, or another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tests.trainer.toy import apart
+from trainer.data import hub
+
+COMMIT, ROW = "a" * 40, b'{"text": "The Rays of Light"}\n'
+FILE = {"type": "file", "path": "train.jsonl", "size": len(ROW), "oid": "b" * 40}
+
+
+class Answer(BaseHTTPRequestHandler):
+    """The hub, with org/set alone; `set` is its name of old."""
+
+    def answer(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/api/datasets/set":
+            self.send(307, b"", Location="/api/datasets/org/set")
+        elif path in ("/api/datasets/org/set", f"/api/datasets/org/set/revision/{COMMIT}"):
+            self.send(200, json.dumps({"id": "org/set", "sha": COMMIT, "siblings": [], "tags": []}).encode())
+        elif path.startswith(f"/api/datasets/org/set/tree/{COMMIT}"):
+            self.send(200, json.dumps([FILE]).encode())
+        elif path == f"/datasets/org/set/resolve/{COMMIT}/train.jsonl":
+            self.send(200, ROW)
+        else:
+            there = path.startswith("/datasets/org/set/resolve/")
+            self.send(404, b"", **{"X-Error-Code": "EntryNotFound" if there else "RepoNotFound"})
+
+    do_GET = do_HEAD = answer
+
+    def send(self, status: int, content: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+ONLINE = """
+import sys
+from trainer.data import hub
+
+for spec in sys.argv[1:]:
+    print(hub.identity(spec), *[row["text"] for row in hub.rows(spec, 0, ("text",))], sep=",")
+"""
+
+
+def test_a_dataset_is_known_by_its_commit_by_its_old_name_and_with_a_configuration_too(tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+    specs = ["hf:org/set", "hf:org/set/default:train", "hf:set", "hf:set/default"]
+    done = subprocess.run(
+        [sys.executable, "-c", ONLINE, *specs], env=environment, capture_output=True, text=True, check=False
+    )
+    server.shutdown()
+    assert done.stdout.splitlines() == [f"{COMMIT},The Rays of Light"] * len(specs), done.stderr
+
+
+CACHED = """
+import json, sys
+import pyarrow as pa
+from pathlib import Path
+from datasets import DatasetInfo, Features, SplitDict, SplitInfo, Value
+from trainer.data import hub
+
+def keep(commit):
+    folder = Path(sys.argv[1], "wikitext", "raw-v1", "0.0.0", commit)
+    folder.mkdir(parents=True)
+    table = pa.table({"text": ["The Rays of Light"]})
+    with pa.OSFile(str(folder / "wikitext-train.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    splits = SplitDict({"train": SplitInfo("train", num_examples=1, dataset_name="wikitext")})
+    info = DatasetInfo(features=Features({"text": Value("string")}), splits=splits, config_name="raw-v1")
+    info.dataset_name, info.version = "wikitext", "0.0.0"
+    info.write_to_directory(str(folder))
+
+keep("a" * 40)
+print(hub.identity("hf:wikitext/raw-v1"), hub.identity("hf:wikitext/raw-v1:train"))
+"""
+
+
+def test_a_cached_dataset_is_known_by_its_commit_with_a_configuration_too(tmp_path: Path) -> None:
+    """In a process of its own: the library reads the environment once."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", CACHED, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [COMMIT] * 2, done.stderr
+
+
+def test_a_folder_of_a_dataset_that_changes_is_another_dataset(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(b'{"text": "Light"}\n')
+    before = [apart(hub.identity, f"hf:{folder}") for _ in range(2)]
+    (folder / "a.jsonl").write_bytes(b'{"text": "Colours"}\n')
+    os.utime(folder / "a.jsonl", (1, 1))
+    assert before[0] == before[1] != apart(hub.identity, f"hf:{folder}")
