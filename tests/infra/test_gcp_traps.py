@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 CANARY = "hf_canaryCanaryCANARYcanary"
@@ -77,7 +77,7 @@ def test_t14_making_the_pool_needs_neither_capacity_nor_quota(stack: Recording) 
 def test_t16_accelerators_come_after_the_system_pool_with_an_explicit_taint(stack: Recording) -> None:
     """Otherwise GKE does not taint them, and every pod runs on the most expensive nodes."""
     workers = pool(stack, "workers")
-    assert pool(stack, "system").urn in earlier(stack, workers)
+    assert pool(stack, "system").urn in stack.earlier(workers)
     (taint,) = workers.inputs["nodeConfig"]["taints"]
     tolerations = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["tolerations"]
     assert [item for item in tolerations if item["key"] == taint["key"] and item["effect"] == "NoSchedule"]
@@ -108,7 +108,7 @@ def test_t20_the_storages_address_is_wired_and_never_a_name(kind: str) -> None:
     server = mounted.inputs["spec"]["nfs"]["server"]
     assert all(part.isdigit() for part in server.split(".")), server
     source = recording.one("Instance") if kind == "filestore" else recording.one("Service", "nfs-server")
-    assert source.urn in earlier(recording, mounted)
+    assert source.urn in recording.earlier(mounted)
     assert mounted.delete_before_replace
     assert recording.outputs["storageAddress"].startswith(server)
 
