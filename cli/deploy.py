@@ -214,8 +214,8 @@ def change(command: str, stack: str, config: StackConfig, run: Run) -> int:
     limit = minutes(command, config)
     if limit > JOB_MINUTES and (reason := shortened(config)):
         print(
-            f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes; it ends "
-            f"after {JOB_MINUTES}, and the next one continues: {reason}",
+            f"warning: {command} may take {limit} minutes by dataset.timeoutMinutes and check.timeoutMinutes; it stops "
+            f"after {JOB_MINUTES} minutes ({reason}); run it again to continue",
             flush=True,
         )
         limit = JOB_MINUTES

@@ -173,7 +173,7 @@ def last_words(pod: dict[str, Any]) -> str:
         ended = status.get("state", {}).get("terminated", {})
         if ended:
             said = str(ended.get("message") or "").strip()
-            return said or str(ended.get("reason") or f"code {ended.get('exitCode')}")
+            return said or str(ended.get("reason") or f"exit code {ended.get('exitCode')}")
     return str(pod["status"].get("message") or pod["status"].get("reason") or "no reason given")
 
 

@@ -112,7 +112,7 @@ def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str) ->
         return f"{end['type']} ({why})" if why and end["type"] != "Complete" else end["type"]
     if any(pod["status"].get("phase") == "Running" for pod in pods):
         return "Running"
-    return f"Waiting: {why_waiting(pods, refusal)}"
+    return f"Waiting: {why_waiting(pods, refusal)}".replace("Waiting: waiting ", "Waiting ")
 
 
 def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:
@@ -160,7 +160,8 @@ def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Inc
                 rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {cause}"))
             elif kind == "new_round" and fields.get("lost_members", "0") != "0":
                 lost = fields["lost_members"]
-                rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {lost} members lost"))
+                cause = f"{lost} {'member' if lost == '1' else 'members'} lost"
+                rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {cause}"))
             elif kind == "worker_stopped":
                 found.append(Incident(when, name, f"a worker was stopped for {fields.get('seconds')} s, and replaced"))
     return found + [min(told, key=lambda incident: incident.time) for told in rounds.values()]

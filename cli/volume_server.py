@@ -164,7 +164,8 @@ def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
             info = system.info(root)
             return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
         except FileNotFoundError:
-            raise RefusedError(404, f"{source}: is not there, or not for this cluster to see") from None
+            told = "does not exist, or this cluster may not read it; check the name and the access"
+            raise RefusedError(404, f"{source}: {told}") from None
         except Exception as error:  # each storage has exceptions of its own
             first = first or error
     told = _line(first) if first else ""

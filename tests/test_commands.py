@@ -255,10 +255,6 @@ def _told() -> set[str]:
     return found
 
 
-def test_documents_are_of_this_repository() -> None:
-    assert all(Path(path).is_file() for path in DOCUMENTS)
-
-
 @pytest.mark.parametrize(
     ("version", "said"),
     [

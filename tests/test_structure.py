@@ -12,13 +12,12 @@ import pytest
 import review.recording
 from bench.preview import under_mocks
 from infra.clouds import keys, sections
-from infra.stackfiles import ROOT, stack_file_values, stacks
+from infra.stackfiles import ROOT, stacks
 from review.recording import record
-from tests.infra.recorded import recorded
+from tests.infra.recorded import CLOUD_STACKS, recorded
 
 #: Longest file, lines: a file is one idea.
 LONGEST = 350
-CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
 
 def test_imports_go_one_way() -> None:
@@ -41,7 +40,7 @@ def test_a_stack_imports_the_sdks_that_it_uses(stack: str) -> None:
     assert set(under_mocks(stack)["sdks"]) == expected
 
 
-@pytest.mark.parametrize("stack", CLOUD)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 def test_the_first_preview_shows_all_that_up_makes(stack: str) -> None:
     """No declaration waits for a value of the cloud."""
     first, later = record(stack, known=False), recorded(stack)

@@ -13,16 +13,15 @@ import yaml
 from cli import deploy
 from cli.__main__ import main
 from cli.target import PROOF
-from infra.stackfiles import ROOT, stack_file_values, stacks
+from infra.stackfiles import ROOT
 from local import toolchain
+from tests.infra.recorded import CLOUD_STACKS
 
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
 FILES = [*WORKFLOWS, *FOLDER.glob("actions/*/action.yml")]
 #: Programs of e2e.yml that free disk on a hosted runner, and that collect what a failure left there.
 HOSTED = ("sudo", "kind", "kubectl")
-#: Stacks that create their cluster; the local stack runs on an existing one.
-CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -122,7 +121,7 @@ def test_a_fork_gets_no_identity_and_no_secret() -> None:
 def test_a_change_is_asked_for_by_hand_and_approved(name: str) -> None:
     content = load(workflow(name))
     assert list(content["on"]) == ["workflow_dispatch"]
-    assert content["on"]["workflow_dispatch"]["inputs"]["stack"]["options"] == sorted(CLOUD)
+    assert content["on"]["workflow_dispatch"]["inputs"]["stack"]["options"] == sorted(CLOUD_STACKS)
     (job,) = content["jobs"].values()
     assert job["environment"] == "${{ inputs.stack }}", "its reviewers approve"
 

@@ -48,7 +48,7 @@ def test_a_web_address_is_fetched_by_the_cluster(volume_folder: Path, web: tuple
     assert seen.done == PIECE + 5
     assert (volume_folder / "text.bin").read_bytes() == (folder / "text.bin").read_bytes()
     assert wire.sent < 5000
-    with pytest.raises(TransferError, match=r"missing\.txt: is not there"):
+    with pytest.raises(TransferError, match=r"missing\.txt: does not exist"):
         copy(wire.volume, f"{address}/missing.txt", str(volume_folder), Seen())
 
 
@@ -115,7 +115,7 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
         assert (target / "small.txt").read_bytes() == b"other"
         # The unchanged file was not written again.
         assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
-        with pytest.raises(TransferError, match="s3://nowhere: is not there"):
+        with pytest.raises(TransferError, match="s3://nowhere: does not exist"):
             copy(wire.volume, "s3://nowhere", str(target), Seen())
 
 

@@ -13,14 +13,11 @@ from cli.__main__ import main
 from infra.eks.doctor import aws_client
 from infra.eks.section import KEEP_RELEASES
 from infra.parse import parse
-from infra.stackfiles import stack_file_values, stacks
-from tests.infra.recorded import recorded
-
-#: Stacks that create their cluster; the local stack runs on an existing one.
-CLOUD = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
+from infra.stackfiles import stack_file_values
+from tests.infra.recorded import CLOUD_STACKS, recorded
 
 
-@pytest.mark.parametrize("stack", CLOUD)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 def test_a_limit_follows_the_stacks_keys(stack: str) -> None:
     values = stack_file_values(stack)
     config = parse(values, stack)

@@ -195,7 +195,7 @@ def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.Capt
 def test_a_pod_that_left_no_words_is_named_by_its_exit_code(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
     cluster(code=137, last="\n")
     assert main(["evaluate", "--tasks", "hellaswag"]) == 1
-    assert capsys.readouterr().err == "error: the evaluation failed: code 137\n"
+    assert capsys.readouterr().err == "error: the evaluation failed: exit code 137\n"
 
 
 def test_without_follow_it_returns_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:

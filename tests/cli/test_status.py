@@ -132,7 +132,7 @@ def test_causes_of_restarts_each_once_in_order() -> None:
         "round 1 ended: left together",
         "ended with 143: asked to end",
         "ended with 137: killed",
-        "round 0 ended: 1 members lost",
+        "round 0 ended: 1 member lost",
     ]
     assert "what happened" in shown(found)
 
@@ -158,7 +158,7 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
         "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}],
     }
     text = shown(state(job(active=1), [unschedulable], {}))
-    assert "Waiting: waiting for a node: 0/1 nodes: Insufficient cpu" in text
+    assert "Waiting for a node: 0/1 nodes: Insufficient cpu" in text
     assert "no step yet" in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from typing import Any
 import yaml
 
 from local import environment as node_environment
-from local import paths
+from local.paths import ROOT
 from tests.standin.attached import attached
 from tests.standin.aws.account import Account
 from tests.standin.cloud import SERVICE, Cloud
@@ -27,6 +28,7 @@ SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pypro
 JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
 #: Default providers, of dynamic resources and of the engine: a preview has no step for them.
 DEFAULT = re.compile(r"^pulumi:providers:\S+ default")
+CANARY = "hf_canaryCanaryCANARYcanary"
 
 
 def replaced(plan: dict[str, set[str]]) -> set[str]:
@@ -146,15 +148,27 @@ class CloudStack:
         return self.pulumi("stack", "export")
 
 
-def make(name: str, folder: Path, account: Account | None = None, program: Path = paths.ROOT) -> CloudStack:
-    """Make a project for a stack of the repository, with nothing created yet; on AWS, in an emulated account.
+def assert_a_token_is_hidden(stack: CloudStack, credentials: str) -> None:
+    """Give the stack a token, which reaches the cluster, but neither state nor output. `credentials` is a part of the
+    command that fetches those of the cluster when they are used."""
+    stack.pulumi("config", "set", "--secret", "--path", "secrets.huggingFaceToken", CANARY)
+    assert CANARY not in (stack.folder / f"Pulumi.{stack.name}.yaml").read_text()
+    shown = stack.pulumi("preview", "--diff")
+    shown += stack.up() + stack.state() + stack.pulumi("stack", "output", "--json")
+    encoded = base64.b64encode(CANARY.encode()).decode()
+    assert CANARY not in shown
+    assert encoded not in shown
+    assert credentials in shown
+    # Encoded as Kubernetes wants it.
+    assert encoded in str([thing.inputs for thing in stack.cloud.things().values() if thing.type.endswith(":Secret")])
 
-    `program`: another checkout to run against the stand-in.
-    """
+
+def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
+    """Make a project for a stack of the repository, with nothing created yet; on AWS, in an emulated account."""
     for entry in SHARED:
-        if (program / entry).exists():
-            (folder / entry).symlink_to(program / entry)
-    (folder / "Pulumi.yaml").write_text((paths.ROOT / "Pulumi.yaml").read_text())
+        if (ROOT / entry).exists():
+            (folder / entry).symlink_to(ROOT / entry)
+    (folder / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
     home, state = folder / "home", folder / "state"
     for made in (home, state):
         made.mkdir()
@@ -171,7 +185,7 @@ def make(name: str, folder: Path, account: Account | None = None, program: Path 
     }
     stack = CloudStack(name, folder, variables, account)
     stack.pulumi("stack", "init", name)
-    stack.values = yaml.safe_load((program / f"Pulumi.{name}.yaml").read_text())["config"]
+    stack.values = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"]
     stack.configure()
     if account:
         # The shipped file has a documentation address, which `pulumi up` refuses.

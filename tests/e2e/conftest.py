@@ -6,15 +6,13 @@ import copy
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from subprocess import CompletedProcess
 
 import pytest
 
 from chaos.stack import Stack
 from local import paths
-
-Tool = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")

@@ -205,7 +205,8 @@ def test_a_limit_ends_pulumi_as_a_cancelled_job_does(project: Project) -> None:
     code, text = project.run("up")
     assert code == 1
     assert "warning: up may take" in text
-    assert "it ends after 0.02, and the next one continues" in text
+    assert "it stops after 0.02 minutes (GitHub's machines" in text
+    assert "run it again to continue" in text
     assert "error: not done after 0.02 minutes; interrupting Pulumi" in text
     assert project.locks() == []
 

@@ -14,7 +14,7 @@ from tests.e2e.cloud_stack import CloudStack, assert_lines
 from tests.standin.cloud import Thing
 
 pytestmark = pytest.mark.engine
-DISK, CLUSTER = "gcp:compute/disk:Disk data", "gcp:container/cluster:Cluster cluster"
+DISK = "gcp:compute/disk:Disk data"
 
 
 @pytest.fixture(scope="module")

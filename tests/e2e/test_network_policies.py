@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,6 @@ with ThreadPoolExecutor(len(sys.argv)) as pool:
     print(json.dumps(list(pool.map(reached, sys.argv[1:]))))
 """
 ROLES = ("rendezvous", "trainer", "dataset", "stranger")
-
-Asked = Callable[[str, list[str]], list[bool]]
 
 
 class Pods:

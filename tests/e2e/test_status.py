@@ -40,6 +40,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def target(node: Path, base_image: str) -> Iterator[Target]:
+    """A Job of which one pod trains, and the other has ended once."""
     api = config.new_client_from_config(config_file=str(node), context="trainyard-local")
     core: Any = client.CoreV1Api(api)
     batch: Any = client.BatchV1Api(api)
@@ -55,7 +56,11 @@ def target(node: Path, base_image: str) -> Iterator[Target]:
         },
     }
     batch.create_namespaced_job(NAMESPACE, {"metadata": {"name": JOB}, "spec": spec})
-    yield Target("trainyard-local", NAMESPACE, JOB, None, {})
+    made, end = Target("trainyard-local", NAMESPACE, JOB, None, {}), time.monotonic() + 200
+    while not ((found := read(made, str(node))).figures.get("step") == 50 and found.incidents):
+        assert time.monotonic() < end, found
+        time.sleep(1)
+    yield made
     # Delete the Job first: with a limit per index its pods keep finalizers, which block the namespace
     # (workloads/training.py).
     batch.delete_namespaced_job(JOB, NAMESPACE, propagation_policy="Foreground")
@@ -65,13 +70,8 @@ def target(node: Path, base_image: str) -> Iterator[Target]:
 
 
 def test_the_screen_shows_progress_pods_and_why_one_was_restarted(target: Target, node: Path) -> None:
-    end = time.monotonic() + 200
-    while True:
-        found = read(target, str(node))
-        if found.figures.get("step") == 50 and found.incidents:
-            break
-        assert time.monotonic() < end, found
-        time.sleep(1)
+    found = read(target, str(node))
+    assert found.figures["step"] == 50
     assert found.condition == "Running"
     assert (found.wanted, found.checkpoint, found.round) == (2, 40, 1)
     assert {pod.index for pod in found.pods} == {0, 1}

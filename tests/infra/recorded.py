@@ -9,10 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 from infra import clouds
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
-from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record_anywhere
+from infra.stackfiles import stack_file_values, stacks
+from review.recording import Recording, record_anywhere
 
 Values = dict[str, Any]
+#: Stacks that create their cluster; the local stack runs on an existing one.
+CLOUD_STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
 
 def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
@@ -75,8 +77,3 @@ def _few(annotation: Any) -> tuple[Any, ...]:
 def recorded(stack: str) -> Recording:
     """The resources of a stack file, on any machine; all tests that only read them share one recording."""
     return record_anywhere(stack)
-
-
-def earlier(stack: Recording, item: Recorded) -> set[str]:
-    """URNs of everything that is made before `item`, and so destroyed after it."""
-    return stack.earlier(item)

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"
 BEFORE_NODES = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")
@@ -50,7 +50,7 @@ def groups(found: Recording) -> list[Recorded]:
 
 def outlives(found: Recording, long: Recorded, short: Recorded) -> bool:
     """Whether a destroy deletes `short` before it begins to delete `long`."""
-    return long.urn in earlier(found, short)
+    return long.urn in found.earlier(short)
 
 
 def test_t1_what_costs_or_blocks_is_never_deleted_with_something_else(stack: Recording) -> None:
@@ -76,7 +76,7 @@ def test_t3_the_network_plug_in_lives_longer_than_the_nodes(stack: Recording) ->
 def test_t3_add_ons_with_pods_come_when_there_are_nodes(stack: Recording) -> None:
     """Otherwise `pulumi up` waits for Deployments that nothing runs, and gives up."""
     for name in AFTER_NODES:
-        assert stack.one("NodeGroup", "system").urn in earlier(stack, stack.one("Addon", name))
+        assert stack.one("NodeGroup", "system").urn in stack.earlier(stack.one("Addon", name))
     assert cluster(stack).inputs["bootstrapSelfManagedAddons"] is False
 
 
@@ -155,7 +155,7 @@ def test_t17_nodes_with_accelerators_have_the_image_with_the_driver(stack: Recor
     """Otherwise the device plugin finds nothing, and no pod is ever placed."""
     for group in groups(stack):
         assert group.inputs["amiType"].endswith("STANDARD" if group.name == "system" else "NVIDIA")
-    assert stack.one("DaemonSet").urn in earlier(stack, stack.one("Job", "training"))
+    assert stack.one("DaemonSet").urn in stack.earlier(stack.one("Job", "training"))
 
 
 def test_t21_a_mount_target_in_every_zone_before_any_pod_and_until_after_the_nodes(stack: Recording) -> None:
@@ -204,8 +204,8 @@ def test_a_zones_gradients_stay_in_it(stack: Recording) -> None:
 def test_storage_and_image_are_off_the_critical_path(stack: Recording) -> None:
     for kind in ("FileSystem", "MountTarget", "Repository"):
         for item in of(stack, kind):
-            assert cluster(stack).urn not in earlier(stack, item), f"{kind} {item.name} waits for the cluster"
-            assert item.urn not in earlier(stack, cluster(stack)), f"the cluster waits for {kind} {item.name}"
+            assert cluster(stack).urn not in stack.earlier(item), f"{kind} {item.name} waits for the cluster"
+            assert item.urn not in stack.earlier(cluster(stack)), f"the cluster waits for {kind} {item.name}"
 
 
 @pytest.mark.parametrize("retain", [False, True])

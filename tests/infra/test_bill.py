@@ -8,12 +8,11 @@ from infra import cost
 from infra.eks import prices as aws
 from infra.gke import prices as gcp
 from infra.parse import parse
-from infra.stackfiles import stack_file_values, stacks
+from infra.stackfiles import stack_file_values
 from tests.infra import billed
 from tests.infra.billed import line
-from tests.infra.recorded import recorded
+from tests.infra.recorded import CLOUD_STACKS, recorded
 
-STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 #: Type that is billed as long as it exists -> its line of the bill; node groups have their own tests.
 BILLED = {
     "gcp:container/cluster:Cluster": "control plane",
@@ -60,7 +59,7 @@ FREE = (
 SEVERAL = ("Repository",)
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 def test_all_that_is_declared_is_on_the_bill_or_free(stack: str) -> None:
     config = parse(stack_file_values(stack), stack)
     estimate = billed.estimate(config)
@@ -73,14 +72,14 @@ def test_all_that_is_declared_is_on_the_bill_or_free(stack: str) -> None:
     assert len(kinds) == len(set(kinds)), "a second one is billed, too"
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 def test_at_rest_a_stack_costs_less_than_half_a_dollar_an_hour(stack: str) -> None:
     output = recorded(stack).outputs["costPerHour"]
     assert 0.2 < output["atRest"] < min(0.5, output["atFullSize"])
     assert (aws if stack.startswith("aws") else gcp).DATE in output["prices"]
 
 
-@pytest.mark.parametrize("stack", [name for name in STACKS if name.endswith("smoke")])
+@pytest.mark.parametrize("stack", [name for name in CLOUD_STACKS if name.endswith("smoke")])
 def test_a_small_stack_is_proved_for_less_than_two_dollars(stack: str) -> None:
     """Two hours at full size: for `up`, the whole proof and `destroy`."""
     full = billed.estimate(parse(stack_file_values(stack), stack)).at_full

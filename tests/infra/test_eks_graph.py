@@ -10,7 +10,6 @@ import pytest
 
 from review.recording import Recording
 from tests.infra.eks import ZONES, pod, stack
-from tests.infra.recorded import earlier
 from workloads.pod import TRAINER_ID
 
 
@@ -21,7 +20,7 @@ def statements(found: Recording, policy: str) -> list[dict[str, Any]]:
 def test_private_nodes_go_out_through_one_nat_gateway_and_to_s3_past_it() -> None:
     found = stack()
     (nat,) = [item for item in found.resources if item.kind == "NatGateway"]
-    assert nat.urn in earlier(found, found.one("NodeGroup", "system"))
+    assert nat.urn in found.earlier(found.one("NodeGroup", "system"))
     endpoint = found.one("VpcEndpoint")
     assert endpoint.inputs["vpcEndpointType"] == "Gateway"
     private = found.one("Route", "private").inputs["routeTableId"]
@@ -155,7 +154,7 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert (association["namespace"], association["serviceAccount"]) == ("trainyard", "dataset")
     dataset = found.one("Job", "dataset")
     assert dataset.inputs["spec"]["template"]["spec"]["serviceAccountName"] == "dataset"
-    assert found.one("PodIdentityAssociation", "reader").urn in earlier(found, dataset), "or its pods get no role"
+    assert found.one("PodIdentityAssociation", "reader").urn in found.earlier(dataset), "or its pods get no role"
     assert "serviceAccountName" not in pod(found, "Job", "training")
 
 
@@ -196,7 +195,7 @@ def test_the_file_system_is_encrypted_entered_by_one_door_and_by_the_trainer() -
 def test_the_image_is_built_beside_the_cluster_and_the_same_content_can_be_pushed_again() -> None:
     found = stack()
     image = found.one("Image", "trainer")
-    assert found.one("Cluster").urn not in earlier(found, image)
+    assert found.one("Cluster").urn not in found.earlier(image)
     repositories = {item.name: item.inputs for item in found.resources if item.kind == "Repository"}
     for repository in repositories.values():
         assert repository["imageScanningConfiguration"] == {"scanOnPush": True}
@@ -243,7 +242,7 @@ def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> Non
     (toleration,) = json.loads(agent.inputs["configurationValues"])["dcgmAgent"]["tolerations"]
     for group in (item for item in found.resources if item.kind == "NodeGroup"):
         assert group.inputs["nodeRepairConfig"] == {"enabled": True}
-        assert agent.urn in earlier(found, group)
+        assert agent.urn in found.earlier(group)
         for taint in group.inputs.get("taints", []):
             assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")
 

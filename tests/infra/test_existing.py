@@ -260,12 +260,9 @@ def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: st
     assert secret["type"] == "kubernetes.io/dockerconfigjson"
     content = json.loads(secret["stringData"]["value"][".dockerconfigjson"])
     assert content == {"auths": {name: {"auth": base64.b64encode(b"you:ghp_x:y").decode()}}}
-    templates = [
-        item.inputs.get("template") or (item.inputs.get("spec") or {}).get("template") for item in stack.resources
-    ]
-    pods = [template["spec"] for template in templates if template and "containers" in template.get("spec", {})]
-    assert len(pods) == 6
-    assert all(pod["imagePullSecrets"] == [{"name": "image-pull"}] for pod in pods)
+    templates = pod_templates(stack)
+    assert len(templates) == 6
+    assert all(each["spec"]["imagePullSecrets"] == [{"name": "image-pull"}] for _, each in templates)
 
 
 @pytest.mark.usefixtures("local_kubeconfig")

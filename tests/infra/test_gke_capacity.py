@@ -10,7 +10,7 @@ from infra import cost
 from infra.config import ConfigError
 from infra.parse import parse
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 from tests.standin.gcp import unmet
 
 LABEL, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
@@ -82,7 +82,7 @@ def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
             config = item.inputs["nodeConfig"]
             assert config["labels"][LABEL] == CLASS
             assert {(taint["key"], taint["value"], "NoSchedule") for taint in config["taints"]} <= tolerated
-        assert order.urn in earlier(made, job)
+        assert order.urn in made.earlier(job)
     # Spot's notice is the shortest time to save.
     assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]
     assert order.deleted_with == made.one("Cluster").urn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 from trainer.config.schema import load
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
@@ -203,9 +203,9 @@ def test_image_and_storage_are_off_the_critical_path(name: str) -> None:
     cluster = stack.one("Cluster").urn
     for kind in ("Image", "Disk", "Repository"):
         for item in (other for other in stack.resources if other.kind == kind):
-            assert cluster not in earlier(stack, item), f"{kind} {item.name} waits for the cluster"
+            assert cluster not in stack.earlier(item), f"{kind} {item.name} waits for the cluster"
     # A disk takes seconds and depends on the APIs alone; the cluster depends on the network anyway.
-    assert earlier(stack, stack.one("Disk")) <= earlier(stack, stack.one("Network")) | {
+    assert stack.earlier(stack.one("Disk")) <= stack.earlier(stack.one("Network")) | {
         item.urn for item in stack.all("gcp:projects/service")
     }
 
@@ -214,14 +214,14 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
     stack = record("gcp-a100", changed("gcp-a100", storage={"kind": "filestore", "sizeGib": 1024}))
     share = stack.one("Instance")
     cluster = stack.one("Cluster")
-    assert cluster.urn not in earlier(stack, share)
-    assert share.urn not in earlier(stack, cluster), "a Filestore instance takes minutes"
+    assert cluster.urn not in stack.earlier(share)
+    assert share.urn not in stack.earlier(cluster), "a Filestore instance takes minutes"
     assert share.inputs["fileShares"]["nfsExportOptions"][0]["ipRanges"] == ["10.0.0.0/20"]
     volume = stack.one("PersistentVolume", "trainyard-trainyard")
     assert volume.inputs["spec"]["nfs"]["path"] == "/data"
     owner = stack.one("Job", "volume-owner")
     assert owner.inputs["spec"]["template"]["spec"]["containers"][0]["args"] == ["chown", "1000:1000", "/data"]
-    assert owner.urn in earlier(stack, volume)
+    assert owner.urn in stack.earlier(volume)
     assert "file" in {item.name for item in stack.all("gcp:projects/service")}
     assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]
 
@@ -244,7 +244,7 @@ def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
     paths = {item["hostPath"]["path"] for item in daemon_set["volumes"]}
     assert {"/home/kubernetes/bin/nvidia", "/dev", "/"} <= paths
     assert daemon_set["tolerations"] == [{"operator": "Exists"}]
-    assert ours.one("DaemonSet").urn in earlier(ours, ours.one("Job", "training"))
+    assert ours.one("DaemonSet").urn in ours.earlier(ours.one("Job", "training"))
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -18,6 +18,8 @@ from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 
+#: Before the fixture replaces it.
+ENGINE_RUNS = offered._engine_runs
 PATH = "/projects/your-project/zones/us-central1-d/machineTypes/a2-highgpu-8g"
 
 
@@ -102,8 +104,7 @@ def test_credentials_that_are_no_credentials_are_none(
 
 
 def test_a_recording_asks_nobody(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv(offered.TOKEN, "token")
+    monkeypatch.setattr(offered, "_engine_runs", ENGINE_RUNS)
     assert record("gcp-a100").resources
     assert google.asked == []
     with pytest.raises(pulumi.RunError, match=r"gke\.zone: a2-highgpu-8g is not offered in us-central1-d \(as of"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from review.recording import Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 
 STACKS = ["gcp-a100", "gcp-c3"]
 
@@ -16,7 +16,7 @@ def stack(request: pytest.FixtureRequest) -> Recording:
 
 
 def test_t6_what_nodes_need_to_end_well_outlives_them(stack: Recording) -> None:
-    before = earlier(stack, stack.one("Cluster"))
+    before = stack.earlier(stack.one("Cluster"))
     assert stack.one("Account", "nodes").urn in before
     assert {item.urn for item in stack.all("gcp:projects/iAMMember")} <= before
 
@@ -30,7 +30,7 @@ def test_t13_names_in_the_project_tell_stacks_apart(stack: Recording) -> None:
 
 
 def test_a_disk_that_nodes_have_attached_goes_after_them(stack: Recording) -> None:
-    assert stack.one("Disk").urn in earlier(stack, stack.one("Cluster"))
+    assert stack.one("Disk").urn in stack.earlier(stack.one("Cluster"))
 
 
 def test_a_disk_is_never_deleted_to_make_room_for_its_successor(stack: Recording) -> None:

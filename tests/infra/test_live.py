@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra import living
@@ -11,8 +12,9 @@ from infra.clouds import keys
 from infra.config import StackConfig
 from infra.eks.nodes import GROUP_LIMIT
 from infra.parse import parse
+from review.recording import record
 from tests.infra import live
-from tests.infra.recorded import changed, recorded
+from tests.infra.recorded import changed
 
 #: Keys whose effect no change of a recorded stack shows: another kind of cluster, another kubeconfig.
 BY_HAND = {"cluster.kind", "cluster.kubeconfig"}
@@ -200,7 +202,15 @@ def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:
     assert list(living.problems(config("gcp-c3"), {})) == []
 
 
-def test_what_is_recorded_is_known_once_its_cluster_and_its_volume_are() -> None:
+def test_what_is_recorded_is_known_once_its_cluster_and_its_volume_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """An `up` that fails before has built nothing."""
-    found = {item.name: item for item in recorded("gcp-c3").resources if item.type == living.TYPE}
-    assert found.keys() == {"cluster", "storage"}
+    known = set[str]()
+
+    def note(self: living.Built, outputs: dict[str, pulumi.Output[str]]) -> None:
+        outputs["values"].apply(lambda _: known.add(self._name))
+
+    monkeypatch.setattr(living.Built, "register_outputs", note)
+    record("gcp-c3", known=False)
+    assert known == set()
+    record("gcp-c3")
+    assert known == {"cluster", "storage"}

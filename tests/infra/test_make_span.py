@@ -7,11 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.graph import STORAGE, creation, destruction, parts
-from infra.stackfiles import stacks
 from review.recording import Recorded, Recording
-from tests.infra.recorded import recorded
-
-CLOUDS = [name for name in stacks() if name != "local"]
+from tests.infra.recorded import CLOUD_STACKS, recorded
 
 
 def item(name: str, type_: str, after: tuple[str, ...] = (), deleted_with: str = "") -> Recorded:
@@ -56,7 +53,7 @@ def test_destroy_goes_backwards_and_what_goes_along_takes_no_time() -> None:
     assert [part.name for part in chain.resources if part.name != "pool"] == ["cluster", "network"]
 
 
-@pytest.mark.parametrize("stack", CLOUDS)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 @pytest.mark.parametrize("kinds", [("Image",), STORAGE], ids=["image", "storage"])
 def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str, ...]) -> None:
     recording = recorded(stack)
@@ -67,7 +64,7 @@ def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str,
         assert chain.slack[entry.urn] > 0, f"{entry.kind} {entry.name} is on the longest chain of `up`"
 
 
-@pytest.mark.parametrize("stack", CLOUDS)
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
 def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
     recording = recorded(stack)
     cluster, image = recording.one("Cluster"), recording.one("Image", "trainer")
@@ -77,8 +74,8 @@ def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
     assert creation(worse).minutes > creation(recording).minutes
 
 
-@pytest.mark.parametrize("stack", CLOUDS)
-def test_destroying_the_cluster_is_most_of_a_destroy(stack: str) -> None:
+@pytest.mark.parametrize("stack", CLOUD_STACKS)
+def test_a_destroy_waits_for_the_cluster_and_on_google_cloud_for_no_node_pool(stack: str) -> None:
     recording = recorded(stack)
     chain = destruction(recording)
     assert recording.one("Cluster") in chain.resources
@@ -86,5 +83,5 @@ def test_destroying_the_cluster_is_most_of_a_destroy(stack: str) -> None:
 
 
 def test_the_table_names_every_stack() -> None:
-    table = parts(CLOUDS)[2]
-    assert all(any(row.startswith(f"| {name} | ") for row in table) for name in CLOUDS)
+    table = parts(CLOUD_STACKS)[2]
+    assert all(any(row.startswith(f"| {name} | ") for row in table) for name in CLOUD_STACKS)

@@ -10,7 +10,7 @@ from infra.gke.services import apis, used
 from infra.needs import Trace, features, shown
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
-from tests.infra.recorded import earlier, recorded, sections_to_vary, variants
+from tests.infra.recorded import recorded, sections_to_vary, variants
 from tests.standin.gcp import unmet
 
 POOL = "gcp:container/nodePool:NodePool"
@@ -69,7 +69,7 @@ def not_met(stack: Recording) -> list[str]:
     for item in stack.resources:
         if not item.custom:
             continue
-        urns = earlier(stack, item)
+        urns = stack.earlier(item)
         before = [(other.type, other.inputs) for other in stack.resources if other.urn in urns]
         if reason := unmet(item.type, item.inputs, before):
             problems.append(f"{item.type} {item.name}: {reason}")

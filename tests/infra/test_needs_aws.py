@@ -12,7 +12,7 @@ from infra.eks.section import EksConfig
 from infra.needs import features, shown
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import earlier, recorded, sections_to_vary, variants
+from tests.infra.recorded import recorded, sections_to_vary, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
 #: Sections that decide what is created on AWS.
@@ -38,7 +38,7 @@ def not_met(stack: Recording) -> list[str]:
         needs = shown("eks", item.type, item.inputs) if item.custom else {}
         if not needs:
             continue
-        urns = earlier(stack, item)
+        urns = stack.earlier(item)
         before = [other for other in stack.resources if other.urn in urns]
         addons = {other.inputs["addonName"] for other in before if other.kind == "Addon"} | {
             item.inputs.get("addonName")

@@ -13,7 +13,7 @@ import pytest
 
 from infra.stackfiles import ROOT, marks
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 
 #: Cloud -> kind of its node groups, command that prints credentials, identifier of the cluster.
 CLOUDS = {
@@ -80,7 +80,7 @@ def test_t2_objects_come_after_all_nodes_and_so_go_before_them(
     nodes = {item.urn for item in stack.resources if item.kind == facts[0]}
     assert len(nodes) > 1
     for item in objects(stack):
-        assert nodes <= earlier(stack, item), item.name
+        assert nodes <= stack.earlier(item), item.name
 
 
 def test_t4_nothing_in_the_cluster_makes_things_outside_of_it(stack: Recording) -> None:
@@ -116,7 +116,7 @@ def test_t7_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording)
     assert claims
     for claim in claims:
         volume = volumes[claim.inputs["spec"]["volumeName"]]
-        assert volume.urn in earlier(stack, claim)
+        assert volume.urn in stack.earlier(claim)
         assert volume.inputs["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 

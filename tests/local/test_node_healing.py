@@ -29,7 +29,10 @@ def kill(*names: str) -> None:
     running = pids()
     for name in names:
         os.kill(running[name], signal.SIGKILL)
-    time.sleep(0.2)
+    until = time.monotonic() + 20
+    while set(names) & pids().keys():
+        assert time.monotonic() < until, f"{names} outlive SIGKILL"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ["pause", "etcd", "base"])

@@ -178,7 +178,7 @@ def test_an_image_is_there_before_a_pod_asks_for_it(kubectl: Kubectl, base_image
         node.pull(f"{base_image.partition('@')[0]}@sha256:{'0' * 64}")
 
 
-def test_a_digest_that_the_registry_has_not_is_an_error_at_once(kubectl: Kubectl, base_image: str) -> None:
+def test_a_digest_that_the_registry_has_not_is_an_error_of_the_pull(kubectl: Kubectl, base_image: str) -> None:
     missing = base_image.partition("@")[0] + "@sha256:" + "0" * 64
     kubectl("apply", "-f", "-", document=pod("missing", pod_spec(missing, ["true"])))
     deadline = time.monotonic() + 200

@@ -70,7 +70,7 @@ def test_one_that_runs_but_does_not_answer_is_restarted(sleeper: Daemon) -> None
 
 
 def test_a_recycled_process_id_is_not_ours(sleeper: Daemon) -> None:
-    with subprocess.Popen(["sleep", "5"]) as stranger:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
         time.sleep(0.05)  # the kernel counts start times in hundredths of a second
         processes.ensure(sleeper)
         record = processes.read_record("sleeper")

@@ -63,11 +63,15 @@ def verdicts(subject: Fake) -> dict[str, str]:
 
 
 def test_each_step_leaves_verdict_time_and_evidence(tmp_path: Path) -> None:
+    def slow(_: Fake) -> str:
+        time.sleep(0.1)
+        return "one seen"
+
     subject = Fake(tmp_path)
-    assert play([step("one"), *CLOSING], subject, Silent())
+    assert play([step("one", slow), *CLOSING], subject, Silent())
     found = subject.state.results["one"]
     assert (found.verdict, found.evidence) == ("passed", "one seen")
-    assert found.seconds >= 0
+    assert found.seconds >= 0.1
     assert found.begun.endswith("Z")
 
 

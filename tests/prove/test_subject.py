@@ -207,4 +207,3 @@ def test_the_short_form_brings_up_breaks_and_destroys() -> None:
     names = [step.name for step in steps(short=True)]
     assert {"up", "training", "pod", "model", "destroy", "leftovers"} <= set(names)
     assert len(names) < len(STEPS)
-    assert command.steps is steps

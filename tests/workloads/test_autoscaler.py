@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.infra.eks import pod, stack
-from tests.infra.recorded import earlier
 
 NAME = "cluster-autoscaler"
 READING = {"get", "list", "watch"}
@@ -61,7 +60,7 @@ def test_it_changes_nothing_but_its_own_in_the_systems_namespace() -> None:
 
 
 def test_it_is_there_before_the_training_asks_for_nodes_and_off_the_nodes_that_it_removes() -> None:
-    assert stack().one("Deployment", NAME).urn in earlier(stack(), stack().one("Job", "training"))
+    assert stack().one("Deployment", NAME).urn in stack().earlier(stack().one("Job", "training"))
     spec = pod(stack(), "Deployment", NAME)
     assert spec["priorityClassName"] == "system-cluster-critical"
     assert not spec.get("tolerations")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, earlier, recorded
+from tests.infra.recorded import changed, recorded
 
 
 def node_check(stack: Recording) -> Recorded:
@@ -46,7 +46,7 @@ def test_the_check_of_the_nodes_ends_in_an_output() -> None:
         pod["containers"][0]["resources"] == training.inputs["spec"]["template"]["spec"]["containers"][0]["resources"]
     )
     assert job.inputs["spec"]["completions"] == 2
-    assert job.urn in earlier(stack, training)
+    assert job.urn in stack.earlier(training)
     assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2700"
     # It may write its own result and nothing else.
     create, patch = stack.one("Role").inputs["rules"]

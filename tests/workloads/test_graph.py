@@ -10,40 +10,26 @@ from review.recording import Recorded, Recording, record
 CLUSTER_SCOPED = {"Namespace", "PersistentVolume", "PriorityClass"}
 
 
-def before(stack: Recording, urn: str) -> set[str]:
-    """URNs of all direct and indirect dependencies of a resource."""
-    by_urn = {item.urn: item for item in stack.resources}
-    found: set[str] = set()
-    waiting = [urn]
-    while waiting:
-        item = by_urn.get(waiting.pop())
-        for dependency in item.dependencies if item else ():
-            if dependency not in found:
-                found.add(dependency)
-                waiting.append(dependency)
-    return found
-
-
 def test_everything_in_the_namespace_is_deleted_with_it(local_stack: Recording) -> None:
     namespace = _namespace(local_stack)
     training = local_stack.one("Job", "training")
     assert not training.deleted_with, "a running Job and its namespace would wait for each other for ever"
-    assert namespace.urn in before(local_stack, training.urn)
+    assert namespace.urn in local_stack.earlier(training)
     for item in local_stack.all("kubernetes:"):
         if item.kind not in CLUSTER_SCOPED and item is not training:
             assert item.deleted_with == namespace.urn, f"{item.kind} {item.name} would be deleted one by one"
-            assert namespace.urn in before(local_stack, item.urn)
+            assert namespace.urn in local_stack.earlier(item)
 
 
 def test_the_volume_outlives_the_namespace_whose_claim_binds_it(local_stack: Recording) -> None:
     volume = local_stack.one("PersistentVolume")
     assert volume.deleted_with == ""
-    assert volume.urn in before(local_stack, _namespace(local_stack).urn)
+    assert volume.urn in local_stack.earlier(_namespace(local_stack))
     assert volume.inputs["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
 def test_the_training_waits_for_text_rendezvous_image_and_storage(local_stack: Recording) -> None:
-    earlier = before(local_stack, local_stack.one("Job", "training").urn)
+    earlier = local_stack.earlier(local_stack.one("Job", "training"))
     for kind, name in [
         ("Job", "dataset"),
         ("StatefulSet", "etcd"),
@@ -55,7 +41,7 @@ def test_the_training_waits_for_text_rendezvous_image_and_storage(local_stack: R
 
 
 def test_the_image_waits_for_nothing(local_stack: Recording) -> None:
-    assert before(local_stack, local_stack.one("BuildahImage").urn) == set()
+    assert local_stack.earlier(local_stack.one("BuildahImage")) == set()
 
 
 @pytest.mark.parametrize("name", ["dataset", "training"])

@@ -18,7 +18,6 @@ from local.plugin.engine import Engine
 from local.plugin.naming import Urn
 from review import computed
 from review.recording import Recorded, Recording
-from tests.infra.recorded import earlier
 from tests.standin.aws.account import Account
 from tests.standin.aws.provider import AwsResources
 from tests.standin.cloud import Cloud
@@ -95,7 +94,7 @@ def order(recording: Recording, seed: int) -> list[Recorded]:
     In reverse, they outlive everything but those. The seed varies what the graph leaves open.
     """
     everything = {item.urn: item for item in of_aws(recording)}
-    needs = {urn: earlier(recording, item) & everything.keys() for urn, item in everything.items()}
+    needs = {urn: recording.earlier(item) & everything.keys() for urn, item in everything.items()}
     choice = random.Random(seed)
     ordered: dict[str, Recorded] = {}
     for kind in ("Cluster", "NodeGroup", ""):
@@ -125,7 +124,7 @@ def up(recording: Recording, account: Account, seed: int = 0) -> Built:
 
 def up_to(recording: Recording, account: Account, item: Recorded) -> Built:
     """Create one resource after its dependencies only. Raises PluginError where AWS refuses."""
-    wanted = earlier(recording, item) | {item.urn}
+    wanted = recording.earlier(item) | {item.urn}
     built = empty(account)
     for other in order(recording, seed=0):
         if other.urn in wanted:

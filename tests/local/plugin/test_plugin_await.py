@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -43,15 +44,17 @@ def test_up_returns_when_the_pods_of_a_deployment_are_ready(stack: Stack, cluste
 def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cluster, namespace: str) -> None:
     """An unschedulable pod, then one that crashes; the state keeps the Deployment, and the next `up` mends it."""
     greedy = sleeper(cluster.image, resources={"requests": {"cpu": "1000"}})
-    text = stack.fails(stack.up, deployment(namespace, greedy, 4, replicas=1))
-    assert "not ready after 4 s: 0 of 1 pods ready" in text
+    stack.up(deployment(namespace, greedy, replicas=1, annotations=SKIP))
+    await_pod(cluster, namespace, is_refused)
+    text = stack.fails(stack.up, deployment(namespace, greedy, 2, replicas=1))
+    assert "not ready after 2 s: 0 of 1 pods ready" in text
     assert "cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu" in text
     assert stack.resources()["web"]["initErrors"]
     # Without a probe the pod would count as ready for the moment that it lives.
     late = {"exec": {"command": ["true"]}, "initialDelaySeconds": 60}
     crashing = sleeper(cluster.image, "echo no such dataset >&2; exit 3", readinessProbe=late)
     stack.up(deployment(namespace, crashing, replicas=1, annotations=SKIP))
-    await_restart(cluster, namespace)
+    await_pod(cluster, namespace, was_restarted)
     text = stack.fails(stack.up, deployment(namespace, crashing, 2, replicas=1))
     assert "container main ended with Error (exit code 3" in text
     assert "no such dataset" in text
@@ -60,16 +63,21 @@ def test_a_deployment_that_does_not_get_ready_says_why(stack: Stack, cluster: Cl
     assert not stack.resources()["web"].get("initErrors")
 
 
-def await_restart(cluster: Cluster, namespace: str) -> None:
-    """Wait until a container of the namespace was restarted."""
+def await_pod(cluster: Cluster, namespace: str, holds: Callable[[Any], bool]) -> None:
+    """Wait until something holds for a pod of the namespace."""
     until = time.monotonic() + 200
-    while not any(
-        status.restart_count
-        for pod in cluster.core.list_namespaced_pod(namespace).items
-        for status in pod.status.container_statuses or ()
-    ):
-        assert time.monotonic() < until, "no container crashed"
+    while not any(map(holds, cluster.core.list_namespaced_pod(namespace).items)):
+        assert time.monotonic() < until, holds.__name__
         time.sleep(0.5)
+
+
+def is_refused(pod: Any) -> bool:
+    """Whether the scheduler found no node for the pod."""
+    return any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
+
+
+def was_restarted(pod: Any) -> bool:
+    return any(status.restart_count for status in pod.status.container_statuses or ())
 
 
 def test_skip_await_returns_at_once(stack: Stack, cluster: Cluster, namespace: str) -> None:
@@ -99,16 +107,24 @@ def test_a_failed_job_says_why(stack: Stack, cluster: Cluster, namespace: str) -
 
 def test_cancel_ends_a_wait_and_keeps_the_object(cluster: Cluster, namespace: str) -> None:
     """At Ctrl-C the engine calls Cancel. The answer carries the state of the object, which exists."""
+    cancelled = list[float]()
     with start_plugin(cluster.kubeconfig.read_text()) as stub:
+
+        def cancel() -> None:
+            until = time.monotonic() + 50
+            while not cluster.batch.list_namespaced_job(namespace).items and time.monotonic() < until:
+                time.sleep(0.1)
+            cancelled.append(time.monotonic())
+            stub.Cancel(empty_pb2.Empty())
+
         urn = "urn:pulumi:dev::project::kubernetes:batch/v1:Job::endless"
         spec = {"template": {"spec": sleeper(cluster.image)}}
         news = to_struct({"metadata": {"name": "endless", "namespace": namespace}, "spec": spec})
         inputs = stub.Check(provider_pb2.CheckRequest(urn=urn, news=news)).inputs
-        threading.Timer(2, lambda: stub.Cancel(empty_pb2.Empty())).start()
-        started = time.monotonic()
+        threading.Thread(target=cancel).start()
         with pytest.raises(grpc.RpcError) as caught:
             stub.Create(provider_pb2.CreateRequest(urn=urn, properties=inputs), timeout=60)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - cancelled[0] < 30
     assert isinstance(caught.value, grpc.Call)
     assert "interrupted" in (caught.value.details() or "")
     details = str(caught.value.trailing_metadata())
