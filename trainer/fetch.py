@@ -217,7 +217,7 @@ def fetch_questions(named: list[str], output: Path) -> None:
     if len(named) > 2:
         raise UserError(f"--questions {' '.join(named)}: {len(named)} sources; give hf:NAME, or train and validation")
     found = read_json(output / FETCHED)
-    if found is not None and found.get("questions") == named:
+    if found is not None and found.get("questions") == named and _all_there(output, found.get("files", {})):
         event("fetched", state="found", questions=" ".join(named), directory=output)
         return
     output.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,8 @@ def fetch_questions(named: list[str], output: Path) -> None:
         articles = [_article(question) for question in asked]
         write_json(output / f"{split}.json", {"version": "fetched", "data": articles})
         event("fetched", state="written", split=split, questions=len(asked), directory=output)
-    write_json(output / FETCHED, {"questions": named})
+    sizes = {path.name: path.stat().st_size for path in (output / "train.json", output / "validation.json")}
+    write_json(output / FETCHED, {"questions": named, "files": sizes})
 
 
 def _article(question: Question) -> dict[str, Any]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.page import busy
+from bench import page
 from chaos import __main__ as command
 from chaos.journal import Journal
 from chaos.lab import Lab
 from chaos.network import answer
 from chaos.nodes import Pod, descendants
-from chaos.report import Matrix, merge_page, page_line
-from chaos.row import Expected, Result, judge
+from chaos.report import PAGE, Matrix, merge_page, page_line
+from chaos.row import HEADER, Expected, Result, judge
 from chaos.rows import ROWS
 from trainer.contract import EXIT_FATAL
 
@@ -60,8 +64,11 @@ def test_rounds_are_counted_also_where_their_numbers_begin_again(tmp_path: Path)
 
 
 def test_every_fault_of_the_promise_has_a_row() -> None:
-    assert len({row.name for row in ROWS}) == len(ROWS) >= 18
+    """The results name more than the rows if one of those goes."""
+    assert len(BY_NAME) == len({row.fault for row in ROWS}) == len(ROWS)
     assert set(QUICK) <= set(BY_NAME)
+    told = {line.split("|")[1].strip() for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")}
+    assert told - {HEADER[0]} <= {row.fault for row in ROWS}
 
 
 def test_a_journal_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
@@ -103,7 +110,18 @@ def test_a_pod_that_gives_up_ends_a_wait_whatever_it_waits_for(tmp_path: Path) -
 
 
 def test_descendants_are_found_parents_first() -> None:
-    assert descendants(os.getpid())[0] == os.getpid()
+    """Also the child of another thread than the main one, and its child."""
+    with ThreadPoolExecutor(1) as pool:
+        command = ["sh", "-c", "sleep 60 & echo $!; wait"]
+        child = pool.submit(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True).result()
+        grandchild = int((child.stdout or io.StringIO()).readline())
+        try:
+            found = descendants(os.getpid())
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+            child.communicate()
+    assert found[0] == os.getpid()
+    assert 0 < found.index(child.pid) < found.index(grandchild)
 
 
 def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
@@ -131,5 +149,10 @@ def test_what_chaos_lacks_is_told_in_one_line(
     assert line.startswith(f"error: {said}")
 
 
-def test_a_busy_machine_is_told() -> None:
-    assert 0 <= busy() <= 1
+def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line of proc(5)'s stat: user nice system idle iowait irq softirq steal guest guest_nice."""
+    monkeypatch.setattr(page, "CALM_SECONDS", 0.2)
+    assert 0 <= page.busy() <= 1
+    read = iter(["cpu  100 5 10 800 40 1 2 3 50 5\ncpu0", "cpu  115 10 14 860 60 2 3 12 58 9\ncpu0"])
+    monkeypatch.setattr(page.Path, "read_text", lambda self: next(read))
+    assert page.busy() == pytest.approx(1 - 80 / 115)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,34 @@ def reached(run: Path, step: int) -> bool:
     with contextlib.suppress(json.JSONDecodeError):  # a line may be half-written while it is read
         return any(line["step"] >= step and "loss" in line for line in metrics(run))
     return False
+
+
+class Disk:
+    """What a power cut leaves: a kill leaves to the kernel what is not on the disk yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._fsync = os.fsync
+        self.pushed: dict[int, int] = {}
+        """The size of each file at its last fsync, by inode."""
+        monkeypatch.setattr(os, "fsync", self._push)
+
+    def _push(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        found = os.fstat(descriptor)
+        self.pushed[found.st_ino] = found.st_size
+
+    def lost(self, paths: Iterable[Path]) -> list[str]:
+        """Names of those that it does not leave as they are now."""
+        return [path.name for path in paths if not self._holds(path)]
+
+    def _holds(self, path: Path) -> bool:
+        size = self.pushed.get(path.stat().st_ino)
+        return size is not None and (path.is_dir() or size == path.stat().st_size)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
 
 
 class EtcdServer:

@@ -260,6 +260,12 @@ def test_questions_are_fetched_once_and_read_back_as_they_were(
     for split, source in zip(("train", "validation"), sources, strict=True):
         kept = str(tmp_path / "out" / f"{split}.json")
         assert read_questions("train", kept) == read_questions("train", source)
+    kept, written = tmp_path / "out" / "validation.json", []
+    for harm in (kept.unlink, lambda: kept.write_bytes(kept.read_bytes()[:-9])):
+        written.append(kept.read_bytes())
+        harm()
+        assert fetch.main(arguments) == 0
+        assert kept.read_bytes() == written[0], "what is lost or cut short comes back"
     (tmp_path / "train.json").unlink()
     assert fetch.main(arguments) == 0, "what is there is not fetched again"
     assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2

@@ -8,6 +8,7 @@ import json
 import math
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import trainer
 from tests.ports import free_port
 from tests.trainer import toy
 from trainer import evaluate, report
@@ -252,7 +254,9 @@ def test_what_cannot_be_judged_is_one_line(case: Case, line: str, said: str) -> 
     ],
 )
 def test_options_are_checked_before_the_harness_is_loaded(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr(trainer, "harness", raising=False)
+    monkeypatch.setitem(sys.modules, "trainer.harness", None)  # an import fails
     assert evaluate.main(["--run", "/none", *options]) == 2
     assert said in capsys.readouterr().err

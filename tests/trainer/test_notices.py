@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from importlib.metadata import distribution
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 
 from trainer.notices import licence, notices, texts
@@ -14,11 +14,16 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_locked_package_that_is_installed_is_named_with_its_licence() -> None:
     locked = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements" / "trainer.txt").read_text(), re.MULTILINE)
-    lines = {line.lower().replace("_", "-") for line in notices().splitlines() if line[:1] not in ("", " ")}
-    named = {line.partition(":")[0]: line.partition(":")[2].strip() for line in lines}
-    present = [f"{name} {version}".lower() for name, version in locked if f"{name} {version}".lower() in named]
-    assert {"torch", "transformers", "numpy", "safetensors"} <= {entry.split()[0] for entry in present}
-    assert not [entry for entry in present if not named[entry]]
+    lines = [line.partition(":") for line in notices().splitlines() if line[:1] not in ("", " ")]
+    named = {plain(package): licence.strip() for package, _, licence in lines}
+    installed = {plain(f"{each.name} {each.version}") for each in distributions()}
+    present = installed & {plain(f"{name} {version}") for name, version in locked}
+    assert {"torch", "transformers", "numpy", "safetensors"} <= {package.split()[0] for package in present}
+    assert not [package for package in present if not named.get(package)]
+
+
+def plain(package: str) -> str:
+    return re.sub(r"[-_]+", "-", package).lower()
 
 
 def test_the_files_that_are_named_are_there() -> None:

@@ -147,6 +147,20 @@ def configuration(**changes: Any) -> Any:
     return load([f"{key}={value}" for key, value in values.items()])
 
 
+def kept(run: Callable[[], torch.Tensor]) -> dict[int, int]:
+    """What autograd keeps for the way back: bytes by the place of each storage."""
+    found: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        total = run()
+    assert float(total.detach()) > 0
+    return found
+
+
 def token_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The sum of the token losses in nats, fp32, through transformers' own code: the reference for ours."""
     logits = model(input_ids=inputs).logits

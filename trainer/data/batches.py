@@ -146,7 +146,7 @@ def windows(tokens: int, length: int) -> int:
 
 
 class Batches:
-    """The micro-batches of every step: `micro_batches(step)` of them, numbered from 0."""
+    """The micro-batches of every step: `per_step` of them, numbered from 0."""
 
     def __init__(self, tokens: Tokens, length: int, micro_batch: int, tokens_per_step: int, seed: int) -> None:
         self.tokens, self.length, self.micro_batch, self.seed = tokens, length, micro_batch, seed

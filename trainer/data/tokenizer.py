@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, one_line
-from trainer.files import read_json
+from trainer.files import fsync, read_json
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -108,6 +108,7 @@ def copy_companions(source: Path | None, target: Path) -> None:
         (target / name).unlink(missing_ok=True)
         if source is not None and (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+            fsync(target / name)
 
 
 def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | None = None) -> None:

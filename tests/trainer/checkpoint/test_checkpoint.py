@@ -14,6 +14,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer.checkpoint.saving import Training, save_and_die
+from tests.trainer.conftest import Disk
 from tests.trainer.processes import context
 from trainer.checkpoint.format import (
     Checkpoint,
@@ -102,27 +103,23 @@ def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: 
 
 
 def test_a_power_cut_finds_no_folder_of_that_name_without_all_that_is_in_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill the kernel still writes what is not on the disk yet; a power cut loses it."""
-    fsync, rename = os.fsync, os.rename
-    safe: set[int] = set()
-    lost: list[Path] = []
-
-    def pushes(descriptor: int) -> None:
-        fsync(descriptor)
-        safe.add(os.fstat(descriptor).st_ino)
+    rename = os.rename
+    renamed: list[Path] = []
+    lost: list[str] = []
 
     def renames(source: Path, target: Path) -> None:
-        lost.extend(path for path in (source, *source.rglob("*")) if path.stat().st_ino not in safe)
-        safe.clear()
+        renamed.append(target)
+        lost.extend(disk.lost([source, *source.rglob("*")]))
+        disk.pushed.clear()
         rename(source, target)
 
-    monkeypatch.setattr(os, "fsync", pushes)
     monkeypatch.setattr(os, "rename", renames)
-    save(run, 10)
+    assert renamed == [save(run, 10)]
     assert not lost
-    assert (run / "checkpoints").stat().st_ino in safe, "the name itself"
+    assert not disk.lost([run / "checkpoints"]), "the name itself"
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "delete", "manifest"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from pyarrow import parquet
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tests.trainer.data.pieces import prepare_in_pieces
 from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
 from trainer import prepare
-from trainer.data import documents, shards
+from trainer.data import documents
 from trainer.data.batches import open_dataset
 from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
 from trainer.errors import UserError
@@ -314,24 +313,14 @@ def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None
     assert found[0] == found[1] == found[2]
 
 
-def prepare_in_pieces(arguments: list[str], die_after: int | None = None) -> None:
-    documents.PIECE_BYTES = 2_000
-    if die_after is not None:
-        real, calls = shards.fsync, iter(range(10_000))
-        shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)  # pyright: ignore[reportAttributeAccessIssue]
-    os._exit(run(*arguments))
-
-
 def test_any_number_of_processes_and_a_kill_write_the_same_bytes(tmp_path: Path, tokenizer: Path) -> None:
     path = written(tmp_path / "talk.jsonl", records(150))
 
-    def go(name: str, workers: int, die_after: int | None = None) -> int | None:
+    def go(name: str, workers: int, die_after: int | None = None) -> int:
         arguments = ["--input", str(path), "--output", str(tmp_path / name), "--tokenizer", str(tokenizer)]
         arguments += ["--shard-tokens", "300", "--workers", str(workers)]
-        child = multiprocessing.get_context("fork").Process(target=prepare_in_pieces, args=(arguments, die_after))
-        child.start()
-        child.join()
-        return child.exitcode
+        arguments += ["--conversations", "--validation-fraction", "0.2"]
+        return prepare_in_pieces(arguments, 2_000, die_after)
 
     assert go("one", 1) == go("two", 2) == 0
     assert go("killed", 1, die_after=9) == 9

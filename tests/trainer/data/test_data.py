@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -205,18 +206,32 @@ def test_all_windows_of_a_micro_batch_are_asked_for_before_the_first_is_waited_f
     path = tmp_path / "shard.bin"
     np.arange(60_000, dtype=np.uint16).tofile(path)
     tokens = Tokens([path, path])
-    order: list[str] = []
+    calls: list[tuple[str, int, int]] = []
 
     class Watched(Tokens):
-        def announce(self, start: int, length: int) -> None:
-            order.append("announce")
-            super().announce(start, length)
+        def __init__(self, paths: list[Path]) -> None:
+            super().__init__(paths)
+            for number, shard in enumerate(self._shards):
+                shard._mmap = Pages(number)  # pyright: ignore[reportAttributeAccessIssue]
 
         def read(self, start: int, length: int) -> np.ndarray:
-            order.append("read")
+            calls.append(("read", start, start + length))
             return super().read(start, length)
 
-    indices = np.array([3, 59, 117])  # the second lies across the border of the two shards
+    class Pages:
+        """What a shard is mapped by: no page is read, but the kernel may be asked for some."""
+
+        def __init__(self, shard: int) -> None:
+            self._begin = 60_000 * shard
+
+        def madvise(self, advice: int, start: int, length: int) -> None:
+            assert advice == mmap.MADV_WILLNEED
+            assert start % mmap.PAGESIZE == 0, "the kernel refuses others"
+            calls.append(("ask", self._begin + start // 2, self._begin + (start + length) // 2))
+
+    indices = np.array([2, 59, 117])  # across a border of pages, of the two shards, and of nothing
     inputs, _ = gather(Watched([path, path]), indices, 1010)
-    assert order == ["announce"] * 3 + ["read"] * 3
+    assert [name for name, *_ in calls] == ["ask"] * 4 + ["read"] * 3
+    asked = {token for name, first, last in calls if name == "ask" for token in range(first, last)}
+    assert all(asked >= set(range(first, last)) for name, first, last in calls if name == "read")
     assert all(np.array_equal(row, tokens.read(index * 1010, 1010)) for row, index in zip(inputs, indices, strict=True))

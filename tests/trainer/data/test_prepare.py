@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.trainer.data.pieces import prepare_in_pieces
 from trainer import prepare
-from trainer.data import documents, shards
+from trainer.data import documents
 from trainer.data.batches import open_dataset
 from trainer.data.sources import find
 
@@ -206,23 +207,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def prepare_in_pieces(arguments: list[str], die_after: int | None = None) -> None:
-    """Run `prepare` with tiny pieces and exit; with die_after, die just before that part (from 0) is recorded."""
-    documents.PIECE_BYTES = 20_000
-    if die_after is not None:
-        real, calls = shards.fsync, iter(range(10_000))
-        shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)  # pyright: ignore[reportAttributeAccessIssue]
-    os._exit(prepare.main(arguments))
-
-
 def run_in_pieces(inputs: list[str], output: Path, tokenizer: Path, workers: int, die_after: int | None = None) -> int:
     arguments = ["--input", *inputs, "--output", str(output), "--tokenizer", str(tokenizer)]
     arguments += ["--shard-tokens", "4000", "--workers", str(workers)]
-    child = multiprocessing.get_context("fork").Process(target=prepare_in_pieces, args=(arguments, die_after))
-    child.start()
-    child.join()
-    assert child.exitcode is not None
-    return child.exitcode
+    return prepare_in_pieces(arguments, 20_000, die_after)
 
 
 @pytest.fixture(scope="module")
@@ -291,20 +279,6 @@ def test_a_full_disk_is_one_line_and_what_is_finished_stays(
     assert prepare.main(arguments) == 0
     same = [name for name, time in finished.items() if (tmp_path / "out" / name).stat().st_mtime_ns == time]
     assert len(same) >= len(finished) - 1 > 0
-
-
-def test_a_large_vocabulary_takes_four_bytes_a_token(text: Path, tmp_path: Path, tokenizer: Path) -> None:
-    from tokenizers import AddedToken
-
-    built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    built.add_special_tokens([AddedToken(f"<{number}>", special=True) for number in range(70_000)])
-    built.save(str(tmp_path / "large.json"))
-    for name, spec in (("small", tokenizer), ("large", tmp_path / "large.json")):
-        assert run("--input", text, "--output", tmp_path / name, "--tokenizer", spec) == 0
-    small, large = (open_dataset(str(tmp_path / name), verify=True) for name in ("small", "large"))
-    assert large.vocabulary > 70_000
-    assert large.train.read(0, 500).dtype == np.uint32
-    assert large.train.read(0, len(large.train)).tolist() == small.train.read(0, len(small.train)).tolist()
 
 
 def test_the_fraction_holds_and_the_seed_chooses(pieces: list[str], tmp_path: Path, tokenizer: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainer.conftest import Disk
 from trainer import prepare
 from trainer.data import documents, shards
 from trainer.data.batches import open_dataset
@@ -23,21 +25,23 @@ def run(*arguments: str | Path) -> int:
     return prepare.main([str(argument) for argument in arguments])
 
 
-def test_a_power_cut_finds_every_shard_of_a_finished_dataset(
-    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_power_cut_finds_every_file_of_a_finished_dataset(
+    text: Path, tmp_path: Path, tokenizer: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, safe = os.fsync, set[int]()
+    out, source = tmp_path / "out", tmp_path / "tokenizer"
+    shutil.copytree(tokenizer, source)
+    (source / "chat_template.jinja").write_text("{{ messages }}")
+    sweep, files = prepare._sweep, list[Path]()
 
-    def pushes(descriptor: int) -> None:
-        real(descriptor)
-        safe.add(os.fstat(descriptor).st_ino)
+    def sweeps(*given: Any) -> None:
+        files.extend(path for path in out.rglob("*") if path.is_file())
+        assert not disk.lost([*files, out])
+        sweep(*given)
 
-    monkeypatch.setattr(os, "fsync", pushes)
-    out = tmp_path / "out"
-    assert run("--input", text, "--output", out, "--tokenizer", tokenizer, "--workers", "1") == 0
-    files = [*out.glob("*.bin"), out / "index.json", out]
-    assert len(files) >= 4
-    assert not [path.name for path in files if path.stat().st_ino not in safe]
+    monkeypatch.setattr(prepare, "_sweep", sweeps)
+    assert run("--input", text, "--output", out, "--tokenizer", source, "--workers", "1") == 0
+    assert {path.suffix for path in files} == {".bin", ".jinja", ".json", ".jsonl"}
+    assert len(list(out.glob("*.bin"))) >= 2
 
 
 def test_who_reads_the_former_shards_goes_on_reading_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:

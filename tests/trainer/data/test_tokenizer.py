@@ -127,7 +127,7 @@ def test_a_tokenizer_without_an_end_of_text_is_told() -> None:
 
 
 def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with_it(
-    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Llama, Mistral and Gemma have learned only texts that begin so."""
     source = tmp_path / "texts.jsonl"

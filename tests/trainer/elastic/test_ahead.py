@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-import time
+import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, api, start_processes
@@ -100,14 +102,19 @@ def test_none_waits_after_the_end(ahead: Ahead) -> None:
     assert [process.returncode for process in waiting] == [-signal.SIGKILL] * 2
 
 
+def unread(pipe: IO[bytes] | None) -> int:
+    assert pipe is not None
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def test_it_ends_when_its_launcher_is_gone() -> None:
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, env={**os.environ, SIGN: "1", "PYTHONPATH": str(ROOT)}
     )
     assert worker.stdin is not None
-    time.sleep(0.2)
+    os.write(worker.stdin.fileno(), b'{"RANK": "3"')  # killed while it wrote
+    wait_until(lambda: unread(worker.stdin) == 0, 30, "the worker has read it")
     assert worker.poll() is None
-    worker.stdin.write(b'{"RANK": "3"')  # killed while it wrote
     worker.stdin.close()
     assert worker.wait(30) == 0
 

@@ -205,7 +205,7 @@ def test_a_connection_that_etcd_ended_is_made_anew_though_nobody_waits() -> None
         assert [client.get("/trainyard/x") for _ in range(3)] == [None] * 3
 
 
-def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait(start: Start) -> None:
+def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait() -> None:
     """Its machine is gone: nothing refuses the connection."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         client = Etcd(access(f"127.0.0.1:{deaf.getsockname()[1]}", {}, {}))

@@ -171,7 +171,7 @@ sys.exit(launch.main([]))
         ({"stepz": 5}, ["--standalone"], "did you mean steps?"),
         ({}, ["--nnodes", "3:2"], "--nnodes 3:2: write MIN:MAX"),
         ({}, [], "--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine"),
-        ({}, ["--rdzv-endpoint", "etcd"], None),
+        ({}, ["--rdzv-endpoint", "etcd.invalid"], None),
         ({}, ["--nonsense"], "unrecognized arguments: --nonsense"),
         ({}, ["--standalone", "--rdzv-conf", "retry_seconds=x"], "retry_seconds=x: must be a number from 0 to"),
         ({}, ["--standalone", "--rdzv-conf", "join_timeout=0"], "join_timeout=0: must be a number from 0.001 to"),
@@ -197,9 +197,11 @@ def test_bad_arguments_end_with_42_and_one_line(
     words = json.loads((tmp_path / "termination").read_text())
     assert error.count("\n") == 1
     assert words["message"] == error.strip()
-    if said is None:  # a name that does not resolve may do so later: not this run's fault
+    if (
+        said is None
+    ):  # a name that does not resolve (.invalid never does: RFC 2606) may do so later: not this run's fault
         assert (code, words["state"]) == (75, "restart")
-        assert "--rdzv-endpoint etcd:2379 not reachable" in error
+        assert "--rdzv-endpoint etcd.invalid:2379 not reachable" in error
     else:
         assert (code, words["state"]) == (42, "failed")
         assert said in error

@@ -201,10 +201,17 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
             group.handlers[name].next_rendezvous()
             found.append(name)
 
+    def seen(spares: int, waiting: int) -> bool:
+        group.handlers["b"].num_nodes_waiting()
+        state = group.handlers["b"]._state_holder.state
+        return (len(state.redundancy_list), len(state.wait_list)) == (spares, waiting)
+
     threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in "cab"]
-    for thread in threads:
-        thread.start()
-        time.sleep(1.5)  # the spare has seen that the round is full; then that there is room
+    threads[0].start()
+    wait_until(lambda: seen(1, 0), 30, "the spare has seen that the round is full")
+    threads[1].start()
+    wait_until(lambda: seen(0, 2), 30, "the spare has seen that there is room")
+    threads[2].start()
     wait_until(lambda: len(found) == 2, 30, "two of the three are in the next round")
     end = time.monotonic() + 3
     while time.monotonic() < end:

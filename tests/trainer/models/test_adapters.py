@@ -314,7 +314,7 @@ def test_what_does_not_fit_is_one_line(llama: Path, gpt2: Path, finished: Path, 
 
 
 def test_settings_that_contradict_each_other_are_refused(
-    gpt2: Path, finished: Path, start_workers: Start, settings: Settings
+    gpt2: Path, finished: Path, start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"adapter.rank: given, but adapter.kind is none"):
         toy.configuration(adapter__rank=8)
@@ -324,8 +324,9 @@ def test_settings_that_contradict_each_other_are_refused(
         toy.configuration(model__name="gpt2", adapter__kind="lora", engine__name="fsdp")
     with pytest.raises(UserError, match=r"optimizer.name: muon is for the matrices of whole models"):
         toy.configuration(model__name="gpt2", adapter__kind="lora", optimizer__name="muon")
-    (finished / "DONE").unlink()
-    workers = start_workers(1, settings(finished, model__name=gpt2, steps=8))
+    copy = shutil.copytree(finished, tmp_path / "run")
+    (copy / "DONE").unlink()
+    workers = start_workers(1, settings(copy, model__name=gpt2, steps=8))
     assert workers.wait() == [42]
     assert "is a checkpoint of adapter.kind=lora, not none; use another run.directory" in workers.output
     assert "Traceback" not in workers.output

@@ -172,16 +172,7 @@ def test_layers_computed_again_give_the_same_gradients(family: str) -> None:
 
 
 def kept(run: Callable[[], torch.Tensor]) -> int:
-    """Bytes that autograd keeps for the backward pass."""
-    found: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
-        run()
-    return sum(found.values())
+    return sum(toy.kept(run).values())
 
 
 def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(

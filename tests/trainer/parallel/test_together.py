@@ -128,6 +128,10 @@ def test_compiled_code_is_taken_from_the_run_by_who_has_its_key_alone(
     made.path.write_bytes(made.path.read_bytes()[:-1] + b"!")
     assert compiled.Cache(tmp_path, cpu).load() == "refused"
     assert taken == [b"kernels"], "nothing else was unpacked"
+    made.path.unlink()
+    monkeypatch.setitem(counters["inductor"], "fxgraph_cache_miss", 0)
+    made.save()
+    assert not made.path.exists(), "what was compiled elsewhere is not written once more"
 
 
 def test_the_passes_that_compile_leave_nothing_behind() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import multiprocessing
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
+from tests.trainer.conftest import wait_until
 from trainer.errors import UserError
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Feature, Question, features
@@ -99,12 +100,22 @@ def test_a_storage_that_refuses_costs_time_only(words: Any, tmp_path: Path, caps
 def test_workers_that_start_together_make_them_once(
     words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(questions: list[Question], *rest: Any) -> list[Feature]:
-        (tmp_path / f"made-{multiprocessing.current_process().name}").touch()
-        time.sleep(0.5)
+    lock = fcntl.lockf
+
+    def told(what: str) -> None:
+        (tmp_path / f"{what}-{multiprocessing.current_process().name}").touch()
+
+    def locks(*given: Any) -> None:
+        told("asked")
+        lock(*given)
+
+    def makes(questions: list[Question], *rest: Any) -> list[Feature]:
+        told("made")
+        wait_until(lambda: len(list(tmp_path.glob("asked-*"))) == 3, 30, "all of them are there")
         return features(questions, *rest)
 
-    monkeypatch.setattr(squad_data, "features", slow)
+    monkeypatch.setattr(fcntl, "lockf", locks)
+    monkeypatch.setattr(squad_data, "features", makes)
     # A fork lacks the tokenizer's threads that an earlier test started, and would wait for them.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     context = multiprocessing.get_context("fork")
