@@ -20,6 +20,7 @@ from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, 
 from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
+from infra.eks.rules import NOBODY
 from infra.eks.section import EksConfig, versions
 from infra.needs import features
 from infra.sections import NodesConfig
@@ -214,7 +215,7 @@ def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Fi
 
 def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
     """Whether the cluster would let this machine in."""
-    allowed = [ipaddress.ip_network(cidr) for cidr in eks.api_allowed_cidrs]
+    allowed = [ipaddress.IPv4Network(cidr) for cidr in eks.api_allowed_cidrs]
     address = own_address()
     try:
         mine = ipaddress.ip_address(address or "")
@@ -224,10 +225,12 @@ def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
     if any(mine in network for network in allowed):
         yield ok("eks.apiAllowedCidrs", f"lets {mine} in, which is this machine")
     else:
+        # After the ranges of others, but in place of the placeholder, which `pulumi up` refuses.
+        at = next((index for index, network in enumerate(allowed) if network.overlaps(NOBODY)), len(allowed))
         yield problem(
             "eks.apiAllowedCidrs",
             f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
-            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[0]' {mine}/{mine.max_prefixlen}",
+            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[{at}]' {mine}/{mine.max_prefixlen}",
         )
 
 

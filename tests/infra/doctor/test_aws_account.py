@@ -148,10 +148,16 @@ def test_spot_capacity_by_awss_own_score(cloud: Cloud, found: Found) -> None:
     assert "2 of 10 now" in only(found("warning", stack=stack)).text
 
 
-def test_the_api_would_not_let_this_machine_in(found: Found) -> None:
-    finding = only(found("problem", stack=config(eks={"apiAllowedCidrs": ["203.0.113.128/25"]})))
-    assert finding.text == "203.0.113.128/25 does not let 203.0.113.7 in, which is this machine"
-    assert finding.fix == "pulumi config set --stack aws-g4dn --path 'eks.apiAllowedCidrs[0]' 203.0.113.7/32"
+@pytest.mark.parametrize(
+    ("ranges", "at"),
+    [(["203.0.113.128/25"], 0), (["8.8.8.0/24", "9.9.9.9/32"], 2), (["8.8.8.0/24", "203.0.113.128/25"], 1)],
+    ids=["placeholder", "others", "placeholder after others"],
+)
+def test_the_api_would_not_let_this_machine_in(found: Found, ranges: list[str], at: int) -> None:
+    """The command keeps the ranges of others, and replaces the placeholder of the shipped stack files."""
+    finding = only(found("problem", stack=config(eks={"apiAllowedCidrs": ranges})))
+    assert finding.text == f"{', '.join(ranges)} does not let 203.0.113.7 in, which is this machine"
+    assert finding.fix == f"pulumi config set --stack aws-g4dn --path 'eks.apiAllowedCidrs[{at}]' 203.0.113.7/32"
 
 
 def test_an_address_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
