@@ -65,7 +65,24 @@ def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     answer["permissions"] = [name for name in checks.permissions(config()) if not name.startswith("container.")]
     finding = only(found("problem"))
     assert finding.text == "container.clusters.create, container.clusters.connect missing"
-    assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
+    assert finding.fix.endswith("--member user:me@example.org --role roles/container.admin")
+
+
+@pytest.mark.parametrize(
+    ("email", "member"),
+    [
+        ("ci@my-project.iam.gserviceaccount.com", "serviceAccount:ci@my-project.iam.gserviceaccount.com"),
+        ("", "user:YOU"),
+    ],
+)
+def test_missing_rights_are_granted_to_the_caller(cloud: Cloud, email: str, member: str) -> None:
+    """IAM refuses a service account that is named as a user."""
+    cloud.people[TOKEN] = email
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]["permissions"] = []
+    cloud.answers["/storage/b/texts/iam/testPermissions"] = {}
+    grants = [item.fix for item in found("problem", config(dataset={"input": ["gs://texts/corpus"]}))]
+    assert any(fix.startswith("gcloud storage buckets add-iam-policy-binding gs://texts ") for fix in grants)
+    assert all(f" --member {member} " in fix for fix in grants)
 
 
 def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:

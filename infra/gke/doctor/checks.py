@@ -120,7 +120,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
         yield problem(
             "rights",
             f"{lacking} missing",
-            f"gcloud projects add-iam-policy-binding {project} --member user:YOU --role {role}",
+            f"gcloud projects add-iam-policy-binding {project} --member {google.member()} --role {role}",
         )
 
 
@@ -138,7 +138,7 @@ def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
             continue
         missing = [name for name in wanted if name not in answer.get("permissions", [])]
         if missing:
-            grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member user:YOU"
+            grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member {google.member()}"
             yield problem(f"bucket {bucket}", f"{', '.join(missing)} missing", f"{grant} --role {wanted[missing[0]]}")
         else:
             yield ok(f"bucket {bucket}", "its policy can be changed")

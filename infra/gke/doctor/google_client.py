@@ -91,6 +91,11 @@ class Google:
         except NoAnswer:
             return ""
 
+    def member(self) -> str:
+        """The caller as IAM's policies name it; user:YOU: Google does not say who it is."""
+        email = self.identify(self.token) or (self.identity if "@" in self.identity else "YOU")
+        return f"{'serviceAccount' if email.endswith('.gserviceaccount.com') else 'user'}:{email}"
+
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
         url = f"{self.services[service]}/{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
