@@ -13,7 +13,7 @@ from infra.doctor import prerequisites
 from infra.gke.doctor import checks, google_client
 from infra.gke.doctor.google_client import NoAnswer, connect
 from local import environment, paths
-from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
+from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only, remember
 
 
 def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> None:
@@ -127,6 +127,25 @@ def test_a_cluster_of_somebody_else_has_the_name(cloud: Cloud) -> None:
     finding = only(found("problem"))
     assert finding.subject == "cluster"
     assert "--path cluster.name" in finding.fix
+
+
+def test_what_an_up_that_failed_has_made_is_the_stacks_own(cloud: Cloud, machine: Path) -> None:
+    name, account = "trainyard-gcp-a100", f"trainyard-gcp-a100-nodes@{PROJECT}.iam.gserviceaccount.com"
+    made = {
+        "compute": [f"projects/{PROJECT}/global/networks/{name}", DISK.removeprefix("/compute/")],
+        "artifactregistry": [f"projects/{PROJECT}/locations/{REGION}/repositories/{name}"],
+        "iam": [f"projects/{PROJECT}/serviceAccounts/{account}"],
+    }
+    cloud.answers |= {f"/{service}/{path}": {"name": name} for service, paths in made.items() for path in paths}
+    foreign = [item.subject for item in found("problem")]
+    assert foreign == ["network", "disk", "repository", "service account"], "the state has nothing"
+    remember(machine, *({"id": path} for paths in made.values() for path in paths))
+    assert found("problem") == []
+    own = next(item.text for item in found("ok") if item.subject == "names")
+    assert own.startswith("network, disk, repository, service account: from an earlier `pulumi up` of stack gcp-a100")
+    assert "stack export --stack gcp-a100" in (machine / "pulumi.called").read_text()
+    remember(machine, *({"id": path} for path in made["compute"]))
+    assert [item.subject for item in found("problem")] == ["repository", "service account"]
 
 
 def test_a_disk_that_was_kept_is_offered_back(cloud: Cloud) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from infra.eks.doctor import checks, leftovers
 from infra.eks.doctor.aws_client import Amazon
+from tests.fixtures_google import remember
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
 from tests.infra.recorded import recorded
 
@@ -55,6 +57,27 @@ def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> Non
     found = problems(leftovers.checks(here, config(), STACK))
     assert [item.subject for item in found] == ["log group", "repository", "role", "launch template", "key"]
     assert found[0].fix == f"aws logs delete-log-group --region us-east-1 --log-group-name /aws/eks/{NAME}/cluster"
+
+
+def test_what_an_up_that_failed_has_made_is_the_stacks_own(here: Amazon, tmp_path: Path) -> None:
+    """Whoever deleted it as the doctor advised would break the next `pulumi up`."""
+    tags = [{"ResourceType": kind, "Tags": TAGS} for kind in ("vpc", "natgateway")]
+    ec2 = client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=tags[:1])["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    nat = ec2.create_nat_gateway(SubnetId=subnet, TagSpecifications=tags[1:])["NatGateway"]["NatGatewayId"]
+    system = client("efs").create_file_system(CreationToken="new", Tags=TAGS)["FileSystemId"]
+    client("ecr").create_repository(repositoryName=f"{NAME}/trainyard/trainer")
+    client("ec2").create_launch_template(LaunchTemplateName=f"{NAME}-system", LaunchTemplateData={})
+    subjects = [item.subject for item in leftovers.checks(here, config(), STACK)]
+    assert subjects == ["repository", "launch template", "file system", "leftovers"], "the state has nothing"
+    named = {"id": "lt-1", "inputs": {"name": f"{NAME}-system"}}
+    arn = f"arn:aws:ec2:us-east-1:123456789012:vpc/{vpc}"
+    with_ids = [{"id": made} for made in (f"{NAME}/trainyard/trainer", nat, system)]
+    remember(tmp_path, named, {"outputs": {"arn": arn}}, *with_ids)
+    finding = only(list(leftovers.checks(here, config(), STACK)))
+    assert (finding.level, finding.subject) == ("ok", "names")
+    assert "an earlier `pulumi up`" in finding.text
 
 
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
