@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from botocore.awsrequest import AWSResponse
 
 from cli.__main__ import main
-from infra.doctor.finding import Finding
 from infra.eks.doctor import aws_client, checks, machines
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.section import EksConfig
@@ -57,27 +57,55 @@ def test_zones_that_an_account_has_not(found: Found) -> None:
     assert "--path 'eks.zones[1]'" in finding.fix
 
 
+def offered(here: Amazon, machine_type: str, *alternatives: str, **eks: Any) -> list[tuple[str, str, str]]:
+    """(level, subject, text) for the workers' machines, and for the system's where something is wrong with them."""
+    stack = config(nodes={"machineType": machine_type, "alternatives": list(alternatives)}, eks=eks)
+    assert stack.nodes
+    found = machines.offered(here, stack.section(EksConfig), stack.nodes)
+    return [
+        (item.level, item.subject, item.text) for item in found if item.subject != "m6i.large" or item.level != "ok"
+    ]
+
+
 def test_machines_that_zones_lack(here: Amazon) -> None:
-    """moto's list of offers is AWS's of some day: use1-az3 has no g5, us-west-1 no g6."""
-
-    def offers(machine_type: str, here: Amazon, **eks: Any) -> Finding:
-        stack = config(nodes={"machineType": machine_type}, eks=eks)
-        assert stack.nodes
-        return next(
-            item
-            for item in machines.offered(here, stack.section(EksConfig), stack.nodes)
-            if item.subject == machine_type
-        )
-
-    some = offers("g5.xlarge", here, zones=["use1-az1", "use1-az3"])
-    assert (some.level, some.text) == (
-        "problem",
-        "is not offered by use1-az3; in us-east-1 by use1-az1, use1-az2, use1-az4, use1-az5, use1-az6",
-    )
-    assert "--path 'eks.zones[1]'" in some.fix
+    """moto's list of offers is AWS's of some day: use1-az3 has no g5, us-west-1 no g6. `pulumi up` leaves such a zone
+    out (test_eks_zones.py), and fails where none is left."""
+    assert offered(here, "g5.xlarge", zones=["use1-az3", "use1-az1"]) == [
+        ("ok", "g5.xlarge", "is offered by use1-az1"),
+        ("warning", "eks.zones", "use1-az3 offers no g5.xlarge; no workers come from there"),
+    ]
+    others = "use1-az1, use1-az2, use1-az4, use1-az5, use1-az6"
+    assert offered(here, "g5.xlarge", zones=["use1-az3"]) == [
+        ("problem", "g5.xlarge", f"is not offered by use1-az3; in us-east-1 by {others}")
+    ]
     west = {"region": "us-west-1", "zones": ["usw1-az1"]}
-    none = offers("g6.xlarge", Amazon(here.session, "us-west-1"), **west)
-    assert (none.level, none.text) == ("problem", "is not offered by usw1-az1; in us-west-1 by none at all")
+    assert offered(Amazon(here.session, "us-west-1"), "g6.xlarge", **west) == [
+        ("problem", "g6.xlarge", "is not offered by usw1-az1; in us-west-1 by none at all")
+    ]
+
+
+def test_a_machine_that_others_stand_in_for_and_a_system_machine_that_nothing_does(here: Amazon) -> None:
+    pairs = [("use1-az1", "g5.2xlarge"), ("use1-az1", "m6i.large"), ("use1-az4", "m6i.large")]
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        items = "".join(
+            f"<item><location>{zone}</location><instanceType>{name}</instanceType></item>"
+            for zone, name in pairs
+            if name in unquote(request.body.decode() if isinstance(request.body, bytes) else request.body)
+        )
+        text = f"<R><instanceTypeOfferingSet>{items}</instanceTypeOfferingSet></R>"
+        return AWSResponse(request.url, 200, {}, Raw(text.encode()))
+
+    here.session.events.register_first("before-send.ec2.DescribeInstanceTypeOfferings", answer)
+    assert offered(here, "g5.xlarge", "g5.2xlarge", zones=["use1-az1"]) == [
+        ("warning", "g5.xlarge", "is not offered by use1-az1; in us-east-1 by none at all"),
+        ("ok", "g5.2xlarge", "is offered by use1-az1"),
+        ("problem", "m6i.large", "is not offered by use1-az2; in us-east-1 by use1-az1, use1-az4"),
+    ]
+    stack = config()
+    assert stack.nodes
+    *_, system = machines.offered(here, stack.section(EksConfig), stack.nodes)
+    assert system.fix.startswith("pulumi config set --path eks.systemMachineType TYPE "), "home zones cannot be chosen"
 
 
 def test_missing_rights_are_named(cloud: Cloud, here: Amazon) -> None:
