@@ -105,7 +105,7 @@ def fixed(name: str, region: str) -> list[dict[str, Any]]:
 def rows(part: str, **names: str) -> list[dict[str, Any]]:
     """Part of leftovers.yaml, with names in place of the placeholders."""
     text = FILE.read_text("utf-8")
-    for placeholder, name in names.items():
+    for placeholder, name in {"ROLES": yaml.safe_load(text)["roles"], **names}.items():
         text = text.replace(placeholder, name)
     return yaml.safe_load(text)[part]
 

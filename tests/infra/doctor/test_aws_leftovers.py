@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import jmespath
+
 from infra.eks.doctor import checks, leftovers
 from infra.eks.doctor.aws_client import Amazon
+from review.recording import record
 from tests.fixtures_google import remember
-from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
-from tests.infra.recorded import recorded
+from tests.infra.doctor.conftest import NAME, REGION, STACK, TRUST, client, config, only, problems
+from tests.infra.recorded import changed, recorded
 
 
 def cluster(**tags: str) -> None:
@@ -83,6 +86,31 @@ def test_what_an_up_that_failed_has_made_is_the_stacks_own(here: Amazon, tmp_pat
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
     taken = {str(item.inputs.get("name", "")) for item in recorded(STACK).all("aws:")}
     assert {row["name"] for row in leftovers.fixed(NAME, "")} <= taken
+
+
+def test_a_stack_is_told_from_one_whose_name_it_begins(here: Amazon) -> None:
+    """What the doctor and the proof list is deleted by hand: here the other stack is trainyard-aws."""
+    placed = {"consumption": "on_demand", "fallback": "none", "alternatives": [], "compactPlacement": True}
+    every = ({"dataset": {"input": ["s3://texts/corpus"]}}, {"nodes": placed})
+    declared = [item for changes in every for item in record(STACK, changed(STACK, **changes)).all("aws:")]
+    roles, templates = (
+        {item.inputs["name"] for item in declared if item.kind == kind} for kind in ("Role", "LaunchTemplate")
+    )
+    assert f"{NAME}-reader" in roles
+    assert f"{NAME}-workers-use2-az1" in templates
+    for name in templates:
+        client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData={})
+    for name, expected in ((NAME, (roles, templates)), ("trainyard-aws", (set(), set()))):
+        lists = {row["kind"]: row for row in leftovers.rows("lists", NAME=name, STACK="")}
+        answer = {"Roles": [{"RoleName": role} for role in roles]}
+        filters = [{"Name": key, "Values": values} for key, values in lists["launch template"]["filters"].items()]
+        found = here.ask("ec2", "describe_launch_templates", Filters=filters)
+        assert (
+            set(jmespath.search(lists["role"]["found"], answer)),
+            set(jmespath.search(lists["launch template"]["found"], found)),
+        ) == expected
+        fix = next(row["fix"] for row in leftovers.fixed(name, REGION) if row["what"] == "role")
+        assert f'"{lists["role"]["found"]}"' in fix
 
 
 TAGS = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]
