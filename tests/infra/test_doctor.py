@@ -25,7 +25,7 @@ def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid
     path = "/storage/b/texts/iam/testPermissions"
     cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy"]}
     missing, policy = found("problem", stack)
-    assert (policy.subject, policy.text) == ("bucket texts", "storage.buckets.setIamPolicy missing")
+    assert (policy.subject, policy.text) == ("bucket texts", "you lack storage.buckets.setIamPolicy")
     assert policy.fix.startswith("gcloud storage buckets add-iam-policy-binding gs://texts ")
     assert (missing.subject, missing.text) == ("bucket gone", "does not exist")
     cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"]}
@@ -64,7 +64,7 @@ def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     answer = cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]
     answer["permissions"] = [name for name in checks.permissions(config()) if not name.startswith("container.")]
     finding = only(found("problem"))
-    assert finding.text == "container.clusters.create, container.clusters.connect missing"
+    assert finding.text == "you lack container.clusters.create, container.clusters.connect"
     assert finding.fix.endswith("--member user:me@example.org --role roles/container.admin")
 
 

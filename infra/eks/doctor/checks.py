@@ -91,7 +91,7 @@ def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
         answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
     except NoAnswer as reason:
         if reason.code == "InvalidParameterValue":
-            yield problem(subject, "is no region of AWS", "aws account list-regions   # then: set eks.region")
+            yield problem(subject, "is not a region of AWS", "aws account list-regions   # then: set eks.region")
             return False
         yield unchecked(subject, str(reason))
         return True
@@ -114,15 +114,13 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
     home = regions()[eks.region].home
     for zone in home:
         if zone not in known:
-            why = (
-                "has control plane and system nodes in this region (infra/eks/zones.yaml), and your account has it not"
-            )
+            why = "hosts the control plane and system nodes (infra/eks/zones.yaml), but your account does not have it"
             yield problem(f"zone {zone}", why, "pulumi config set --path eks.region REGION   # another")
     for zone in eks.zones:
         if zone not in known:
             yield problem(
                 f"zone {zone}",
-                f"is no zone of {amazon.region} for you",
+                f"is not a zone of {amazon.region} in your account",
                 f"pulumi config set --path 'eks.zones[{eks.zones.index(zone)}]' ZONE   # of {', '.join(sorted(known))}",
             )
     if {*home, *eks.zones} <= known.keys():
@@ -264,7 +262,7 @@ def rights(amazon: Amazon) -> Iterator[Finding]:
         shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
         yield problem(
             "rights",
-            f"{shown} missing for {amazon.identity}",
+            f"{amazon.identity} lacks {shown}",
             f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn arn:aws:iam::aws:policy/{policy}"
             "   # by an administrator, see docs/aws.md",
         )

@@ -119,11 +119,12 @@ def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
         RegionNames=[amazon.region],
     )
     score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
+    text = f"placement score {score} of 10 for {nodes.max} nodes in {amazon.region} now"
     if score >= GOOD_SCORE:
-        yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")
+        yield ok("spot capacity", text)
     else:
         yield warning(
             "spot capacity",
-            f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now: they may not come, or not stay",
+            f"{text}; they may not start, or not stay",
             "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
         )

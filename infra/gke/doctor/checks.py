@@ -119,7 +119,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
         lacking = ", ".join(name for name in missing if roles[name] == role)
         yield problem(
             "rights",
-            f"{lacking} missing",
+            f"you lack {lacking}",
             f"gcloud projects add-iam-policy-binding {project} --member {google.member()} --role {role}",
         )
 
@@ -139,7 +139,7 @@ def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
         missing = [name for name in wanted if name not in answer.get("permissions", [])]
         if missing:
             grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member {google.member()}"
-            yield problem(f"bucket {bucket}", f"{', '.join(missing)} missing", f"{grant} --role {wanted[missing[0]]}")
+            yield problem(f"bucket {bucket}", f"you lack {', '.join(missing)}", f"{grant} --role {wanted[missing[0]]}")
         else:
             yield ok(f"bucket {bucket}", "its policy can be changed")
 
