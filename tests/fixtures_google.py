@@ -152,6 +152,12 @@ def log_in(folder: Path, plugin: str = TOKEN, docker: str = TOKEN) -> None:
     program(folder, "docker-credential-gcloud", json.dumps({"Username": "oauth2accesstoken", "Secret": docker}))
 
 
+def remember(folder: Path, *resources: dict[str, Any]) -> None:
+    """Write the program `pulumi` that prints a state with these resources."""
+    stack = {"urn": "urn:pulumi:x::trainyard::pulumi:pulumi:Stack::x", "type": "pulumi:pulumi:Stack"}
+    program(folder, "pulumi", json.dumps({"version": 3, "deployment": {"resources": [stack, *resources]}}))
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with every program that the doctor looks for, and a Google login."""

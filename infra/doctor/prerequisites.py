@@ -89,6 +89,22 @@ def _logged_in() -> str | None:
         return None
 
 
+def in_state(stack: str) -> set[str]:
+    """Ids, names and ARNs of what Pulumi's state of a stack has; empty: nothing, or the state cannot be read."""
+    export = ("stack", "export", "--stack", stack)
+    try:
+        content = json.loads(run("pulumi", "--non-interactive", "--cwd", str(ROOT), *export) or "")
+    except ValueError:
+        return set()
+    found: set[str] = set()
+    for resource in content["deployment"].get("resources") or []:
+        inputs, outputs = resource.get("inputs") or {}, resource.get("outputs") or {}
+        found |= {
+            name for name in (resource.get("id"), inputs.get("name"), outputs.get("arn")) if isinstance(name, str)
+        }
+    return found
+
+
 def kubectl(install: str) -> Iterator[Finding]:
     """`install`: how to install kubectl for the stack's cloud."""
     if shutil.which("kubectl"):

@@ -14,7 +14,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
-from infra.eks.machines import regions, zones_date
+from infra.eks.machines import by_zone, regions, zones_date
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
 
@@ -29,9 +29,7 @@ _Answer = TypeVar("_Answer")
 
 
 def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str, tuple[str, ...]]:
-    """Zone -> the workers' machine types that it offers; zones and types in order of preference.
-
-    Zones without any are left out: EKS refuses a node group there.
+    """Zone -> the workers' machine types that it offers (`by_zone`); zones and types in order of preference.
 
     Raises:
         ConfigError: no zone has any.
@@ -51,8 +49,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
     else:
         pairs = set(zip(answer.locations, answer.instance_types, strict=True))
     having = sorted({zone for zone, name in pairs if name in types})
-    found = {zone: tuple(name for name in types if (zone, name) in pairs) for zone in eks.zones}
-    found = {zone: offered for zone, offered in found.items() if offered}
+    found = by_zone(eks.zones, types, pairs)
     if not found:
         wanted = f"none of {', '.join(eks.zones)} offers" if eks.zones else f"none in {eks.region} offers"
         raise ConfigError(stack, [f"eks.zones: {wanted} {' or '.join(types)}; allowed: {', '.join(having) or 'none'}"])

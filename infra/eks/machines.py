@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -90,6 +90,15 @@ def regions() -> dict[str, Region]:
         name: Region(tuple(found["zones"]), {family: tuple(zones) for family, zones in found.get("lacks", {}).items()})
         for name, found in _zones()["regions"].items()
     }
+
+
+def by_zone(
+    zones: Sequence[str], types: Sequence[str], pairs: Collection[tuple[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    """Zone -> the machine types that it offers by these pairs (zone, type), both in the order given; a zone without any
+    is left out: EKS refuses a node group there."""
+    found = {zone: tuple(name for name in types if (zone, name) in pairs) for zone in zones}
+    return {zone: offered for zone, offered in found.items() if offered}
 
 
 def zones_date() -> str:

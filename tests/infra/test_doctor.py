@@ -13,7 +13,7 @@ from infra.doctor import prerequisites
 from infra.gke.doctor import checks, google_client
 from infra.gke.doctor.google_client import NoAnswer, connect
 from local import environment, paths
-from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only
+from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only, remember
 
 
 def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> None:
@@ -25,7 +25,7 @@ def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid
     path = "/storage/b/texts/iam/testPermissions"
     cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy"]}
     missing, policy = found("problem", stack)
-    assert (policy.subject, policy.text) == ("bucket texts", "storage.buckets.setIamPolicy missing")
+    assert (policy.subject, policy.text) == ("bucket texts", "you lack storage.buckets.setIamPolicy")
     assert policy.fix.startswith("gcloud storage buckets add-iam-policy-binding gs://texts ")
     assert (missing.subject, missing.text) == ("bucket gone", "does not exist")
     cloud.answers[path] = {"permissions": ["storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"]}
@@ -64,8 +64,25 @@ def test_missing_rights_name_the_role(cloud: Cloud) -> None:
     answer = cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]
     answer["permissions"] = [name for name in checks.permissions(config()) if not name.startswith("container.")]
     finding = only(found("problem"))
-    assert finding.text == "container.clusters.create, container.clusters.connect missing"
-    assert finding.fix.endswith("--member user:YOU --role roles/container.admin")
+    assert finding.text == "you lack container.clusters.create, container.clusters.connect"
+    assert finding.fix.endswith("--member user:me@example.org --role roles/container.admin")
+
+
+@pytest.mark.parametrize(
+    ("email", "member"),
+    [
+        ("ci@my-project.iam.gserviceaccount.com", "serviceAccount:ci@my-project.iam.gserviceaccount.com"),
+        ("", "user:YOU"),
+    ],
+)
+def test_missing_rights_are_granted_to_the_caller(cloud: Cloud, email: str, member: str) -> None:
+    """IAM refuses a service account that is named as a user."""
+    cloud.people[TOKEN] = email
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}:testIamPermissions"]["permissions"] = []
+    cloud.answers["/storage/b/texts/iam/testPermissions"] = {}
+    grants = [item.fix for item in found("problem", config(dataset={"input": ["gs://texts/corpus"]}))]
+    assert any(fix.startswith("gcloud storage buckets add-iam-policy-binding gs://texts ") for fix in grants)
+    assert all(f" --member {member} " in fix for fix in grants)
 
 
 def test_a_version_that_a_feature_is_too_new_for(cloud: Cloud) -> None:
@@ -110,6 +127,25 @@ def test_a_cluster_of_somebody_else_has_the_name(cloud: Cloud) -> None:
     finding = only(found("problem"))
     assert finding.subject == "cluster"
     assert "--path cluster.name" in finding.fix
+
+
+def test_what_an_up_that_failed_has_made_is_the_stacks_own(cloud: Cloud, machine: Path) -> None:
+    name, account = "trainyard-gcp-a100", f"trainyard-gcp-a100-nodes@{PROJECT}.iam.gserviceaccount.com"
+    made = {
+        "compute": [f"projects/{PROJECT}/global/networks/{name}", DISK.removeprefix("/compute/")],
+        "artifactregistry": [f"projects/{PROJECT}/locations/{REGION}/repositories/{name}"],
+        "iam": [f"projects/{PROJECT}/serviceAccounts/{account}"],
+    }
+    cloud.answers |= {f"/{service}/{path}": {"name": name} for service, paths in made.items() for path in paths}
+    foreign = [item.subject for item in found("problem")]
+    assert foreign == ["network", "disk", "repository", "service account"], "the state has nothing"
+    remember(machine, *({"id": path} for paths in made.values() for path in paths))
+    assert found("problem") == []
+    own = next(item.text for item in found("ok") if item.subject == "names")
+    assert own.startswith("network, disk, repository, service account: from an earlier `pulumi up` of stack gcp-a100")
+    assert "stack export --stack gcp-a100" in (machine / "pulumi.called").read_text()
+    remember(machine, *({"id": path} for path in made["compute"]))
+    assert [item.subject for item in found("problem")] == ["repository", "service account"]
 
 
 def test_a_disk_that_was_kept_is_offered_back(cloud: Cloud) -> None:

@@ -103,15 +103,15 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
         client = amazon.session.client("sts", region_name=HOME, config=PATIENCE)
         caller = client.get_caller_identity()
     except (NoCredentialsError, PartialCredentialsError):
-        raise NoAnswer("there are none: neither a profile, nor keys in the environment, nor a role") from None
+        raise NoAnswer("no AWS profile, no keys in the environment, and no role") from None
     except ProfileNotFound as error:
         raise NoAnswer(f"{error} (AWS_PROFILE)") from None
     except (SSOError, TokenRetrievalError) as error:
-        raise NoAnswer(f"the single sign-on is over ({str(error).splitlines()[0][:120]})") from None
+        raise NoAnswer(f"the SSO session has expired ({str(error).splitlines()[0][:120]})") from None
     except ClientError as error:
         reason = _reason("sts", "get_caller_identity", error)
         if reason.code in INVALID:
-            raise NoAnswer(f"they are not valid, or not any more ({reason.code})", reason.code) from None
+            raise NoAnswer(f"AWS does not accept the credentials ({reason.code})", reason.code) from None
         raise reason from None
     except (BotoCoreError, ResponseParserError) as error:
         raise NoAnswer(f"sts does not answer ({type(error).__name__})") from None

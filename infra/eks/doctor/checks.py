@@ -20,6 +20,7 @@ from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, 
 from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
+from infra.eks.rules import NOBODY
 from infra.eks.section import EksConfig, versions
 from infra.needs import features
 from infra.sections import NodesConfig
@@ -90,7 +91,7 @@ def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
         answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
     except NoAnswer as reason:
         if reason.code == "InvalidParameterValue":
-            yield problem(subject, "is no region of AWS", "aws account list-regions   # then: set eks.region")
+            yield problem(subject, "is not a region of AWS", "aws account list-regions   # then: set eks.region")
             return False
         yield unchecked(subject, str(reason))
         return True
@@ -113,15 +114,13 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
     home = regions()[eks.region].home
     for zone in home:
         if zone not in known:
-            why = (
-                "has control plane and system nodes in this region (infra/eks/zones.yaml), and your account has it not"
-            )
+            why = "hosts the control plane and system nodes (infra/eks/zones.yaml), but your account does not have it"
             yield problem(f"zone {zone}", why, "pulumi config set --path eks.region REGION   # another")
     for zone in eks.zones:
         if zone not in known:
             yield problem(
                 f"zone {zone}",
-                f"is no zone of {amazon.region} for you",
+                f"is not a zone of {amazon.region} in your account",
                 f"pulumi config set --path 'eks.zones[{eks.zones.index(zone)}]' ZONE   # of {', '.join(sorted(known))}",
             )
     if {*home, *eks.zones} <= known.keys():
@@ -214,7 +213,7 @@ def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Fi
 
 def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
     """Whether the cluster would let this machine in."""
-    allowed = [ipaddress.ip_network(cidr) for cidr in eks.api_allowed_cidrs]
+    allowed = [ipaddress.IPv4Network(cidr) for cidr in eks.api_allowed_cidrs]
     address = own_address()
     try:
         mine = ipaddress.ip_address(address or "")
@@ -224,10 +223,12 @@ def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
     if any(mine in network for network in allowed):
         yield ok("eks.apiAllowedCidrs", f"lets {mine} in, which is this machine")
     else:
+        # After the ranges of others, but in place of the placeholder, which `pulumi up` refuses.
+        at = next((index for index, network in enumerate(allowed) if network.overlaps(NOBODY)), len(allowed))
         yield problem(
             "eks.apiAllowedCidrs",
             f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
-            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[0]' {mine}/{mine.max_prefixlen}",
+            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[{at}]' {mine}/{mine.max_prefixlen}",
         )
 
 
@@ -261,7 +262,7 @@ def rights(amazon: Amazon) -> Iterator[Finding]:
         shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
         yield problem(
             "rights",
-            f"{shown} missing for {amazon.identity}",
+            f"{amazon.identity} lacks {shown}",
             f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn arn:aws:iam::aws:policy/{policy}"
             "   # by an administrator, see docs/aws.md",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from infra.config import StackConfig
+from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.section import EksConfig
@@ -41,9 +42,10 @@ def checks(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]
         yield _cluster(cluster, name, stack)
         return
     yield from _creator(amazon, config, stack)
-    taken = list(_taken(amazon, name))
+    made = prerequisites.in_state(stack)
+    taken = list(_taken(amazon, name, made))
     yield from taken
-    yield from _tagged(amazon, config, stack, free=not taken)
+    yield from _tagged(amazon, config, stack, made, free=not taken)
 
 
 def is_up(amazon: Amazon, name: str, stack: str) -> bool:
@@ -79,8 +81,8 @@ def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Findin
             )
 
 
-def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
-    """Fixed names that are taken: making them again would fail in the middle of `up`.
+def _taken(amazon: Amazon, name: str, made: set[str]) -> Iterator[Finding]:
+    """Fixed names that are taken, but not by what the stack's state has: `up` would fail in the middle.
 
     One of each kind stands for the others: what leaves one behind leaves them all.
     """
@@ -91,7 +93,8 @@ def _taken(amazon: Amazon, name: str) -> Iterator[Finding]:
             if reason.code not in ABSENT:
                 yield unchecked(row["what"], str(reason))
         else:
-            yield problem(row["what"], f"{row['name']} exists, from an earlier stack of this name", row["fix"])
+            if row["name"] not in made:
+                yield problem(row["what"], f"{row['name']} exists, from an earlier stack of this name", row["fix"])
 
 
 def fixed(name: str, region: str) -> list[dict[str, Any]]:
@@ -102,17 +105,20 @@ def fixed(name: str, region: str) -> list[dict[str, Any]]:
 def rows(part: str, **names: str) -> list[dict[str, Any]]:
     """Part of leftovers.yaml, with names in place of the placeholders."""
     text = FILE.read_text("utf-8")
-    for placeholder, name in names.items():
+    for placeholder, name in {"ROLES": yaml.safe_load(text)["roles"], **names}.items():
         text = text.replace(placeholder, name)
     return yaml.safe_load(text)[part]
 
 
 @or_unchecked("leftovers")
-def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> Iterator[Finding]:
-    """Things with the stack's tags, although its cluster does not exist."""
+def _tagged(amazon: Amazon, config: StackConfig, stack: str, made: set[str], *, free: bool) -> Iterator[Finding]:
+    """Things with the stack's tags that its state does not have, although its cluster does not exist."""
     filters = [{"Key": key, "Values": [value]} for key, value in marks(stack).items()]
     answer = amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
-    found = [item["ResourceARN"].split(":", 5)[5] for item in answer["ResourceTagMappingList"]]
+    arns = [item["ResourceARN"] for item in answer["ResourceTagMappingList"]]
+    # kind/id, where some kinds have no ARN in the state.
+    named = {arn: arn.split(":", 5)[5] for arn in arns}
+    found = [name for arn, name in named.items() if not {arn, name.partition("/")[2]} & made]
     systems = [name.removeprefix(FILE_SYSTEM) for name in found if name.startswith(FILE_SYSTEM)]
     kept = [name for name in systems if name != config.storage.disk]
     for name in kept:
@@ -132,7 +138,10 @@ def _tagged(amazon: Amazon, config: StackConfig, stack: str, *, free: bool) -> I
             f"pulumi destroy --stack {stack}   # what Pulumi knows of; docs/aws.md has the commands for the rest",
         )
     elif free and not kept:
-        yield ok("names", "nothing of an earlier stack is there")
+        own = (
+            ", besides what an earlier `pulumi up` made, with which the next goes on" if len(found) < len(named) else ""
+        )
+        yield ok("names", f"nothing of an earlier stack is there{own}")
 
 
 def _going(amazon: Amazon, name: str) -> bool:

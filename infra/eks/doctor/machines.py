@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
 from infra.eks import prices
 from infra.eks.doctor.aws_client import Amazon
-from infra.eks.machines import regions
+from infra.eks.machines import by_zone, regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
 
@@ -25,30 +25,56 @@ def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Findi
 
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """Whether the zones offer the machine types: EKS refuses a group of nodes where one is missing."""
-    for name, zones in (
-        *((name, eks.zones) for name in worker_types(nodes)),
-        (eks.system_machine_type, regions()[eks.region].home),
-    ):
-        yield from asked(name, _offered(amazon, name, zones))
+    """Whether the workers' zones have machines for them, as `pulumi up` chooses, and the home zones the system's."""
+    yield from asked("machines of the workers", _workers(amazon, eks, worker_types(nodes)))
+    yield from asked(eks.system_machine_type, _system(amazon, eks))
 
 
-def _offered(amazon: Amazon, name: str, zones: tuple[str, ...]) -> Iterator[Finding]:
+def _workers(amazon: Amazon, eks: EksConfig, types: tuple[str, ...]) -> Iterator[Finding]:
+    pairs = _offerings(amazon, types)
+    found = by_zone(eks.zones, types, pairs)
+    for name in types:
+        if here := [zone for zone in found if name in found[zone]]:
+            yield ok(name, f"is offered by {', '.join(here)}")
+            continue
+        fix = "pulumi config set --path 'eks.zones[0]' ZONE   # or another machine type, or another eks.region"
+        finding = warning if found else problem
+        yield finding(name, _not_offered(name, eks.zones, pairs, amazon.region), fix)
+    if found and (without := [zone for zone in eks.zones if zone not in found]):
+        yield warning(
+            "eks.zones",
+            f"{', '.join(without)} offers no {' or '.join(types)}; no workers come from there",
+            f"pulumi config set --path 'eks.zones[{eks.zones.index(without[0])}]' ZONE   # another; or leave it",
+        )
+
+
+def _system(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
+    name, home = eks.system_machine_type, regions()[eks.region].home
+    pairs = _offerings(amazon, (name,))
+    if missing := [zone for zone in home if (zone, name) not in pairs]:
+        yield problem(
+            name,
+            _not_offered(name, missing, pairs, amazon.region),
+            "pulumi config set --path eks.systemMachineType TYPE   # or another eks.region",
+        )
+    else:
+        yield ok(name, f"is offered by {', '.join(home)}")
+
+
+def _offerings(amazon: Amazon, types: tuple[str, ...]) -> set[tuple[str, str]]:
+    """(zone, type) for each of these types that a zone of the region offers."""
     answer = amazon.ask(
         "ec2",
         "describe_instance_type_offerings",
         LocationType="availability-zone-id",
-        Filters=[{"Name": "instance-type", "Values": [name]}],
+        Filters=[{"Name": "instance-type", "Values": list(types)}],
     )
-    having = {item["Location"] for item in answer["InstanceTypeOfferings"]}
-    missing = [zone for zone in zones if zone not in having]
-    if not missing:
-        yield ok(name, f"is offered by {', '.join(zones)}")
-        return
-    elsewhere = f"; in {amazon.region} by {', '.join(sorted(having)) or 'none at all'}"
-    at = zones.index(missing[0])
-    fix = f"pulumi config set --path 'eks.zones[{at}]' ZONE   # or another machine type, or another eks.region"
-    yield problem(name, f"is not offered by {', '.join(missing)}{elsewhere}", fix)
+    return {(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]}
+
+
+def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], region: str) -> str:
+    elsewhere = ", ".join(sorted(zone for zone, offered in pairs if offered == name))
+    return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
 
 
 def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
@@ -93,11 +119,12 @@ def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
         RegionNames=[amazon.region],
     )
     score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
+    text = f"placement score {score} of 10 for {nodes.max} nodes in {amazon.region} now"
     if score >= GOOD_SCORE:
-        yield ok("spot capacity", f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now")
+        yield ok("spot capacity", text)
     else:
         yield warning(
             "spot capacity",
-            f"AWS gives {nodes.max} nodes in {amazon.region} {score} of 10 now: they may not come, or not stay",
+            f"{text}; they may not start, or not stay",
             "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
         )

@@ -119,8 +119,8 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
         lacking = ", ".join(name for name in missing if roles[name] == role)
         yield problem(
             "rights",
-            f"{lacking} missing",
-            f"gcloud projects add-iam-policy-binding {project} --member user:YOU --role {role}",
+            f"you lack {lacking}",
+            f"gcloud projects add-iam-policy-binding {project} --member {google.member()} --role {role}",
         )
 
 
@@ -138,8 +138,8 @@ def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
             continue
         missing = [name for name in wanted if name not in answer.get("permissions", [])]
         if missing:
-            grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member user:YOU"
-            yield problem(f"bucket {bucket}", f"{', '.join(missing)} missing", f"{grant} --role {wanted[missing[0]]}")
+            grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member {google.member()}"
+            yield problem(f"bucket {bucket}", f"you lack {', '.join(missing)}", f"{grant} --role {wanted[missing[0]]}")
         else:
             yield ok(f"bucket {bucket}", "its policy can be changed")
 
@@ -210,23 +210,19 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     """Whether the names that the stack gives are taken already."""
     gke, name = config.section(GkeConfig), config.name
     project, zone, region = gke.project, gke.zone, gke.region
+    # The paths are Pulumi's ids as well.
     places = {
-        "cluster": ("container", f"projects/{project}/locations/{zone}/clusters/{name}", "resourceLabels"),
-        "network": ("compute", f"projects/{project}/global/networks/{name}", ""),
-        "disk": ("compute", f"projects/{project}/zones/{zone}/disks/{name}-data", "labels"),
-        "repository": (
-            "artifactregistry",
-            f"projects/{project}/locations/{region}/repositories/{name}",
-            "labels",
-        ),
+        "cluster": ("container", f"projects/{project}/locations/{zone}/clusters/{name}"),
+        "network": ("compute", f"projects/{project}/global/networks/{name}"),
+        "disk": ("compute", f"projects/{project}/zones/{zone}/disks/{name}-data"),
+        "repository": ("artifactregistry", f"projects/{project}/locations/{region}/repositories/{name}"),
         "service account": (
             "iam",
             f"projects/{project}/serviceAccounts/{name}-nodes@{project}.iam.gserviceaccount.com",
-            "",
         ),
     }
     taken: dict[str, dict[str, Any]] = {}
-    for what, (service, path, _) in places.items():
+    for what, (service, path) in places.items():
         try:
             taken[what] = google.get(service, path)
         except NoAnswer as reason:
@@ -236,9 +232,17 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     if is_marked(taken.get("cluster", {}).get("resourceLabels"), stack):
         yield ok("names", f"stack {stack} is up: its cluster, network and the rest are its own")
         return
-    if not taken:
+    # Networks and accounts have no labels: only the state says whose they are.
+    made = prerequisites.in_state(stack) if taken else set()
+    if own := [what for what in taken if places[what][1] in made]:
+        yield ok(
+            "names", f"{', '.join(own)}: from an earlier `pulumi up` of stack {stack}, and the next goes on with them"
+        )
+    elif not taken:
         yield ok("names", f"{name} and its parts are free")
     for what, found in taken.items():
+        if what in own:
+            continue
         if what == "disk" and config.storage.kind != "filestore" and not config.storage.disk:
             yield problem(
                 "disk",
@@ -249,6 +253,6 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
         elif what != "disk":
             yield problem(
                 what,
-                f"{name} exists already, and is not of this stack",
+                f"{name} exists already, and Pulumi's state of stack {stack} does not have it",
                 f"pulumi config set --stack {stack} --path cluster.name OTHER-NAME",
             )

@@ -91,6 +91,11 @@ class Google:
         except NoAnswer:
             return ""
 
+    def member(self) -> str:
+        """The caller as IAM's policies name it; user:YOU: Google does not say who it is."""
+        email = self.identify(self.token) or (self.identity if "@" in self.identity else "YOU")
+        return f"{'serviceAccount' if email.endswith('.gserviceaccount.com') else 'user'}:{email}"
+
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
         url = f"{self.services[service]}/{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -139,10 +144,12 @@ def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = 
     try:
         credentials, _ = google.auth.default(scopes=[CLOUD_PLATFORM])
     except google.auth.exceptions.GoogleAuthError:
-        raise NoAnswer("there are none: neither application default credentials nor a service account") from None
+        raise NoAnswer("no application default credentials, and no service account") from None
     try:
         credentials.refresh(partial(google.auth.transport.requests.Request(), timeout=sum(patience)))
     except google.auth.exceptions.GoogleAuthError as error:
-        raise NoAnswer(f"they are not valid any more ({str(error).splitlines()[0][:120]})") from None
+        raise NoAnswer(
+            f"application default credentials are not valid any more ({str(error).splitlines()[0][:120]})"
+        ) from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses, patience=patience)

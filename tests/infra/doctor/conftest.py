@@ -199,6 +199,8 @@ def echo() -> Iterator[str]:
 def cloud(moto: str, echo: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    # None of this machine's programs, which know of its own stacks.
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
@@ -214,9 +216,8 @@ Found = Callable[..., list[Finding]]
 
 
 @pytest.fixture
-def found(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
-    """The findings of some levels, without those about programs, none of which is on PATH."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+def found(cloud: Cloud) -> Found:
+    """The findings of some levels, without those about this machine's programs, of which none is there."""
 
     def look(*levels: Level, stack: StackConfig | None = None) -> list[Finding]:
         def login(region: str) -> Amazon:

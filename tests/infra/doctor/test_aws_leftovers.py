@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import jmespath
 
 from infra.eks.doctor import checks, leftovers
 from infra.eks.doctor.aws_client import Amazon
 from infra.eks.proof import Aws
 from review.recording import record
-from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config, only, problems
+from tests.fixtures_google import remember
+from tests.infra.doctor.conftest import NAME, REGION, STACK, TRUST, client, config, only, problems
 from tests.infra.recorded import changed, recorded
 
 
@@ -59,6 +63,27 @@ def test_what_an_earlier_stack_left_and_would_stop_this_one(here: Amazon) -> Non
     assert found[0].fix == f"aws logs delete-log-group --region us-east-1 --log-group-name /aws/eks/{NAME}/cluster"
 
 
+def test_what_an_up_that_failed_has_made_is_the_stacks_own(here: Amazon, tmp_path: Path) -> None:
+    """Whoever deleted it as the doctor advised would break the next `pulumi up`."""
+    tags = [{"ResourceType": kind, "Tags": TAGS} for kind in ("vpc", "natgateway")]
+    ec2 = client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=tags[:1])["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    nat = ec2.create_nat_gateway(SubnetId=subnet, TagSpecifications=tags[1:])["NatGateway"]["NatGatewayId"]
+    system = client("efs").create_file_system(CreationToken="new", Tags=TAGS)["FileSystemId"]
+    client("ecr").create_repository(repositoryName=f"{NAME}/trainyard/trainer")
+    client("ec2").create_launch_template(LaunchTemplateName=f"{NAME}-system", LaunchTemplateData={})
+    subjects = [item.subject for item in leftovers.checks(here, config(), STACK)]
+    assert subjects == ["repository", "launch template", "file system", "leftovers"], "the state has nothing"
+    named = {"id": "lt-1", "inputs": {"name": f"{NAME}-system"}}
+    arn = f"arn:aws:ec2:us-east-1:123456789012:vpc/{vpc}"
+    with_ids = [{"id": made} for made in (f"{NAME}/trainyard/trainer", nat, system)]
+    remember(tmp_path, named, {"outputs": {"arn": arn}}, *with_ids)
+    finding = only(list(leftovers.checks(here, config(), STACK)))
+    assert (finding.level, finding.subject) == ("ok", "names")
+    assert "an earlier `pulumi up`" in finding.text
+
+
 def test_the_names_looked_for_are_those_that_the_stack_takes() -> None:
     taken = {str(item.inputs.get("name", "")) for item in recorded(STACK).all("aws:")}
     assert {row["name"] for row in leftovers.fixed(NAME, "")} <= taken
@@ -89,6 +114,31 @@ def test_what_a_stack_whose_name_begins_alike_has_is_not_left_over(here: Amazon)
             *(f"role {name}" for name in roles),
         ]
     )
+
+
+def test_a_stack_is_told_from_one_whose_name_it_begins(here: Amazon) -> None:
+    """What the doctor and the proof list is deleted by hand: here the other stack is trainyard-aws."""
+    placed = {"consumption": "on_demand", "fallback": "none", "alternatives": [], "compactPlacement": True}
+    every = ({"dataset": {"input": ["s3://texts/corpus"]}}, {"nodes": placed})
+    declared = [item for changes in every for item in record(STACK, changed(STACK, **changes)).all("aws:")]
+    roles, templates = (
+        {item.inputs["name"] for item in declared if item.kind == kind} for kind in ("Role", "LaunchTemplate")
+    )
+    assert f"{NAME}-reader" in roles
+    assert f"{NAME}-workers-use2-az1" in templates
+    for name in templates:
+        client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData={})
+    for name, expected in ((NAME, (roles, templates)), ("trainyard-aws", (set(), set()))):
+        lists = {row["kind"]: row for row in leftovers.rows("lists", NAME=name, STACK="")}
+        answer = {"Roles": [{"RoleName": role} for role in roles]}
+        filters = [{"Name": key, "Values": values} for key, values in lists["launch template"]["filters"].items()]
+        found = here.ask("ec2", "describe_launch_templates", Filters=filters)
+        assert (
+            set(jmespath.search(lists["role"]["found"], answer)),
+            set(jmespath.search(lists["launch template"]["found"], found)),
+        ) == expected
+        fix = next(row["fix"] for row in leftovers.fixed(name, REGION) if row["what"] == "role")
+        assert f'"{lists["role"]["found"]}"' in fix
 
 
 TAGS = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]

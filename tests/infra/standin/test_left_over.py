@@ -13,7 +13,7 @@ import pytest
 
 from infra.doctor.finding import Finding
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
-from infra.eks.doctor.leftovers import checks
+from infra.eks.doctor.leftovers import checks, rows
 from infra.parse import parse
 from infra.stackfiles import ROOT, marks, stack_file_values
 from tests.infra.recorded import recorded
@@ -91,6 +91,13 @@ def test_a_stack_that_lives_is_found(tagged: Built, command: str) -> None:
 def test_an_empty_account_has_nothing(endpoint: str, command: str) -> None:
     account = Account(endpoint, account_number("left over"), REGION)
     assert printed(account, COMMANDS[command]) == []
+
+
+def test_the_runbook_searches_roles_and_logs_as_the_proof_does() -> None:
+    """By exact name: those of a stack aws-g4dn-2 are not to be deleted."""
+    lists = {row["kind"]: row for row in rows("lists", NAME=f"trainyard-{STACK}", STACK=STACK)}
+    assert COMMANDS["list-roles"][-1] == lists["role"]["found"]
+    assert lists["log group"]["arguments"]["logGroupNamePrefix"] in COMMANDS["describe-log-groups"]
 
 
 class _Clients(dict[tuple[str, str], Any]):
