@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import shutil
@@ -113,8 +112,9 @@ def test_descendants_are_found_parents_first() -> None:
     """Also the child of another thread than the main one, and its child."""
     with ThreadPoolExecutor(1) as pool:
         command = ["sh", "-c", "sleep 60 & echo $!; wait"]
-        child = pool.submit(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True).result()
-        grandchild = int((child.stdout or io.StringIO()).readline())
+        child = pool.submit(lambda: subprocess.Popen(command, stdout=subprocess.PIPE, text=True)).result()
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
         try:
             found = descendants(os.getpid())
         finally:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_locked_package_that_is_installed_is_named_with_its_licence() -> None:
     locked = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements" / "trainer.txt").read_text(), re.MULTILINE)
     lines = [line.partition(":") for line in notices().splitlines() if line[:1] not in ("", " ")]
-    named = {plain(package): licence.strip() for package, _, licence in lines}
+    named = {plain(package): told.strip() for package, _, told in lines}
     installed = {plain(f"{each.name} {each.version}") for each in distributions()}
     present = installed & {plain(f"{name} {version}") for name, version in locked}
     assert {"torch", "transformers", "numpy", "safetensors"} <= {package.split()[0] for package in present}
