@@ -13,6 +13,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from policy.check import broken
 from review.recording import record
+from tests.infra.recorded import changed
 
 #: Configurations of each stack; each takes half a second to declare.
 EXAMPLES = 12
@@ -124,6 +125,21 @@ def test_stacks_on_google_cloud() -> None:
 
 def test_stacks_on_aws() -> None:
     hold("aws-g4dn", AWS)
+
+
+@pytest.mark.parametrize(
+    ("stack", "nodes"),
+    [
+        ("gcp-a100", {"gpuDriver": "daemonset"}),
+        ("aws-g4dn", {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True}),
+    ],
+)
+def test_what_sees_its_node_may_do_so(stack: str, nodes: dict[str, Any]) -> None:
+    found = record(stack, changed(stack, nodes=nodes))
+    assert {"gpu-driver", "efa-device-plugin"} & {
+        item.inputs.get("metadata", {}).get("name") for item in found.resources
+    }
+    assert not {"no-privileged-pod", "restricted-pods"} & {violation.rule for violation in broken(found)}
 
 
 @pytest.mark.usefixtures("local_kubeconfig")

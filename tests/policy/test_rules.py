@@ -50,8 +50,12 @@ def changed(stack: Recording, kind: str, which: str, change: Callable[[Inputs], 
     return sorted({found.rule for found in broken(Recording([*others, replace(item, inputs=inputs)], {}))})
 
 
+def pod(inputs: Inputs) -> Inputs:
+    return inputs["spec"]["template"]["spec"]
+
+
 def container(inputs: Inputs) -> Inputs:
-    return inputs["spec"]["template"]["spec"]["containers"][0]
+    return pod(inputs)["containers"][0]
 
 
 @pytest.mark.parametrize("stack", stacks())
@@ -78,18 +82,23 @@ BREAKS: dict[str, list[tuple[str, str, Callable[[Inputs], object]]]] = {
     "image-by-digest": [
         ("Job", "training", lambda found: container(found).update(image="docker.io/you/trainer:latest")),
         ("StatefulSet", "etcd", lambda found: container(found).pop("image")),
+        ("Job", "training", lambda found: pod(found).update(initContainers=[{**container(found), "image": "x:1"}])),
+        ("Job", "training", lambda found: pod(found).update(ephemeralContainers=[{**container(found), "image": "x"}])),
         ("Image", "trainer", lambda found: found.update(buildArgs={"BASE_IMAGE": "python:3.11"})),
     ],
     "restricted-pods": [
         ("Job", "training", lambda found: container(found).pop("securityContext")),
         ("Job", "dataset", lambda found: container(found)["securityContext"].update(readOnlyRootFilesystem=False)),
         ("StatefulSet", "etcd", lambda found: container(found)["securityContext"].update(runAsUser=0)),
+        ("StatefulSet", "etcd", lambda found: container(found)["securityContext"].update(runAsNonRoot=False)),
+        ("Job", "training", lambda found: container(found)["securityContext"].pop("allowPrivilegeEscalation")),
+        ("Job", "training", lambda found: container(found)["securityContext"]["capabilities"].pop("drop")),
         (
             "Job",
             "training",
             lambda found: container(found)["securityContext"]["capabilities"].update(add=["SYS_PTRACE"]),
         ),
-        ("Job", "dataset", lambda found: found["spec"]["template"]["spec"]["securityContext"].pop("seccompProfile")),
+        ("Job", "dataset", lambda found: pod(found)["securityContext"].pop("seccompProfile")),
         (
             "Namespace",
             "trainyard",
@@ -99,20 +108,25 @@ BREAKS: dict[str, list[tuple[str, str, Callable[[Inputs], object]]]] = {
     "no-privileged-pod": [
         ("Deployment", "tensorboard", lambda found: container(found)["securityContext"].update(privileged=True)),
         ("Deployment", "nfs-server", lambda found: container(found)["securityContext"].update(privileged=True)),
-        ("Job", "training", lambda found: found["spec"]["template"]["spec"].update(hostNetwork=True)),
-        (
-            "Job",
-            "training",
-            lambda found: found["spec"]["template"]["spec"]["volumes"].append(
-                {"name": "node", "hostPath": {"path": "/"}}
-            ),
-        ),
+        ("Job", "training", lambda found: pod(found).update(hostNetwork=True)),
+        ("Job", "training", lambda found: pod(found).update(hostPID=True)),
+        ("Job", "training", lambda found: pod(found).update(hostIPC=True)),
+        ("Job", "training", lambda found: pod(found)["volumes"].append({"name": "node", "hostPath": {"path": "/"}})),
     ],
     "secrets-by-reference": [
         ("Job", "training", lambda found: container(found)["env"].append({"name": "HF_TOKEN", "value": "hf_x"})),
     ],
     "job-without-ttl": [("Job", "training", lambda found: found["spec"].update(ttlSecondsAfterFinished=0))],
-    "labelled-pods": [("Deployment", "tensorboard", lambda found: found["spec"]["template"]["metadata"].pop("labels"))],
+    "labelled-pods": [
+        (
+            "Deployment",
+            "tensorboard",
+            lambda found, label=label: found["spec"]["template"]["metadata"]["labels"].pop(
+                f"app.kubernetes.io/{label}"
+            ),
+        )
+        for label in ("name", "component")
+    ],
 }
 
 
@@ -122,125 +136,16 @@ def test_a_stack_that_breaks_one_rule_is_told_that_one(rule: str, at: int) -> No
     assert changed(recorded("gcp-a100"), kind, which, change) == [rule]
 
 
-def test_an_object_that_would_outlive_its_cluster_is_found() -> None:
-    stack = recorded("gcp-a100")
+@pytest.mark.parametrize("name", ["gcp-a100", "aws-g4dn"])
+def test_an_object_that_would_outlive_its_cluster_is_found(name: str) -> None:
+    stack = recorded(name)
     item = stack.one("Service", "trainer")
     others = [other for other in stack.resources if other is not item]
     for lifetime in ("", item.parent):
         (found,) = broken(Recording([*others, replace(item, deleted_with=lifetime)], {}))
         assert (found.rule, found.resource.name) == ("goes-with-cluster", "trainer")
-
-
-INTERNET = "0.0.0.0/0"
-
-
-def endpoint(enabled: bool) -> Inputs:
-    """Inputs of a GKE cluster with or without an IP address of its API."""
-    return {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": enabled}}}
-
-
-@pytest.mark.parametrize(
-    "resource",
-    [
-        declared("gcp:compute/firewall:Firewall", sourceRanges=["10.0.0.0/8", "::/0"]),
-        declared("gcp:compute/firewall:Firewall", direction="INGRESS"),
-        declared("gcp:compute/firewall:Firewall", sourceRanges=["0.0.0.0/1", "128.0.0.0/1"]),
-        declared("aws:ec2/securityGroup:SecurityGroup", ingress=[{"cidrBlocks": [INTERNET]}]),
-        declared("aws:ec2/securityGroupRule:SecurityGroupRule", type="ingress", ipv6CidrBlocks=["::/0"]),
-        declared("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", cidrIpv4=INTERNET),
-        declared("aws:eks/cluster:Cluster", vpcConfig={"endpointPublicAccess": True}),
-        declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": [INTERNET]}),
-        declared("gcp:container/cluster:Cluster"),
-        declared("gcp:container/cluster:Cluster", **endpoint(True)),
-    ],
-    ids=lambda resource: f"{resource.type.rsplit(':', 1)[1]} {dict(resource.inputs)}",
-)
-def test_every_way_in_for_the_whole_internet_is_found(resource: Resource) -> None:
-    assert problems(resource) == {"no-open-network"}
-
-
-@pytest.mark.parametrize(
-    "resource",
-    [
-        declared("gcp:compute/firewall:Firewall", sourceRanges=["10.0.0.0/8", "203.0.113.0/24"]),
-        declared("gcp:compute/firewall:Firewall", sourceTags=["nodes"]),
-        declared("gcp:compute/firewall:Firewall", direction="EGRESS"),
-        declared("aws:ec2/securityGroupRule:SecurityGroupRule", type="egress", cidrBlocks=[INTERNET]),
-        declared("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", referencedSecurityGroupId="sg-1"),
-        declared("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", cidrIpv4=UNKNOWN),
-        declared("aws:eks/cluster:Cluster", vpcConfig={"endpointPublicAccess": False}),
-        declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": ["203.0.113.7/32"]}),
-        declared("gcp:container/cluster:Cluster", **endpoint(False)),
-        declared("gcp:container/cluster:Cluster", masterAuthorizedNetworksConfig={}),
-        declared("gcp:container/cluster:Cluster", privateClusterConfig={"enablePrivateEndpoint": True}),
-    ],
-    ids=lambda resource: f"{resource.type.rsplit(':', 1)[1]} {dict(resource.inputs)}",
-)
-def test_addresses_of_ones_own_may_come_in(resource: Resource) -> None:
-    assert problems(resource) == set()
-
-
-def group(template: str = "", **inputs: Any) -> tuple[Resource, Resource]:
-    """A managed node group and its launch template."""
-    scaling = {"minSize": 0, "desiredSize": 1, "maxSize": 4}
-    tagged = [{"resourceType": what, "tags": {"app": "a", "stack": "s"}} for what in ("instance", "volume")]
-    launch = declared("aws:ec2/launchTemplate:LaunchTemplate", instanceType=template, tagSpecifications=tagged)
-    return declared("aws:eks/nodeGroup:NodeGroup", **{"scalingConfig": scaling, **inputs}), launch
-
-
-def test_accelerators_are_recognised_by_machine_type_template_or_image() -> None:
-    for given in (
-        group(instanceTypes=["g4dn.xlarge"]),
-        group(instanceTypes=["m5.large", "p5.48xlarge"]),
-        group(amiType="AL2023_x86_64_NVIDIA"),
-        group(template="trn2.48xlarge"),
-    ):
-        assert problems(*given) == {"no-accelerator-at-rest"}, given
-    assert problems(*group(instanceTypes=["m5.large"])) == set()
-    assert problems(*group(instanceTypes=["g4dn.xlarge"], scalingConfig={"minSize": 0, "desiredSize": 0})) == set()
-    for type_ in ("g4dn.xlarge", "gr6.4xlarge"):
-        assert problems(declared("aws:ec2/instance:Instance", instanceType=type_)) == {"no-accelerator-at-rest"}
-    assert problems(declared("aws:ec2/instance:Instance", instanceType="m5.large")) == set()
-
-
-@pytest.mark.parametrize(
-    "type_", ["a2-highgpu-8g", "a3-highgpu-1g", "a4x-highgpu-4g", "g2-standard-4", "ct6e-standard-4t"]
-)
-def test_google_has_accelerators_in_the_machine_type(type_: str) -> None:
-    scaling: Inputs = {"autoscaling": {"minNodeCount": 0}}
-
-    def pool(machine_type: str, **inputs: Any) -> set[str]:
-        return problems(declared("gcp:container/nodePool:NodePool", nodeConfig={"machineType": machine_type}, **inputs))
-
-    assert pool(type_) == pool(type_, autoscaling={"minNodeCount": 2}) == {"no-accelerator-at-rest"}
-    assert pool(type_, **scaling) == pool("c3-standard-4") == pool("n2-standard-2") == set()
-    assert problems(declared("gcp:compute/instance:Instance", machineType=type_)) == {"no-accelerator-at-rest"}
-    assert problems(declared("gcp:compute/instance:Instance", machineType="e2-standard-4")) == set()
-
-
-def test_storage_in_plain_text_is_found() -> None:
-    assert problems(declared("aws:efs/fileSystem:FileSystem")) == {"encrypted-storage"}
-    assert problems(declared("aws:efs/fileSystem:FileSystem", encrypted=True)) == set()
-    _, launch = group()
-    for encrypted, found in ((True, set()), ("true", set()), (None, {"encrypted-storage"})):
-        disks = [{"deviceName": "/dev/xvda", "ebs": {"encrypted": encrypted}}]
-        assert problems(replace(launch, inputs={**launch.inputs, "blockDeviceMappings": disks})) == found
-    driver = {"driver": "efs.csi.aws.com"}
-    for spec, found in (
-        ({"csi": driver}, set()),
-        ({"csi": {**driver, "volumeAttributes": {"encryptInTransit": "false"}}}, {"encrypted-storage"}),
-        ({"csi": driver, "mountOptions": ["notls"]}, {"encrypted-storage"}),
-    ):
-        assert problems(declared("kubernetes:core/v1:PersistentVolume", spec=spec)) == found
-
-
-def test_what_costs_is_labelled() -> None:
-    unowned = replace(declared("gcp:compute/disk:Disk"), provider="urn:pulumi:s::p::pulumi:providers:gcp::default_9_0")
-    default = replace(LABELLED, urn=unowned.provider)
-    assert problems(unowned) == problems(unowned, default) == {"labels-for-cost"}
-    _, launch = group()
-    untagged = {**launch.inputs, "tagSpecifications": launch.inputs["tagSpecifications"][:1]}
-    assert problems(replace(launch, inputs=untagged)) == {"labels-for-cost"}
+    # Pulumi's engine does not tell it.
+    assert broken(Recording([*others, replace(item, deleted_with=None)], {})) == []  # type: ignore[arg-type]
 
 
 def test_a_value_that_is_not_known_before_up_breaks_nothing() -> None:
@@ -282,8 +187,10 @@ def test_a_listed_pod_may_do_what_is_listed_and_no_more() -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_an_image_is_built_on_one_by_digest_where_nobody_says_another(recipe: Recipe) -> None:
     (base,) = re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / recipe.dockerfile).read_text(), re.MULTILINE)
-    build = declared("docker-build:index:Image", buildArgs={"BASE_IMAGE": base})
-    assert problems(build) == set()
+    for build in ("docker-build:index:Image", "pulumi-python:dynamic/trainyard:BuildahImage"):
+        assert problems(declared(build, buildArgs={"BASE_IMAGE": base})) == set()
+        by_tag = declared(build, buildArgs={"BASE_IMAGE": base.partition("@")[0]})
+        assert problems(by_tag) == {"image-by-digest"}
 
 
 def test_the_trainer_runs_as_nobody_in_particular() -> None:
