@@ -13,7 +13,20 @@ from infra.doctor import prerequisites
 from infra.gke.doctor import checks, google_client
 from infra.gke.doctor.google_client import NoAnswer, connect
 from local import environment, paths
-from tests.fixtures_google import CLUSTER, DISK, PROJECT, REGION, TOKEN, ZONE, Cloud, config, found, only, remember
+from tests.fixtures_google import (
+    CLUSTER,
+    DISK,
+    PROJECT,
+    REGION,
+    TOKEN,
+    ZONE,
+    Cloud,
+    config,
+    found,
+    only,
+    program,
+    remember,
+)
 
 
 def test_nothing_stands_in_the_way_of_a_project_that_has_all(cloud: Cloud) -> None:
@@ -32,11 +45,20 @@ def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid
     assert found("problem", config(dataset={"input": ["gs://texts/corpus"]})) == []
 
 
-def test_a_machine_type_that_the_zone_lacks(cloud: Cloud) -> None:
-    del cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-8g"]
+@pytest.mark.parametrize(
+    ("kind", "command", "name"),
+    [
+        ("machineTypes", "machine-types", "a2-highgpu-8g"),
+        ("machineTypes", "machine-types", "e2-standard-4"),
+        ("diskTypes", "disk-types", "pd-balanced"),
+        ("acceleratorTypes", "accelerator-types", "nvidia-tesla-a100"),
+    ],
+)
+def test_a_type_that_the_zone_lacks(cloud: Cloud, kind: str, command: str, name: str) -> None:
+    del cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/{kind}/{name}"]
     finding = only(found("problem"))
-    assert (finding.subject, finding.text) == ("a2-highgpu-8g", "is not offered in us-central1-a")
-    assert "gcloud compute machine-types list --filter name=a2-highgpu-8g" in finding.fix
+    assert (finding.subject, finding.text) == (name, "is not offered in us-central1-a")
+    assert f"gcloud compute {command} list --filter name={name}" in finding.fix
 
 
 def test_a_new_project_whose_apis_are_off_is_no_problem_and_what_cannot_be_seen_is_said(cloud: Cloud) -> None:
@@ -48,7 +70,7 @@ def test_a_new_project_whose_apis_are_off_is_no_problem_and_what_cannot_be_seen_
     }
     services = cloud.answers[f"/serviceusage/projects/{PROJECT}/services:batchGet"]["services"]
     services[:] = [service for service in services if "compute" not in service["name"]]
-    for path in list(cloud.answers):
+    for path in [*cloud.answers, DISK]:
         if path.startswith("/compute"):
             cloud.answers[path] = (403, disabled)
     cloud.answers[f"/compute/projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-8g"] = (403, disabled)
@@ -109,6 +131,34 @@ def test_a_project_that_is_not_there_or_not_to_be_seen(cloud: Cloud, status: int
     finding = found("problem")[0]
     assert finding.subject == f"project {PROJECT}"
     assert "gcloud projects list" in finding.fix
+
+
+def test_a_project_that_is_being_deleted(cloud: Cloud) -> None:
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}"] = {"lifecycleState": "DELETE_REQUESTED"}
+    finding = only(found("problem"))
+    assert (finding.text, finding.fix) == ("is delete requested", f"gcloud projects undelete {PROJECT}")
+
+
+def test_what_may_not_be_seen_is_no_problem(cloud: Cloud) -> None:
+    cloud.answers["/storage/b/texts/iam/testPermissions"] = (403, {"error": {"message": "no"}})
+    off = {"error": {"message": "off", "errors": [{"reason": "accessNotConfigured"}]}}
+    cloud.answers[f"/cloudresourcemanager/projects/{PROJECT}"] = (403, off)
+    stack = config(dataset={"input": ["gs://texts/corpus"]})
+    assert found("problem", stack) == []
+    assert [(item.subject, item.text, item.fix) for item in found("unchecked", stack)] == [
+        (
+            f"project {PROJECT}",
+            "cloudresourcemanager.googleapis.com is not enabled",
+            f"gcloud services enable cloudresourcemanager.googleapis.com --project {PROJECT}",
+        ),
+        ("buckets", "no", ""),
+    ]
+
+
+@pytest.mark.parametrize(("version", "level"), [("v3.199.0", "problem"), ("v3.200.0", "ok"), ("soon", "unchecked")])
+def test_a_pulumi_that_is_too_old(machine: Path, version: str, level: str) -> None:
+    program(machine, "pulumi", version)
+    assert only(list(prerequisites.pulumi())).level == level
 
 
 def test_a_project_without_billing(cloud: Cloud) -> None:

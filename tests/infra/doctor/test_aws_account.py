@@ -129,6 +129,12 @@ def test_each_policy_that_is_missing_has_its_command_for_a_user_or_a_role(cloud:
     )
 
 
+def test_the_root_user_has_every_right_and_should_not_be_used(cloud: Cloud, here: Amazon) -> None:
+    root = replace(here, identity="arn:aws:iam::123456789012:root")
+    assert [item.level for item in (*checks._identity(root), *checks.rights(root))] == ["ok", "warning", "ok"]
+    assert cloud.simulated is None, "IAM simulates for users and roles alone"
+
+
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     arn = client("iam").create_role(RoleName="builder", Path="/team/", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     taken = client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]

@@ -95,5 +95,10 @@ def test_networks_addresses_and_gateways_are_counted(cloud: Cloud, here: Amazon)
         "quota Elastic IPs",
         "quota NAT gateways in a zone",
     ]
+    tags = [{"Key": "app", "Value": "trainyard"}, {"Key": "stack", "Value": STACK}]
+    specification = [{"ResourceType": "vpc", "Tags": tags}]
+    client("ec2").create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=specification)
+    finding = next(item for item in quota.checks(here, config(), STACK) if item.subject == "quota VPCs")
+    assert finding.text == "0 of 1 free in us-east-1, 1 are needed", "the stack's own does not count"
     public = config(eks={"publicNodes": True})
     assert [item.subject for item in problems(quota.checks(here, public, STACK))] == ["quota VPCs"]
