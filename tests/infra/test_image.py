@@ -201,15 +201,19 @@ def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> N
 
 
 @pytest.mark.usefixtures("kind")
-def test_using_another_cluster_without_a_registry_sets_its_context_alone(
+def test_using_another_cluster_without_a_registry_keeps_none_of_the_cluster_before(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a registry: tests/local/test_another_cluster.py."""
     monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     assert main(["local", "use", "kind-kind"]) == 0
-    setting = "pulumi config set --stack local --path cluster.context kind-kind"
-    assert docker.read_text().splitlines() == ["pulumi stack select --create local", setting]
+    assert docker.read_text().splitlines() == [
+        "pulumi stack select --create local",
+        "pulumi config set --stack local --path cluster.context kind-kind",
+        "pulumi config rm --stack local --path image.registry",
+        "pulumi config rm --stack local --path image.buildx",
+    ]
 
 
 @pytest.mark.usefixtures("kind")
