@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -169,12 +170,14 @@ def test_certificates_are_kept_until_their_names_change_or_their_end_is_near() -
     assert made is not None
     assert not provider.diff("etcd", made, {"names": ["etcd", "etcd.trainyard.svc"]}).changes
     assert provider.diff("etcd", made, {"names": ["etcd", "etcd.other.svc"]}).replaces
-    old = {**made, "until": "2020-01-01T00:00:00+00:00"}
-    assert provider.diff("etcd", old, {"names": ["etcd", "etcd.trainyard.svc"]}).replaces
+    for days, replaces in ((31, False), (29, True)):
+        old = {**made, "until": (datetime.now(UTC) + timedelta(days=days)).isoformat()}
+        assert bool(provider.diff("etcd", old, {"names": ["etcd", "etcd.trainyard.svc"]}).replaces) == replaces
 
 
 def test_a_certificate_serves_its_names_and_no_other() -> None:
     from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     made = issue(["etcd", "etcd.trainyard.svc"])
     server = x509.load_pem_x509_certificate(made["serverCertificate"].encode())
@@ -182,6 +185,9 @@ def test_a_certificate_serves_its_names_and_no_other() -> None:
     server.verify_directly_issued_by(authority)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["etcd", "etcd.trainyard.svc", "localhost"]
+    client = x509.load_pem_x509_certificate(made["clientCertificate"].encode())
+    usages = client.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH], "a trainer cannot pass for the server"
     assert made["clientKey"] != made["serverKey"]
 
 
