@@ -32,7 +32,13 @@ def refuse_placeholders(config: StackConfig, stack: str) -> None:
 
 
 def _decode(value: str) -> Any:
-    """Decode JSON, in which Pulumi passes structured values; plain ones stay as they are."""
+    """Decode JSON, in which Pulumi passes structured values; plain ones stay as they are.
+
+    Pulumi passes a key without a value as an empty text (sdk/go/common/workspace/loaders.go, v3.200.0), where a stack
+    file that is read as YAML has null: a section whose keys are all commented out.
+    """
+    if not value:
+        return None
     try:
         return json.loads(value)
     except json.JSONDecodeError:

@@ -144,12 +144,13 @@ def use(
 
     if registry and context == CONTEXT:
         return refuse([f"--registry {registry}: {CONTEXT} has a registry of its own; leave --registry out"])
-    try:
-        cluster = stack_file_values("local")["cluster"]
-        if context != CONTEXT:
+    cluster: dict[str, Any] = {}
+    if context != CONTEXT:  # the local node needs no stack file yet
+        try:
+            cluster = stack_file_values("local").get("cluster") or {}
             find_context(context, cluster.get("kubeconfig"), "local")
-    except ConfigError as error:
-        return refuse(error.problems)
+        except ConfigError as error:
+            return refuse(error.problems)
     code = up(context) or _pulumi("stack", "select", "--create", "local")
     code = code or _pulumi("config", "set", "--stack", "local", "--path", "cluster.context", context)
     if registry and not code:
@@ -161,7 +162,7 @@ def use(
         if builder and not code:
             code = _pulumi("config", "set", "--stack", "local", "--path", "image.buildx", builder)
     # Another cluster's registry need not be reachable from this one: without any, the program asks for it in a line.
-    keeps = registry or cluster.get("context") == context != CONTEXT
+    keeps = registry or cluster.get("context") == context
     for key in () if keeps else ("registry", "buildx"):
         code = code or _pulumi("config", "rm", "--stack", "local", "--path", f"image.{key}")
     return code

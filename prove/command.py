@@ -18,7 +18,7 @@ import typer
 
 from bench.graph import creation, destruction
 from cli import CommandError
-from cli.target import StackName, enter_local
+from cli.target import PROOF, StackName, enter_local
 from infra.config import ConfigError
 from infra.cost import estimate
 from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
@@ -104,7 +104,8 @@ def prove(
             subject = Subject(stack, state, folder, limit_usd, screen.say)
             return _prove(subject, screen, chosen, keep, report_to)
         except (ConfigError, Command, AmazonSilent, GoogleSilent) as error:
-            raise Refused(str(error)) from None
+            # The proof's own stack does not exist yet; its settings come from the user's.
+            raise Refused(str(error).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
 
 
 class Refused(CommandError):

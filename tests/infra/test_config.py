@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
+import pulumi
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from infra import settings as pulumi_values
 from infra.clouds import sections
 from infra.config import ConfigError
 from infra.parse import RENAMED, parse
@@ -276,3 +280,12 @@ def test_nothing_but_a_config_error_ever_comes_out(values: dict[str, Any]) -> No
     except ConfigError as error:
         found = error.problems
     assert all(problem and "\n" not in problem for problem in found)
+
+
+def test_a_section_whose_keys_are_all_commented_out_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulumi passes it as an empty text, not as null."""
+    passed = {f"{pulumi.get_project()}:job": "", f"{pulumi.get_project()}:cluster": json.dumps(MINIMAL["cluster"])}
+    monkeypatch.setattr(pulumi_values, "CONFIG", SimpleNamespace(get=lambda: passed))
+    values = pulumi_values.stack_values()
+    assert values == {"job": None, **MINIMAL}
+    assert parse(values, "test").job == parse(MINIMAL, "test").job

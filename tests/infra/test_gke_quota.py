@@ -95,6 +95,13 @@ def test_what_runs_counts_and_the_stack_s_own_does_not(cloud: Cloud) -> None:
     assert "40 of 64 free in us-central1, 64 are needed" in [item.text for item in found("problem", stack)]
 
 
+def test_a_cluster_that_may_not_be_read_costs_only_what_its_own_nodes_take(cloud: Cloud) -> None:
+    cloud.answers[CLUSTER] = (403, {"error": {"message": "Required container.clusters.get"}})
+    cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"][0].update(limit=16, usage=8)
+    assert only(found("problem")).text == "8 of 16 free in us-central1, 16 are needed"
+    assert "quota of what this stack runs already" in [item.subject for item in found("unchecked")]
+
+
 def test_two_pools_that_share_a_quota_need_it_together(cloud: Cloud) -> None:
     """N1 and the system pool's E2 both count against CPUS."""
     regional = cloud.answers[f"/compute/projects/{PROJECT}/regions/{REGION}"]["quotas"]

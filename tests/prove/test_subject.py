@@ -126,6 +126,16 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str, refu
     assert len(told.splitlines()) == 1
 
 
+def test_a_fix_names_the_users_stack_and_not_the_one_of_the_proof(
+    refused: Prove, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = stack_file_values("local")
+    del values["cluster"]["context"]
+    monkeypatch.setattr("prove.subject.stack_file_values", lambda _: values)
+    told = refused("--stack", "local", "--folder", str(tmp_path / "run"))
+    assert "pulumi config set --stack local --path cluster.context" in told
+
+
 def test_a_stack_that_would_cost_more_than_the_limit_is_not_begun(pulumi: Path, refused: Prove, tmp_path: Path) -> None:
     told = refused("--stack", "gcp-a100", "--folder", str(tmp_path / "run"))
     assert "error: --limit-usd 5: gcp-a100 costs" in told

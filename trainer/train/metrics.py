@@ -184,10 +184,15 @@ class Reporter:
         self._run, self._config, self._first = run, config, world.first
         self._exporters: list[exporters.Exporter] = []
         self._pending: list[str] = []
+        self._found = self._read_status()
+        """The content of status.json until `start`."""
+        self._former: str | None = None
+        """The writer in status.json until this attempt has written its own name, which a full disk may delay."""
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": "", "writer": self._writer()}
+        self._status |= {"world_size": world.size, "round": world.round, "message": ""}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
+        self._status["writer"] = self._found.get("writer")
 
     def start(self, step: int, figures: dict[str, Any]) -> None:
         """Resume at `step`: cut off later lines of an interrupted attempt, so no step appears twice."""
@@ -196,6 +201,7 @@ class Reporter:
             return
         # Name the new writer in status.json before cutting lines: see _flush.
         self._status["writer"] = uuid.uuid4().hex
+        self._former, self._found = self._found.get("writer"), {}
         self._write_status()
         path = self._run / METRICS
         if path.exists():
@@ -214,9 +220,12 @@ class Reporter:
             self._write_status()
 
     def end(self, state: str, reason: Exception) -> None:
-        """Write the last status of an attempt that `reason` ends, unless another training writes by now."""
+        """Write the last status of an attempt that `reason` ends, unless another training writes by now.
+
+        An attempt that ends before `start` has no figures of its own: those of the run stay.
+        """
         with contextlib.suppress(Retry):
-            self.status(state=state, message=str(reason))
+            self.status(**self._found | {"state": state, "message": str(reason)})
 
     def training(self, figures: StepFigures) -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
@@ -275,15 +284,16 @@ class Reporter:
                 _failed(exporter.name, str(error))
                 self._exporters.remove(exporter)
 
-    def _writer(self) -> str | None:
-        """Whoever status.json names. None without one, or where the storage is out of reach."""
+    def _read_status(self) -> dict[str, Any]:
+        """Empty without a status.json, or if the storage is out of reach."""
         with contextlib.suppress(OSError):
-            return (read_json(self._run / STATUS) or {}).get("writer")
-        return None
+            return read_json(self._run / STATUS) or {}
+        return {}
 
     def _write_status(self) -> None:
         try:
             write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+            self._former = None
         except OSError as error:
             _failed(STATUS, error.strerror or str(error))
 
@@ -291,7 +301,7 @@ class Reporter:
         """Raise Retry if another training writes to the run, as when a network partition hides one from the other. The
         newer one goes on."""
         # A name that cannot be read does not mean another training.
-        if self._writer() not in (None, self._status["writer"]):
+        if self._read_status().get("writer") not in (None, self._former, self._status["writer"]):
             self._first, self._pending = False, []
             raise Retry(f"another training has begun to write to {self._run}; this one stops")
 

@@ -26,6 +26,9 @@ from infra.needs import features
 from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
+#: How the names of roles begin that IAM Identity Center makes: AWSReservedSSO_PERMISSIONSET_HASH
+#: (docs.aws.amazon.com/singlesignon/latest/userguide/referencingpermissionsets.html). IAM refuses to change them.
+SSO_ROLE = "AWSReservedSSO_"
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
 #: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
@@ -260,12 +263,12 @@ def rights(amazon: Amazon) -> Iterator[Finding]:
     for policy in sorted({policies[action] for action in missing}):
         lacking = [action for action in missing if policies[action] == policy]
         shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
-        yield problem(
-            "rights",
-            f"{amazon.identity} lacks {shown}",
-            f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn arn:aws:iam::aws:policy/{policy}"
-            "   # by an administrator, see docs/aws.md",
-        )
+        arn = f"arn:aws:iam::aws:policy/{policy}"
+        fix = f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn {arn}"
+        if name.startswith(SSO_ROLE):  # only IAM Identity Center changes its roles
+            permission_set = name.removeprefix(SSO_ROLE).rpartition("_")[0]
+            fix = f"in IAM Identity Center, attach {arn} to the permission set {permission_set}"
+        yield problem("rights", f"{amazon.identity} lacks {shown}", f"{fix}   # by an administrator, see docs/aws.md")
 
 
 def _principal(amazon: Amazon) -> str:

@@ -36,7 +36,11 @@ def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     overall = _limits(google.get("compute", f"projects/{gke.project}"))
     if nodes.consumption == "reservation":
         yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
-    own = _own(google, config, stack, regional)
+    own: Counter[str] = Counter()
+    try:
+        own = _own(google, config, stack, regional)
+    except NoAnswer as reason:
+        yield unchecked("quota of what this stack runs already", f"{reason}; it counts as used by others")
     for metric, amount in _at_full_size(config, regional).items():
         limits, region = (overall, "") if metric in OF_THE_PROJECT else (regional, gke.region)
         yield _enough(metric, amount, own[metric], limits, region, gke.project)

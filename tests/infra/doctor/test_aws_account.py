@@ -127,6 +127,11 @@ def test_each_policy_that_is_missing_has_its_command_for_a_user_or_a_role(cloud:
     assert only(problems(checks.rights(role))).fix.startswith(
         f"aws iam attach-role-policy --role-name builder --policy-arn {policies}PowerUserAccess   #"
     )
+    client("iam").create_role(RoleName="AWSReservedSSO_Power_Users_0123456789abcdef", AssumeRolePolicyDocument=TRUST)
+    arn = "arn:aws:sts::123456789012:assumed-role/AWSReservedSSO_Power_Users_0123456789abcdef/me@example.org"
+    assert only(problems(checks.rights(replace(here, identity=arn)))).fix.startswith(
+        f"in IAM Identity Center, attach {policies}PowerUserAccess to the permission set Power_Users   #"
+    ), "IAM refuses to change the role"
 
 
 def test_the_root_user_has_every_right_and_should_not_be_used(cloud: Cloud, here: Amazon) -> None:

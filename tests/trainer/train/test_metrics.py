@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -242,6 +243,32 @@ def test_a_training_that_fails_before_it_writes_says_so_and_ends_no_other(tmp_pa
     assert (told["state"], told["message"]) == ("failed", "holds another model")
     older.training(figures(10))
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+
+
+def test_a_training_that_fails_before_it_writes_leaves_the_figures_of_the_run(tmp_path: Path) -> None:
+    reporter(tmp_path).training(figures(10))
+    Reporter(tmp_path, toy.configuration(), toy.place()).end("failed", UserError("no such model"))
+    told = json.loads((tmp_path / "status.json").read_text())
+    assert (told["state"], told["step"], told["loss"]) == ("failed", 10, 3.25)
+
+
+def test_a_disk_that_is_full_as_a_run_resumes_does_not_make_the_former_attempt_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = reporter(tmp_path)
+    former.training(figures(10))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.train.metrics.write_json", full)
+        resumed = reporter(tmp_path, step=10)
+        resumed.status(state="compiling")
+    resumed.training(figures(20))
+    assert json.loads((tmp_path / "status.json").read_text())["step"] == 20
+    with pytest.raises(Retry):
+        former.training(figures(20))
 
 
 def test_a_line_that_is_on_its_way_when_a_newer_training_begins_is_not_in_its_figures(
