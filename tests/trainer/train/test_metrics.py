@@ -237,19 +237,14 @@ def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(
 def test_a_training_that_fails_before_it_writes_says_so_and_ends_no_other(tmp_path: Path) -> None:
     """Such as a second one in the folder of the first, with another model."""
     older = reporter(tmp_path)
+    older.training(figures(10))
     newcomer = Reporter(tmp_path, toy.configuration(), toy.place())
     newcomer.end("failed", UserError("holds another model"))
     told = json.loads((tmp_path / "status.json").read_text())
     assert (told["state"], told["message"]) == ("failed", "holds another model")
-    older.training(figures(10))
+    assert (told["step"], told["loss"]) == (10, 3.25), "the figures of the run stay"
+    older.training(figures(20))
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
-
-
-def test_a_training_that_fails_before_it_writes_leaves_the_figures_of_the_run(tmp_path: Path) -> None:
-    reporter(tmp_path).training(figures(10))
-    Reporter(tmp_path, toy.configuration(), toy.place()).end("failed", UserError("no such model"))
-    told = json.loads((tmp_path / "status.json").read_text())
-    assert (told["state"], told["step"], told["loss"]) == ("failed", 10, 3.25)
 
 
 def test_a_disk_that_is_full_as_a_run_resumes_does_not_make_the_former_attempt_another_training(
