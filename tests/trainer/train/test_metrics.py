@@ -340,7 +340,7 @@ def test_an_exporter_that_cannot_close_ends_no_training_and_keeps_no_other_open(
     """TensorBoard writes from a thread, and tells what its storage refused only when it is closed."""
     port = free_port()
     tell = reporter(tmp_path, tensorboard=True, prometheus_port=port)
-    shutil.rmtree(tmp_path / "tensorboard")
+    (tmp_path / "tensorboard").rename(tmp_path / "gone")  # at once: its thread may be making a file in it
     tell.validation(10, 3.0)
     tell.close()
     assert 'event=metrics_failed what=tensorboard reason="[Errno 2] No such file' in capsys.readouterr().out
