@@ -53,6 +53,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the exit collect them: triton's binding reports what is frozen as leaked, 30 lines a process."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """After a run of more than a minute, list the ten slowest files."""
     seconds: defaultdict[str, float] = defaultdict(float)
