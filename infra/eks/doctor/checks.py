@@ -22,7 +22,7 @@ from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
 from infra.eks.rules import NOBODY
 from infra.eks.section import EksConfig, versions
-from infra.needs import features
+from infra.needs import features, numbers
 from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
@@ -142,7 +142,7 @@ def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
     else:
         offered = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
         standard = sorted(
-            (name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=_numbers
+            (name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=numbers
         )
         yield _supported(subject, offered.get(eks.version), standard, fix)
     yield from _image(amazon, eks, fix)
@@ -179,10 +179,6 @@ def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], 
             subject, f"leaves standard support on {end:%Y-%m-%d}; EKS upgrades it by itself then", f"{fix}{newest}"
         )
     return ok(subject, f"is supported until {end:%Y-%m-%d}")
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
 
 
 @or_unchecked("EFS")
