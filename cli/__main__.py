@@ -39,14 +39,11 @@ GROUPS = {
         "evaluate": "cli.evaluate:evaluate",
     },
     "CI": {
-        "deploy": "cli.deploy:app",
         "expired": "cli.ci:expired",
-        "preview-failed": "cli.ci:preview_failed",
         "docker-login": "cli.ci:docker_login",
         "image": "cli.ci:image",
     },
     "Review": {
-        "plan": "review.plan:plan",
         "snapshot": "review.snapshot:review",
         "policy": "policy.check:check",
         "graph": "review.graph:graph",

@@ -1,15 +1,12 @@
-"""Commands for workflows: expired stacks, failed previews, the image and its registry, vulnerabilities."""
+"""Commands for workflows: expired stacks, the image and its registry, vulnerabilities."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,19 +17,12 @@ from cli import CommandError, last_line
 from cli.target import PROOF, StackName, configuration
 from infra.gke.section import GkeConfig
 from infra.image import TRAINER, content_hash, stage
-from infra.stackfiles import PROJECT, ROOT, stacks
+from infra.stackfiles import ROOT, stacks
 
 #: Lists the project's stacks in the backend, with the time of their last update and their number of resources.
 COMMAND = ("pulumi", "stack", "ls", "--json")
 #: Hours after its last `up` until a dead proof expires: its training has ended by then (prove/subject.py).
 PROOF_HOURS = 6.0
-#: What `preview_failed` reads: GitHub sets the first four in every job, .github/workflows/preview.yml the others.
-JOB_VARIABLES = (
-    *("GITHUB_API_URL", "GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"),
-    *("GITHUB_TOKEN", "PULL_REQUEST", "COMMIT"),
-)
-#: Comments in one answer of GitHub's API: the most that it gives.
-PAGE = 100
 LOCKED = ("infra", "trainer", "policy")
 OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
@@ -90,48 +80,6 @@ def expired() -> None:
         raise CommandError(f"{' '.join(error.cmd)}: {last_line(error.stderr)}", code=2) from None
     # One line: the format of a GitHub step's outputs.
     print(f"stacks={json.dumps(found)}")
-
-
-def preview_failed(stack: StackName) -> None:
-    """Say in a pull request's comment that the newest preview of a stack failed.
-
-    pulumi/actions comments on success alone, so the comment of the push before would stand. Runs in a GitHub job.
-    """
-    given = os.environ
-    if missing := [name for name in JOB_VARIABLES if not given.get(name)]:
-        raise CommandError(f"{', '.join(missing)}: not set; run this in a GitHub job, as preview.yml does", code=2)
-    repository = f"{given['GITHUB_API_URL']}/repos/{given['GITHUB_REPOSITORY']}/issues"
-    # pulumi/actions finds its comment by these, and edits it at the next success (src/libs/pr.ts, v7.0.0).
-    heading, summary = f"#### :tropical_drink: `preview` on {PROJECT}/{stack}\n", "<summary>Pulumi report</summary>"
-    for comment in _comments(f"{repository}/{given['PULL_REQUEST']}/comments"):
-        if comment["body"].startswith(heading) and summary in comment["body"]:
-            run = f"{given['GITHUB_SERVER_URL']}/{given['GITHUB_REPOSITORY']}/actions/runs/{given['GITHUB_RUN_ID']}"
-            told = f"The preview of {given['COMMIT']} failed: {run}"
-            body = f"{heading}\n{told}\n\n<details>\n{summary}\n\nNone.\n</details>\n"
-            _github(f"{repository}/comments/{comment['id']}", {"body": body})
-
-
-def _comments(url: str) -> Iterator[dict[str, Any]]:
-    """Every comment of an issue, page by page."""
-    for page in itertools.count(1):
-        found = _github(f"{url}?per_page={PAGE}&page={page}")
-        yield from found
-        if len(found) < PAGE:
-            return
-
-
-def _github(url: str, change: dict[str, str] | None = None) -> Any:
-    request = urllib.request.Request(
-        url,
-        data=json.dumps(change).encode() if change else None,
-        method="PATCH" if change else "GET",
-        headers={"Authorization": f"Bearer {os.environ['GITHUB_TOKEN']}", "Accept": "application/vnd.github+json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-    except OSError as error:
-        raise CommandError(f"{url}: {error}") from None
 
 
 def image(

@@ -45,8 +45,6 @@ class Named:
 #: The stack of a command that reads its file.
 StackName = Annotated[str, Named()]
 StackNames = Annotated[list[str] | None, Named(several=True)]
-#: The same for stacks that may have a file in another commit only.
-AnyStackNames = Annotated[list[str] | None, Named(has_file=False, several=True)]
 #: The stack of a command that asks its cluster; it may have no file here.
 RunningStack = Annotated[str, Named(has_file=False)]
 

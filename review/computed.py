@@ -15,13 +15,10 @@ from typing import Any
 
 from infra.eks.machines import regions
 from infra.needs import load
-from review import replaces
 
 Inputs = Mapping[str, Any]
 
 DIGEST = "sha256:" + "0" * 64
-#: Suffix of values that the cloud knows only after it has replaced the resource.
-ANEW = "-anew"
 #: The AWS account in every recording.
 ACCOUNT = "123456789012"
 #: Stands for an ECR token.
@@ -124,25 +121,6 @@ def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
         else:
             inputs[key] = value
     return inputs
-
-
-def moved(type_: str, id_: str, outputs: dict[str, Any], inputs: Inputs, replaced: bool) -> tuple[str, dict[str, Any]]:
-    """(id, outputs) of a resource after a change: a replaced one gets new values for all that the cloud adds, and one
-    changed in place for its counted outputs."""
-    if replaced:
-        return id_ + ANEW, _anew(outputs, inputs)
-    return id_, {key: _anew(value, None) if key in replaces.counted(type_) else value for key, value in outputs.items()}
-
-
-def _anew(value: Any, given: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _anew(item, given.get(key) if isinstance(given, Mapping) else None) for key, item in value.items()}
-    if isinstance(value, list):
-        paired = given if isinstance(given, list) and len(given) == len(value) else [None] * len(value)
-        return [_anew(*pair) for pair in zip(value, paired, strict=True)]
-    if value is None or given is not None or isinstance(value, bool):
-        return value
-    return value + (ANEW if isinstance(value, str) else 1)
 
 
 def _number(text: str) -> int:

@@ -83,8 +83,8 @@ class Recorded:
         return self.type.rsplit(":", 1)[1]
 
 
-#: Whether a change replaces a resource (True) or changes values in place that others use (False); None: neither.
-Moves = Callable[[Recorded], bool | None]
+#: Alters the (id, outputs) of a resource, which the resources that follow use.
+Alter = Callable[[Recorded, str, dict[str, Any]], tuple[str, dict[str, Any]]]
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -115,10 +115,9 @@ mocks._sync_await = _at_once  # type: ignore[attr-defined]
 class _Answers(mocks.Mocks):
     """Returns resources as they were declared, with the outputs that a provider would add."""
 
-    def __init__(self, known: bool) -> None:
-        self.known = known
-        self.replaced: bool | None = None
-        """Whether a change replaces the current resource, or changes it in place; None: neither."""
+    def __init__(self, known: bool, alter: Alter | None) -> None:
+        self.known, self.alter = known, alter
+        self.current: Recorded | None = None
         self.projects: dict[str, str] = {}
         """Name of a provider -> the project or region that it is configured for."""
 
@@ -129,7 +128,7 @@ class _Answers(mocks.Mocks):
         if not self.known:
             return None, args.inputs
         made = computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
-        return made if self.replaced is None else computed.moved(args.typ, *made, args.inputs, self.replaced)
+        return self.alter(self.current, *made) if self.alter and self.current else made
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         if args.token == living.STATE:
@@ -145,8 +144,8 @@ class _Answers(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    def __init__(self, known: bool, moves: Moves | None) -> None:
-        self.answers, self.moves = _Answers(known), moves
+    def __init__(self, known: bool, alter: Alter | None) -> None:
+        self.answers = _Answers(known, alter)
         super().__init__(self.answers)
         self.recorded: list[Recorded] = []
         """In the order of registration: a resource after those that it depends on."""
@@ -179,7 +178,7 @@ class _Recorder(mocks.MockMonitor):
                 timeouts=json_format.MessageToDict(request.customTimeouts),
             )
             self.recorded.append(item)
-            self.answers.replaced = self.moves(item) if self.moves else None
+            self.answers.current = item
         return super().RegisterResource(request)
 
 
@@ -224,19 +223,18 @@ class Recording:
 
 
 def record(
-    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, moves: Moves | None = None
+    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, alter: Alter | None = None
 ) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
 
     Without `known` it is the first preview: nothing exists, and the values that a cloud would add are unknown.
-    `moves` is called for each resource, after those that it depends on: a resource that moves gets new values from the
-    cloud.
+    `alter` is called for each resource, after those that it depends on.
 
     Raises:
         pulumi.RunError: the configuration is invalid.
     """
     values = stack_file_values(stack_name) if values is None else values
-    recorder = _Recorder(known, moves)
+    recorder = _Recorder(known, alter)
     loop = _Loop()
     asyncio.set_event_loop(loop)
     try:
@@ -264,7 +262,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, moves: Moves | None = None) -> Recording:
+def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, alter: Alter | None = None) -> Recording:
     """Record a stack on any machine: a temporary kubeconfig stands in for the context of an existing cluster, with the
     local node's offers. Raises CommandError."""
     values = stack_file_values(stack_name) if values is None else values
@@ -277,7 +275,7 @@ def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, mo
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, KUBECONFIG=f"{folder}/kubeconfig"):
         Path(folder, "kubeconfig").write_text(yaml.safe_dump(content))
         try:
-            return record(stack_name, values, moves=moves)
+            return record(stack_name, values, alter=alter)
         except pulumi.RunError as error:
             raise CommandError(str(error), code=2) from None
 

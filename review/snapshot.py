@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from cli import CommandError
 from cli.target import StackNames
 from infra.stackfiles import ROOT
 from review.recording import SECRET, SIGNATURE, Recorded, Recording, closure, record_anywhere
@@ -148,10 +150,56 @@ def difference(stack: str, folder: Path | None = None) -> str:
     return "\n".join(lines)
 
 
+def summary(stack: str, ref: str) -> str:
+    """What the reviewed snapshots of a stack say of a change since `ref`, as Markdown: the resources that are added,
+    changed and deleted, and the cost. The snapshot's own diff has every value; `pulumi preview` sees the cloud too.
+
+    Raises:
+        CommandError: git knows no such commit.
+    """
+    path = FOLDER / f"{stack}.yaml"
+    old, new = _at(ref, path), yaml.safe_load(path.read_text()) if path.exists() else {}
+    before, after = (side.get("resources") or {} for side in (old, new))
+    rows = {
+        "added": after.keys() - before.keys(),
+        "deleted": before.keys() - after.keys(),
+        "changed": {title for title in after.keys() & before.keys() if after[title] != before[title]},
+    }
+    costs = [(side.get("outputs") or {}).get("costPerHour") or {} for side in (old, new)]
+    lines = [f"### {stack} against {ref}", "", ", ".join(f"{len(titles)} {what}" for what, titles in rows.items())]
+    for key, words in (("atRest", "at rest"), ("atFullSize", "at full size")):
+        was, now = (cost.get(key, 0) for cost in costs)
+        if was != now:
+            lines.append(f"USD an hour {words} by list prices: {was} → {now}")
+    # Code spans: a fork's change must not act as markup on our page.
+    titles = [f"- {what} `{title.replace('`', ' ')}`" for what, found in rows.items() for title in sorted(found)]
+    return "\n".join([*lines, "", *titles])
+
+
+def _at(ref: str, path: Path) -> dict[str, Any]:
+    """The content of a file in a commit; empty: the commit does not have it."""
+    if _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
+        known = "give a branch, a tag or a hash, and fetch it first"
+        raise CommandError(f"git knows no commit '{ref}'; {known}", code=2)
+    text = _git("show", f"{ref}:{path.relative_to(ROOT)}")
+    return yaml.safe_load(text) if text else {}
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
 def review(
     names: StackNames = None,
     update: Annotated[bool, typer.Option("--update", help="Rewrite the snapshots.")] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="REF", help="Only sum up how the snapshots differ from a commit's.")
+    ] = None,
 ) -> int:
+    if against:
+        print("\n\n".join(summary(stack, against) for stack in names or []))
+        return 0
     changed = []
     for stack in names or []:
         if text := difference(stack):

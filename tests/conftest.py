@@ -18,8 +18,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from review.recording import Recording, record
 
-# A background job starts with SIGINT ignored, and the processes that tests start would inherit that.
+# A background job starts with SIGINT ignored and one under nohup with SIGHUP, and the processes that tests start would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ["tests.fixtures_cluster", "tests.fixtures_google"]
 

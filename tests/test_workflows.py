@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import deploy
 from cli.__main__ import main
 from cli.target import PROOF
+from infra.eks.section import KEEP_RELEASES
 from infra.stackfiles import ROOT
 from local import toolchain
 from tests.infra.recorded import CLOUD_STACKS
@@ -110,11 +110,11 @@ def test_a_job_may_do_what_it_says_and_no_more(path: Path) -> None:
 
 def test_a_fork_gets_no_identity_and_no_secret() -> None:
     preview = jobs(workflow("preview"))
-    assert preview["plan"]["permissions"] == {"contents": "read"}
-    assert "secrets." not in yaml.safe_dump(preview["plan"])
+    assert preview["snapshots"]["permissions"] == {"contents": "read"}
+    assert "secrets." not in yaml.safe_dump(preview["snapshots"])
     same = "github.event.pull_request.head.repo.full_name == github.repository"
     assert preview["preview"]["if"].startswith(f"{same} && ")
-    assert same.replace("==", "!=") in preview["plan"]["if"]
+    assert same.replace("==", "!=") in preview["snapshots"]["if"]
 
 
 @pytest.mark.parametrize("name", ["up", "destroy"])
@@ -136,46 +136,37 @@ def test_the_engine_is_of_the_sdks_version() -> None:
     assert {step["with"]["pulumi-version"] for _, step in pulumi_steps()} == {locked[1]}
 
 
-def test_a_comment_a_stack_without_outputs_held_to_the_policy() -> None:
-    (preview,) = [step["with"] for _, step in pulumi_steps() if "command" in step["with"]]
-    assert preview["comment-on-pr"]
-    assert preview["edit-pr-comment"]
-    assert preview["suppress-outputs"]
-    assert preview["policyPacks"] == "policy"
-    assert preview["stack-name"] == "${{ matrix.stack }}"
-    assert "--suppress-outputs" in deploy.QUIET
-    assert deploy.COMMANDS["up"][-2:] == ("--policy-pack", "policy")
+def commands() -> dict[str, dict[str, Any]]:
+    """Workflow -> what its Pulumi step is given."""
+    return {path.stem: step["with"] for path, step in pulumi_steps() if "command" in step["with"]}
 
 
-def deploying() -> dict[str, list[dict[str, Any]]]:
-    """Workflow -> the steps of its job that runs `trainyard deploy`."""
-    return {
-        path.stem: job["steps"]
-        for path in WORKFLOWS
-        for job in jobs(path).values()
-        if any("exec " in step.get("run", "") for step in job["steps"])
-    }
+def test_every_change_is_held_to_the_policy_and_shows_no_outputs() -> None:
+    found = commands()
+    said = {name: given["command"] for name, given in found.items()}
+    assert said == {"preview": "preview", "up": "up", "destroy": "destroy", "ttl": "destroy", "drift": "preview"}
+    assert all(given["suppress-outputs"] for given in found.values())
+    assert found["preview"]["policyPacks"] == found["up"]["policyPacks"] == "policy"
+    assert found["preview"]["comment-on-pr"]
+    assert found["preview"]["edit-pr-comment"]
+    for name, given in found.items():
+        assert given["stack-name"] == f"${{{{ {'inputs' if name in ('up', 'destroy') else 'matrix'}.stack }}}}"
 
 
-def test_a_job_that_is_cancelled_settles_what_it_began() -> None:
-    changing = {name: found for name, found in deploying().items() if name != "drift"}
-    assert set(changing) == {"up", "destroy", "ttl"}
-    for name, found in changing.items():
-        change, settle = found[-2:]
-        assert change["id"] == "change"
-        # GitHub signals only the first process: a shell or make would not pass the signal on.
-        assert change["run"].startswith("exec ")
-        assert settle["run"] == '.venv/bin/trainyard deploy settle "$STACK"'
-        assert settle["if"].startswith("cancelled() && "), name
-        assert settle["env"] == change["env"]
-        (job,) = [job for job in jobs(workflow(name)).values() if job["steps"][-1] == settle]
-        assert job["timeout-minutes"] == "${{ vars.RUNNER && 4320 || 360 }}", "the stack's own limit ends it"
+def test_drift_changes_nothing_fails_when_something_has_changed_and_keeps_the_nodes_release() -> None:
+    drift = commands()["drift"]
+    assert drift["refresh"]
+    assert drift["expect-no-changes"]
+    (step,) = [step for path, step in pulumi_steps() if path.stem == "drift"]
+    assert step["env"][KEEP_RELEASES] == "true"
 
 
 def test_credentials_last_as_long_as_a_job_may() -> None:
-    for name, found in deploying().items():
-        (ready,) = [step["with"] for step in found if step.get("uses") == "./.github/actions/ready"]
-        assert ready.get("aws-seconds", 3600) >= (3600 if name == "drift" else deploy.JOB_MINUTES * 60)
+    for name in ("up", "destroy", "ttl"):
+        job = list(jobs(workflow(name)).values())[-1]
+        assert job["timeout-minutes"] == "${{ vars.RUNNER && 4320 || 360 }}"
+        (ready,) = [step["with"] for step in job["steps"] if step.get("uses") == "./.github/actions/ready"]
+        assert ready["aws-seconds"] == 360 * 60
 
 
 def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
@@ -185,13 +176,6 @@ def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
         for name, job in jobs(path).items():
             clouds = "id-token" in job.get("permissions", {})
             assert job["runs-on"] == (own if clouds else "ubuntu-24.04"), f"{path.stem} {name}"
-
-
-def test_a_preview_says_first_whether_it_reaches_the_cluster() -> None:
-    found = jobs(workflow("preview"))["preview"]["steps"]
-    reach = '.venv/bin/trainyard deploy reach "$STACK"'
-    (at,) = [number for number, step in enumerate(found) if step.get("run") == reach]
-    assert "pulumi/actions" in found[at + 1]["uses"]
 
 
 def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewers() -> None:
@@ -206,38 +190,11 @@ def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewer
         assert concurrency(name) == {"group": f"{name}-${{{{ matrix.stack }}}}", "cancel-in-progress": False}
 
 
-def test_a_preview_that_fails_replaces_the_comment_of_an_earlier_push() -> None:
-    last = jobs(workflow("preview"))["preview"]["steps"][-1]
-    assert last["if"] == "failure()"
-    assert last["run"] == '.venv/bin/trainyard preview-failed "$STACK"'
-    assert set(last["env"]) == {"STACK", "GITHUB_TOKEN", "PULL_REQUEST", "COMMIT"}
-
-
 @pytest.mark.parametrize("cloud", ["gcp", "aws"])
-def test_a_proof_that_died_is_destroyed_with_its_clouds_identity(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_that_died_is_destroyed_with_its_clouds_identity(cloud: str) -> None:
     login = [step["if"] for step in steps(FOLDER / "actions" / "ready" / "action.yml") if cloud in step.get("if", "")]
     assert login
     assert all(f"startsWith(inputs.stack, '{PROOF}{cloud}-')" in when for when in login)
-    asked: list[Any] = []
-    monkeypatch.setattr(deploy, "change", lambda *given: asked.append(given) or 0)
-    assert main(["deploy", "destroy", f"{PROOF}{cloud}-smoke"]) == 0
-    ((command, stack, config, _),) = asked
-    assert (command, stack, config.cloud) == (
-        "destroy",
-        f"{PROOF}{cloud}-smoke",
-        deploy.configuration(f"{cloud}-smoke").cloud,
-    )
-    assert main(["deploy", "destroy", f"{PROOF}nothing"]) == 2
-    assert main(["deploy", "up", f"{PROOF}{cloud}-smoke"]) == 2
-
-
-def test_drift_changes_nothing_and_fails_when_something_has_changed() -> None:
-    """On the engine: tests/e2e/test_deploy.py."""
-    (drift,) = [step for step in deploying()["drift"] if "trainyard deploy" in step.get("run", "")]
-    assert " drift " in drift["run"]
-    command, *options = deploy.COMMANDS["drift"]
-    assert command == "preview"
-    assert {"--refresh", "--expect-no-changes"} <= set(options)
 
 
 def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:

@@ -1,7 +1,7 @@
 """Checks that the zones have the machine types: asks Google where there are credentials, else reads zones.yaml.
 
 The program sends one request for compute.machineTypes per zone. Without credentials, without an answer within PATIENCE,
-and without an engine (tests, `trainyard plan`), the dated table decides.
+and without an engine (tests, snapshots), the dated table decides.
 """
 
 from __future__ import annotations

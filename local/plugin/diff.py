@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from review.replaces import matches
+from tests.standin.replaces import matches
 
 from .client import import_kubernetes
 from .naming import is_autonamed, is_named, metadata

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from review import replaces as replacing
+from tests.standin import replaces as replacing
 
 from . import awaiting, diff, naming, operations, state
 from .client import Client

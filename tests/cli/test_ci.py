@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -115,66 +112,3 @@ def test_an_audit_without_its_program_says_how_to_install_it(
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert main(["audit"]) == 1
     assert capsys.readouterr().err == "error: pip-audit is not installed; make .venv/dev.stamp installs it\n"
-
-
-def test_a_failed_preview_outside_of_github_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ci.JOB_VARIABLES:
-        monkeypatch.setenv(name, "x")
-    monkeypatch.delenv("GITHUB_API_URL")
-    monkeypatch.setenv("COMMIT", "")
-    assert main(["preview-failed", "gcp-c3"]) == 2
-    told = "error: GITHUB_API_URL, COMMIT: not set; run this in a GitHub job, as preview.yml does\n"
-    assert capsys.readouterr().err == told
-
-
-def test_a_preview_that_failed_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    heading, summary = "#### :tropical_drink: `preview` on trainyard/", "<summary>Pulumi report</summary>"
-    bodies = [
-        *["mine"] * 100,
-        f"{heading}gcp-c3x\n{summary}",
-        f"{heading}gcp-c3\n\n<details>\n{summary}",
-        f"{heading}gcp-c3\n",
-    ]
-    asked: list[tuple[str, str, str]] = []
-
-    class GitHub(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-            asked.append((self.command, self.path, text))
-            assert self.headers["Authorization"] == "Bearer secret"
-            page = int(self.path.partition("&page=")[2] or 0)
-            of_page = list(enumerate(bodies))[(page - 1) * 100 : page * 100]
-            told = [{"id": at, "body": body} for at, body in of_page] if self.command == "GET" else {}
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(told).encode())
-
-        do_GET = do_PATCH = answer
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), GitHub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        variables = {
-            "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}",
-            "GITHUB_SERVER_URL": "https://github.example",
-            "GITHUB_REPOSITORY": "you/trainyard",
-            "GITHUB_RUN_ID": "9",
-            "GITHUB_TOKEN": "secret",
-            "PULL_REQUEST": "7",
-            "COMMIT": "abc",
-        }
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        assert main(["preview-failed", "gcp-c3"]) == 0
-        server.shutdown()
-    (_, first, _), (_, second, _), (method, path, text) = asked
-    assert first == "/repos/you/trainyard/issues/7/comments?per_page=100&page=1"
-    assert second == "/repos/you/trainyard/issues/7/comments?per_page=100&page=2"
-    assert (method, path) == ("PATCH", "/repos/you/trainyard/issues/comments/101")
-    body = json.loads(text)["body"]
-    assert "The preview of abc failed: https://github.example/you/trainyard/actions/runs/9" in body
-    assert body.startswith(f"{heading}gcp-c3\n"), "the next success finds it by these two"
-    assert summary in body

@@ -54,7 +54,7 @@ def test_a_stack_is_an_argument_or_an_option(arguments: list[str], capsys: pytes
 
 @pytest.mark.parametrize(
     "command",
-    ["doctor", "cost", "prove", "plan", "snapshot", "policy", "graph", "docker-login", "deploy up", "deploy drift"],
+    ["doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login"],
 )
 @pytest.mark.parametrize("spelling", [["nowhere"], ["--stack", "nowhere"]], ids=" ".join)
 def test_every_command_that_reads_a_stacks_file_takes_both_spellings(
@@ -107,7 +107,7 @@ def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: py
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("arguments", [["deploy"], ["local"], ["-h"]])
+@pytest.mark.parametrize("arguments", [["local"], ["-h"]])
 def test_a_group_without_a_command_lists_its_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert "COMMAND [ARGS]..." in capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: 
         assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
 
 
-@pytest.mark.parametrize("command", ["doctor", "cost", "plan", "snapshot", "policy", "prove"])
+@pytest.mark.parametrize("command", ["doctor", "cost", "snapshot", "policy", "prove"])
 def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +139,7 @@ def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
 
 
-@pytest.mark.parametrize("command", ["graph", "plan", "snapshot", "policy"])
+@pytest.mark.parametrize("command", ["graph", "snapshot", "policy"])
 def test_a_stack_file_with_a_mistake_is_told_by_its_key(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_command_without_its_packages_says_how_to_install_them() -> None:
     assert (done.returncode, done.stderr) == (1, said)
 
 
-@pytest.mark.parametrize("command", ["follow gcp-c3", "prove gcp-c3", "deploy up gcp-c3"])
+@pytest.mark.parametrize("command", ["follow gcp-c3", "prove gcp-c3"])
 def test_a_missing_pulumi_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,5 @@
 """Finds out what a change of each key does to a living stack: changes it in a recorded stack and follows the change
-through the graph (review/plan.py). `python -m tests.infra.live [SECTION]` prints the table that infra/live.yaml has."""
+through the graph (tests/standin/changes.py). `python -m tests.infra.live [SECTION]` prints infra/live.yaml's table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from infra.living import value_of
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review import snapshot
-from review.plan import DELETED, REPLACED, ROLLS, Change, follow
-from review.recording import Moves, record_anywhere
+from review.recording import Alter, record_anywhere
 from review.snapshot import content
+from tests.standin.changes import DELETED, REPLACED, Change, follow
 
 Values = dict[str, Any]
 DIGEST = f"image@sha256:{'0' * 64}"
@@ -176,10 +176,10 @@ def others(key: str, field: Any, before: Any) -> Iterator[Any]:
     yield from (True, 3, "other", ["a"], {"compile": True})
 
 
-def seen(stack: str, values: Values, moves: Moves | None = None) -> dict[str, Any]:
+def seen(stack: str, values: Values, alter: Alter | None = None) -> dict[str, Any]:
     """What a stack declares, with the hashes in its names: another hash is another Job."""
     with mock.patch.object(snapshot, "_HASHES", snapshot._HASHES[-1:]):  # mask only the kubeconfig's folder
-        return content(record_anywhere(stack, values, moves))
+        return content(record_anywhere(stack, values, alter))
 
 
 @cache
@@ -194,7 +194,7 @@ def derived(kind: str, key: str, field: Any) -> str:
         return ""
     stack = STACKS[kind][0]
     before = base(kind, yaml.safe_dump(stack_values(kind, key)))
-    _, changes = follow(before, lambda moves: seen(stack, after, moves))
+    changes = follow(before, lambda alter: seen(stack, after, alter))
     made = any(title.startswith(VOLUME) for title in before["resources"])
     return effect(changes, claimed=not made)
 
@@ -218,7 +218,7 @@ def effect(changes: list[Change], claimed: bool) -> str:
     """The changes in the words of infra/live.yaml. `claimed`: a StorageClass makes the volume, and removes it with the
     claim."""
     gone = [change.resource for change in changes if change.operation in (REPLACED, DELETED)]
-    rolled = [change.resource for change in changes if ROLLS in " ".join(change.details)]
+    rolled = [change.resource for change in changes if change.rolls]
     starts = {**PARTS, "data": (*PARTS["data"], CLAIM)} if claimed else PARTS
     replaced, rolls = (
         [part for part in starts if any(title.startswith(starts[part]) for title in titles)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,47 @@ def test_a_removed_dependency_shows() -> None:
     with_it = Recording([resource("a"), resource("b", ("a",))], {})
     without = Recording([resource("a"), resource("b")], {})
     assert snapshot.snapshot(with_it, "s") != snapshot.snapshot(without, "s")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the snapshots in a git repository, whose one commit has that of gcp-c3 with a smaller disk."""
+    folder = tmp_path / "tests" / "snapshots"
+    folder.mkdir(parents=True)
+    text = (snapshot.FOLDER / "gcp-c3.yaml").read_text()
+    (folder / "gcp-c3.yaml").write_text(text.replace("size: 250", "size: 100").replace("atRest: 0.29", "atRest: 0.2"))
+    monkeypatch.setattr(snapshot, "ROOT", tmp_path)
+    monkeypatch.setattr(snapshot, "FOLDER", folder)
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message", "x"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (folder / "gcp-c3.yaml").write_text(text)
+    return folder
+
+
+def test_the_summary_names_what_changed_since_a_commit_and_the_cost(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ["snapshot", "gcp-c3", "--against", "HEAD"]
+    assert main(said) == 0
+    shown = capsys.readouterr().out
+    assert "0 added, 0 deleted, 1 changed" in shown
+    assert "at rest by list prices: 0.2" in shown
+    assert "- changed `gcp:compute/disk:Disk data`" in shown
+    (repository / "gcp-c3.yaml").unlink()
+    assert main(said) == 0
+    shown = capsys.readouterr().out
+    assert ", 0 changed" in shown
+    assert "- deleted `gcp:compute/disk:Disk data`" in shown
+    assert "→ 0\n" in shown, "and costs nothing any more"
+
+
+def test_what_git_does_not_know_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snapshot", "gcp-c3", "--against", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
+
+
+def test_a_name_from_a_fork_is_no_markup(repository: Path) -> None:
+    path = repository / "gcp-c3.yaml"
+    path.write_text(path.read_text().replace("gcp:compute/disk:Disk data:", '"x:y:Z a` <img src=x> [b](c)":'))
+    assert "- added `x:y:Z a  <img src=x> [b](c)`" in snapshot.summary("gcp-c3", "HEAD")

@@ -19,8 +19,9 @@ from local.plugin.provider import Provider, compare
 from local.plugin.server import Server
 from local.plugin.settings import Settings
 from local.plugin.values import UNKNOWN, from_struct, has_unknown, mark_secrets, reveal, to_struct
-from review import computed, replaces
+from review import computed
 
+from . import replaces
 from .aws.account import Account
 from .cloud import Cloud, Thing
 
@@ -94,7 +95,7 @@ class Resources:
         if self._package == "kubernetes":
             return self._kubernetes.check(urn, olds, news, seed)
         if not replaces.is_known(urn.token):
-            raise PluginError(f"{urn.token} is not known here: add what replaces it to its cloud's replaces.yaml")
+            raise PluginError(f"{urn.token} is not known here: add it to tests/standin/replaces-KIND.yaml")
         named = self._named(urn.token)
         if named and named not in news:
             automatic = named in olds.get(DEFAULTS, [])

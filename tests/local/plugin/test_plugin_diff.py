@@ -9,7 +9,7 @@ import pytest
 
 from local.plugin import diff, operations, state
 from local.plugin.values import UNKNOWN
-from review.replaces import matches, of_object
+from tests.standin.replaces import matches, of_object
 
 
 def job(**spec: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 from local.plugin.errors import PluginError
 from local.plugin.naming import Urn
 from local.plugin.values import UNKNOWN, has_unknown, mark_secrets, reveal
-from review import replaces
 
+from .. import replaces
 from ..cloud import Cloud, Thing
 from ..server import DEFAULTS, Resources
 from . import kinds

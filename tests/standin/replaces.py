@@ -1,17 +1,17 @@
-"""Which changed properties replace a resource, by the providers' own schemas: from each cloud's replaces.yaml and, for
-Kubernetes, from the one beside this file."""
+"""Which changed properties replace a resource, by the providers' own schemas: replaces-KIND.yaml beside this file."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path as File
 from typing import Any
 
 from infra.needs import load
-from infra.stackfiles import ROOT
 
 Path = tuple[str, ...]
+HERE = File(__file__).parent
 #: For every Kubernetes object. For a patch, these alone: it changes other fields in place.
 IDENTITY: list[Path] = [("metadata", "name"), ("metadata", "namespace")]
 
@@ -21,7 +21,7 @@ def _table(kind: str) -> dict[str, list[Path]]:
     """Type -> its paths of one kind: always, smaller, switched_off and narrower replace it, rolls replaces its nodes,
     counted are outputs that change in place."""
     found: dict[str, list[Path]] = {}
-    for file in [*(ROOT / "infra").glob("*/replaces.yaml"), ROOT / "review" / "replaces.yaml"]:
+    for file in HERE.glob("replaces-*.yaml"):
         content = load(file)
         for type_, paths in content.get(kind, {}).items():
             found[type_] = [tuple(path.split(".")) for path in paths.split()]
@@ -29,8 +29,8 @@ def _table(kind: str) -> dict[str, list[Path]]:
 
 
 def is_known(type_: str) -> bool:
-    """Whether the table has the type. The tests' stand-in plugin (tests/standin) refuses any other, so that no new
-    resource goes unnoticed."""
+    """Whether the table has the type. The stand-in plugin refuses any other, so that no new resource goes
+    unnoticed."""
     return type_ in _table("always")
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from review import replaces
 from review.recording import record
 from tests.infra.recorded import changed
+from tests.standin import replaces
 
 DISK, CLUSTER, SUBNET = (
     "gcp:compute/disk:Disk",
