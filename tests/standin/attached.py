@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 
-from local.plugin.engine import Engine
-from local.plugin_process import listen
-
 from .aws.account import Account
 from .cloud import Cloud
-from .server import CloudServer
+from .protocol import Server, listen
 
 PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 
@@ -23,8 +20,6 @@ def attached(cloud: Cloud, account: Account | None) -> Iterator[str]:
     with ExitStack() as stack:
         ports = {}
         for package in PACKAGES:
-            server, ports[package] = listen(
-                CloudServer(Engine(None), version(f"pulumi-{package}"), package, cloud, account)
-            )
+            server, ports[package] = listen(Server(version(f"pulumi-{package}"), package, cloud, account))
             stack.callback(lambda server=server: server.stop(grace=None).wait())
         yield ",".join(f"{package}:{port}" for package, port in ports.items())

@@ -18,10 +18,10 @@ from typing import Any
 
 from infra.needs import load
 from infra.stackfiles import ROOT
-from local.plugin.errors import PluginError
 
 from . import gcp
 from .aws import rules
+from .naming import PluginError
 
 #: Seconds of an operation, so that two in a wrong order overlap.
 DURATION = 0.05
