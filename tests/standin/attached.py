@@ -3,7 +3,7 @@ each command of Pulumi."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 
@@ -15,11 +15,11 @@ PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 
 
 @contextmanager
-def attached(cloud: Cloud, account: Account | None) -> Iterator[str]:
+def attached(cloud: Cloud, account: Account | None, packages: Sequence[str] = PACKAGES) -> Iterator[str]:
     """Serve the stand-ins. Yields the value of the engine's variable PULUMI_DEBUG_PROVIDERS, "PACKAGE:PORT,..."."""
     with ExitStack() as stack:
         ports = {}
-        for package in PACKAGES:
+        for package in packages:
             server, ports[package] = listen(Server(version(f"pulumi-{package}"), package, cloud, account))
             stack.callback(lambda server=server: server.stop(grace=None).wait())
         yield ",".join(f"{package}:{port}" for package, port in ports.items())

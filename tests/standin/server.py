@@ -114,6 +114,8 @@ class Resources:
         inputs = reveal(given)
         inputs.pop(DEFAULTS, None)
         id_, outputs = computed.outputs(urn.token, urn.name, inputs, self._project)
+        if self._cloud.api and urn.token == "gcp:container/cluster:Cluster":
+            outputs["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"] = self._cloud.api
         return Thing(urn.token, urn.name, id_, inputs, _with_digest(outputs))
 
     def _previewed(self, urn: Urn, given: dict[str, Any]) -> dict[str, Any]:
