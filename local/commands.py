@@ -40,7 +40,9 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, help=__doc__, add_completion=False, rich_markup_mode="markdown")
-Download = Annotated[bool, typer.Option("--download", help="Let Pulumi fetch its real Kubernetes plugin.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Let Pulumi fetch its Kubernetes plugin instead of building it.")
+]
 
 
 def refuse(problems: list[str]) -> int:
@@ -72,9 +74,8 @@ def up(
             lacking = "Pulumi's plugin docker-build, which builds the image with BuildKit, cannot be fetched"
             print(f"local: {lacking}; image.builder: buildah or prebuilt needs none", file=sys.stderr)
         return code
-    pulumi = () if environment.installed_pulumi() else preflight.toolchain.PULUMI_TOOLS
     enforcer = ("kube-router",) if policies else ()
-    facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *pulumi, *enforcer))
+    facts = preflight.gather((*preflight.toolchain.NODE_TOOLS, *environment.pulumi_tools(), *enforcer))
     if as_is:
         facts = replace(facts, disk_free=math.inf, cache_free=None)
     problems = preflight.node_problems(facts)
@@ -108,17 +109,18 @@ def toolchain(
     unknown = [name for name in names or () if name not in tools.BY_NAME]
     if unknown:
         return refuse([f"unknown tool {unknown[0]!r}; allowed: {', '.join(tools.BY_NAME)}"])
-    wanted = tuple(names or ()) or (() if environment.installed_pulumi() else tools.PULUMI_TOOLS)
+    wanted = tuple(names or environment.pulumi_tools())
     problems = preflight.toolchain_problems(preflight.gather(wanted))
     if problems:
         return refuse(problems)
     phases = Phases(paths.TIMINGS)
     environment.prepare()
     try:
-        orchestration.build_all(wanted, phases)
+        orchestration.build_all(tuple(names or ()), phases)
+        if not names or tools.PLUGIN in names:
+            phases.say(f"local: {orchestration.build_pulumi(phases, download)}")
     finally:
         phases.save()
-    print(f"local: {environment.choose_plugin(download)}", file=sys.stderr)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,16 +10,8 @@ from pathlib import Path
 
 from local import images, network, paths, toolchain
 
-PLUGIN = "pulumi-resource-kubernetes"
-MARK = "# Written by `trainyard local up`"
 USER_PULUMI = Path.home() / ".pulumi"
 FETCH_SECONDS = 180
-
-LAUNCHER = f"""\
-#!/bin/sh
-{MARK}: the stand-in for Pulumi's Kubernetes plugin, on a machine that has not the real one.
-PYTHONPATH={{root}}${{{{PYTHONPATH:+:$PYTHONPATH}}}} exec {{python}} -m local.plugin "$@"
-"""
 
 
 def _outside_path() -> str:
@@ -41,41 +32,41 @@ def installed_pulumi() -> Path | None:
     return None
 
 
+def pulumi_tools() -> tuple[str, ...]:
+    """List the tools to build for Pulumi: none where it is installed, because it downloads its plugin."""
+    if installed_pulumi():
+        return ()
+    return toolchain.PULUMI_TOOLS if find_plugin("kubernetes") else (*toolchain.PULUMI_TOOLS, toolchain.PLUGIN)
+
+
 def plugin_in(name: str) -> Path:
     """Return where our PULUMI_HOME has a plugin, in the version that the program requires."""
     folder = f"resource-{name}-v{version(f'pulumi-{name}')}"
     return paths.PULUMI_HOME / "plugins" / folder / f"pulumi-resource-{name}"
 
 
-def real_plugin(name: str) -> Path | None:
-    """Find Pulumi's own plugin, in the version that the program requires, where the engine looks for it."""
+def find_plugin(name: str) -> Path | None:
+    """Find a plugin, in the version that the program requires, where the engine looks for it."""
     plugin = plugin_in(name)
-    if plugin.exists() and not is_stand_in(plugin):
+    if plugin.exists():
         return plugin
     found = shutil.which(f"pulumi-resource-{name}", path=_outside_path())
     return Path(found) if found else None
 
 
-def is_stand_in(plugin: Path) -> bool:
-    with plugin.open("rb") as file:
-        return MARK.encode() in file.read(100)
-
-
-def stand_in_places() -> tuple[Path, Path]:
-    """Return where the stand-in belongs, and where an earlier run may have left one.
-
-    It belongs in our PULUMI_HOME, because Pulumi warns twice about a plugin on PATH, but not among the user's plugins.
-    """
-    at_home, on_path = plugin_in("kubernetes"), paths.BIN / PLUGIN
-    return (on_path, at_home) if (paths.PULUMI_HOME / "plugins").is_symlink() else (at_home, on_path)
-
-
-def remove_stand_in(launcher: Path) -> None:
-    """Remove the stand-in and its folder: Pulumi considers a plugin installed if its folder exists."""
-    if launcher.exists() and is_stand_in(launcher):
-        launcher.unlink()
-        with contextlib.suppress(OSError):
-            launcher.parent.rmdir()
+def install_plugin() -> Path:
+    """Put the Kubernetes plugin that we built where the engine looks for it, as `pulumi plugin install` does."""
+    built, plugin = Path(toolchain.program("pulumi-resource-kubernetes")), plugin_in("kubernetes")
+    # One of this version that is there is as good: Pulumi's own download, or ours of before.
+    if not plugin.exists():
+        plugin.parent.mkdir(parents=True, exist_ok=True)
+        partial = plugin.with_name(f"{plugin.name}.{os.getpid()}")
+        try:
+            partial.hardlink_to(built)
+        except OSError:  # another file system
+            shutil.copy2(built, partial)
+        partial.replace(plugin)
+    return plugin
 
 
 def share_plugins() -> None:
@@ -84,7 +75,6 @@ def share_plugins() -> None:
     if not (USER_PULUMI / "plugins").is_dir():
         return
     if not link.is_symlink():
-        remove_stand_in(plugin_in("kubernetes"))
         with contextlib.suppress(OSError):
             link.rmdir()
     if not link.exists():
@@ -94,8 +84,8 @@ def share_plugins() -> None:
 
 
 def fetch_plugin(name: str) -> Path | None:
-    """Find Pulumi's own plugin, or download it. If it cannot be downloaded, print why and return None."""
-    if found := real_plugin(name):
+    """Find a plugin, or download it. If it cannot be downloaded, print why and return None."""
+    if found := find_plugin(name):
         return found
     wanted = version(f"pulumi-{name}")
     print(f"local: fetching Pulumi's plugin {name} {wanted}", file=sys.stderr)
@@ -105,32 +95,9 @@ def fetch_plugin(name: str) -> Path | None:
         told = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except (OSError, subprocess.TimeoutExpired) as error:
         told = str(error)
-    if not (found := real_plugin(name)):
+    if not (found := find_plugin(name)):
         print(f"local: Pulumi's plugin {name} {wanted}: not fetched: {told}", file=sys.stderr)
     return found
-
-
-def choose_plugin(download: bool) -> str:
-    """Install or remove the stand-in plugin; return one line that says which plugin Pulumi will use.
-
-    The stand-in is for a machine that has only the toolchain we built. `download`: try to fetch the real one first.
-    """
-    share_plugins()
-    launcher, misplaced = stand_in_places()
-    remove_stand_in(misplaced)
-    fetches = download or installed_pulumi() is not None
-    if fetches:
-        remove_stand_in(launcher)  # or Pulumi fetches nothing
-    if found := (fetch_plugin if fetches else real_plugin)("kubernetes"):
-        remove_stand_in(launcher)
-        return f"Kubernetes plugin: {found}"
-    text = LAUNCHER.format(root=shlex.quote(str(paths.ROOT)), python=shlex.quote(sys.executable))
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    if not launcher.exists() or launcher.read_text() != text:
-        launcher.unlink(missing_ok=True)
-        launcher.write_text(text)
-    launcher.chmod(0o755)
-    return "Kubernetes plugin: the stand-in local/plugin (the real one: trainyard local toolchain --download)"
 
 
 def path() -> str:

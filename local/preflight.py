@@ -94,7 +94,7 @@ def other_checkout() -> str | None:
     return network.owner()
 
 
-def gather(tools: tuple[str, ...] = toolchain.NODE_TOOLS + toolchain.PULUMI_TOOLS) -> Facts:
+def gather(tools: tuple[str, ...] = (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TOOLS, toolchain.PLUGIN)) -> Facts:
     system = platform.system()
     linux = system == "Linux"
     new_image = not leftovers.has_packages()
@@ -140,7 +140,7 @@ def toolchain_problems(facts: Facts) -> list[str]:
     """List why this machine cannot build the programs it lacks. Needs neither root nor Linux."""
     if facts.unbuilt and not facts.go:
         need = ".".join(map(str, toolchain.OLDEST_GO))
-        instead = "" if set(facts.unbuilt) - set(toolchain.PULUMI_TOOLS) else ", or Pulumi itself"
+        instead = "" if set(facts.unbuilt) - {*toolchain.PULUMI_TOOLS, toolchain.PLUGIN} else ", or Pulumi itself"
         return [
             f"no Go {need} or newer to build {', '.join(facts.unbuilt)} with, and {sys.executable} has no uv to "
             f"install one with; install Go{instead}"

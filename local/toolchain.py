@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -42,16 +43,20 @@ class Tool:
     programs: dict[str, str]
     version_variables: Sequence[str] = ()
     scripts: Sequence[tuple[str, str]] = ()
+    package: str = ""  # the Python package whose version it has, where the module's is a date
 
 
 TOOLS = [Tool(name, **row) for name, row in yaml.safe_load((GOMOD / "tools.yaml").read_text()).items()]
 BY_NAME = {tool.name: tool for tool in TOOLS}
 PULUMI_TOOLS = ("pulumi", "pulumi-language-python")
+PLUGIN = "pulumi-kubernetes"
 NODE_TOOLS = ("etcd", "kubernetes", "coredns")
 
 
 def version(tool: Tool) -> str:
-    """Return the version that the tool's go.mod requires, without the v. No other file states it."""
+    """Return the version that the tool's go.mod or Python package has, without the v. No other file states it."""
+    if tool.package:
+        return metadata.version(tool.package)
     text = (GOMOD / tool.name / "go.mod").read_text()
     found = re.search(rf"^(?:require )?\s*{re.escape(tool.module)} v(\S+)", text, re.MULTILINE)
     if not found:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -41,6 +41,7 @@ from local.preflight import Facts
 from local.processes import Daemon
 from local.shell import LocalError
 
+T = TypeVar("T")
 STORAGE_OWNER = 1000  # the user id of the training; Kubernetes applies no fsGroup to a hostPath volume
 ENFORCER = "kube-router"
 ENFORCER_READS = {
@@ -72,10 +73,22 @@ def build_all(names: tuple[str, ...], phases: Phases) -> None:
         build(name, phases)
 
 
-def build_pulumi(phases: Phases) -> None:
-    """Build Pulumi unless it is installed."""
+def build_pulumi(phases: Phases, download: bool) -> str:
+    """Build Pulumi unless it is installed, and get its Kubernetes plugin; return a line that names the plugin."""
     if not environment.installed_pulumi():
         build_all(toolchain.PULUMI_TOOLS, phases)
+    return get_plugin(phases, download)
+
+
+def get_plugin(phases: Phases, download: bool) -> str:
+    """Find Pulumi's Kubernetes plugin, else download it where an installed Pulumi can, or as asked, else build it."""
+    environment.share_plugins()
+    fetches = download or environment.installed_pulumi() is not None
+    plugin = (environment.fetch_plugin if fetches else environment.find_plugin)("kubernetes")
+    if plugin is None:
+        build(toolchain.PLUGIN, phases)
+        plugin = environment.install_plugin()
+    return f"Kubernetes plugin: {plugin}"
 
 
 def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_is: bool = False) -> None:
@@ -91,22 +104,23 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
             processes.wait(daemon("registry"))
     with ThreadPoolExecutor() as pool:
         # Run two builds in parallel: while one links, on one processor, the other compiles. Kubernetes takes longest
-        # and runs beside all others. The images wait for network and disk more than they compute.
+        # and runs beside all others; the plugin, which shares most packages with it and with Pulumi, comes last and
+        # finds them compiled. The images wait for network and disk more than they compute.
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
-        pulumi = pool.submit(_after, others, lambda: build_pulumi(phases))
+        pulumi = pool.submit(_after, others, lambda: build_pulumi(phases, download))
         base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
         trainer = pool.submit(make_trainer, phases, base, runtime) if facts.new_image and builds_trainer() else None
         others.result()
         kubernetes.result()
         start_node(phases, base, runtime)
-        pulumi.result()
+        plugin = pulumi.result()
         if trainer is not None:
             trainer.result()
     if enforce or policies_wanted():
         enforce_policies(phases)
-    phases.say(environment.choose_plugin(download))
+    phases.say(plugin)
 
 
 def make_base(phases: Phases, as_is: bool) -> str:
@@ -147,9 +161,9 @@ def make_trainer(phases: Phases, base: "Future[str]", runtime: "Future[None]") -
             node.pull(reference)
 
 
-def _after(first: "Future[Any]", then: Callable[[], None]) -> None:
+def _after(first: "Future[Any]", then: Callable[[], T]) -> T:
     first.result()
-    then()
+    return then()
 
 
 def start_runtime() -> None:
@@ -271,11 +285,8 @@ def enforce_policies(phases: Phases) -> None:
 def show_status() -> int:
     """Print which daemons run. Returns the exit code: 0 if all of them serve, else 3."""
     console = Console()
-    unbuilt = [
-        name
-        for name in (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TOOLS)
-        if not toolchain.is_built(toolchain.BY_NAME[name])
-    ]
+    needed = (*toolchain.NODE_TOOLS, *environment.pulumi_tools())
+    unbuilt = [name for name in needed if not toolchain.is_built(toolchain.BY_NAME[name])]
     if not certs.MANIFEST.exists() or not network.exists() or network.owner() != str(paths.ROOT):
         other = preflight.other_checkout()
         then = f", once the node of {other} is stopped" if other else ""

@@ -18,7 +18,6 @@ from workloads.objects import (
     STORAGE_PRIORITY,
     make_claim,
     make_deployment,
-    make_namespace,
     make_priority_class,
     make_service,
     metadata,
@@ -39,19 +38,17 @@ CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", 
 
 
 class NfsServer(pulumi.ComponentResource):
-    """The server, in a namespace of its own: it needs rights that the training's pods must not have."""
+    """The server. It needs rights that the training's pods must not have, and so another namespace."""
 
     storage: SharedStorage
     """The volume that it makes."""
 
-    def __init__(self, name: str, cluster: Cluster, namespace: str, image: ContainerImage):
-        """`namespace` is the name of the namespace to make."""
+    def __init__(self, name: str, cluster: Cluster, space: k8s.core.v1.Namespace, image: ContainerImage):
         super().__init__("trainyard:workloads:NfsServer", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        space = make_namespace(name, namespace, "storage", {"enforce": "privileged"}, opts)
-        claim = _disk_claim(name, namespace, space, disk, size_gib, opts)
+        claim = _disk_claim(name, space, disk, size_gib, opts)
         text = configuration(disk.clients)
         settings = k8s.core.v1.ConfigMap(
             name,
@@ -60,7 +57,7 @@ class NfsServer(pulumi.ComponentResource):
             opts=opts,
         )
         described = metadata(NAME, space.metadata.name, NAME)
-        priority = make_priority_class(NAME, STORAGE_PRIORITY, cluster, namespace, self)
+        priority = make_priority_class(NAME, STORAGE_PRIORITY, cluster, space.metadata.name, self)
         k8s.policy.v1.PodDisruptionBudget(
             name,
             metadata=described,
@@ -88,7 +85,6 @@ class NfsServer(pulumi.ComponentResource):
 
 def _disk_claim(
     name: str,
-    namespace: str,
     space: k8s.core.v1.Namespace,
     disk: ServedDisk,
     size_gib: int,
@@ -97,7 +93,7 @@ def _disk_claim(
     """Claim the disk as a static volume: no provisioner makes it, so Pulumi owns what is billed."""
     opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True))
     mode = "ReadWriteOnce"
-    described = metadata("storage", name=f"{namespace}-disk")
+    described = metadata("storage", name=pulumi.Output.concat(space.metadata.name, "-disk"))
     volume = k8s.core.v1.PersistentVolume(
         name, metadata=described, spec=volume_spec(size_gib, mode, csi=disk.source), opts=opts
     )

@@ -13,7 +13,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import EFA, Cluster, DriverInstaller, WorkerPool
 from workloads.autoscaler import NAMESPACE, ClusterAutoscaler
-from workloads.objects import metadata, pod_template, select
+from workloads.objects import GONE_AT_ONCE, metadata, pod_template, select
 from workloads.pod import environment, resources, root_security
 
 #: Where kubelets expect the sockets of device plugins.
@@ -77,7 +77,7 @@ class NodeDaemon(pulumi.ComponentResource):
         k8s.apps.v1.DaemonSet(
             name,
             # Not waited for: while it has no node, it has no pod.
-            metadata=metadata(name, NAMESPACE, name, {"pulumi.com/skipAwait": "true"}),
+            metadata=metadata(name, NAMESPACE, name, GONE_AT_ONCE),
             spec=k8s.apps.v1.DaemonSetSpecArgs(selector=select(name), template=pod_template(name, pod, annotations)),
             opts=pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource),
         )

@@ -71,6 +71,12 @@ def ignore_disruptions() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
     return batch.PodFailurePolicyRuleArgs(action="Ignore", on_pod_conditions=[disrupted])
 
 
+#: Annotations of an object that `pulumi up` does not wait for. Pulumi does not wait for the end of such a Deployment,
+#: StatefulSet, DaemonSet or Job either (pulumi-kubernetes 4.34.2, DeletedCondition in provider/pkg/metadata/
+#: overrides.go), so the old one must be gone at once: its successor has its name. By default it outlives its pods.
+GONE_AT_ONCE = {"pulumi.com/skipAwait": "true", "pulumi.com/deletionPropagationPolicy": "background"}
+
+
 def await_annotations(minutes: float) -> dict[str, str]:
     """Annotations: `pulumi up` waits this long for the Job, and replaces a failed one."""
     return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}

@@ -33,17 +33,21 @@ def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cl
     """Return the cluster with its shared storage ready to mount.
 
     A single-node disk gets an NFS server; a share that root owns is given to the trainer. Both need rights that the
-    training's pods must not have, so they run in a namespace of their own, NAMESPACE-storage.
+    training's pods must not have, so they run in a namespace of their own, NAMESPACE-storage. It is one resource for
+    both: a stack that goes from one to the other keeps it, and Pulumi makes the new before it deletes the old.
     """
     storage = cluster.storage
+    if storage.disk is None and not storage.root_owned:
+        return cluster
+    opts = pulumi.ResourceOptions(provider=cluster.provider, deleted_with=cluster.resource)
+    level = "privileged" if storage.disk else "baseline"
+    space = make_namespace("storage", f"{namespace}-storage", "storage", {"enforce": level}, opts)
     if storage.disk is not None:
         server_image = ContainerImage(NFS_SERVER, cluster, ref=storage.disk.image_ref)
-        server = NfsServer("nfs-server", cluster, f"{namespace}-storage", server_image)
+        server = NfsServer("nfs-server", cluster, space, server_image)
         return dataclasses.replace(cluster, storage=server.storage)
-    if storage.root_owned:
-        owner = VolumeOwner(OWNER, cluster, f"{namespace}-storage", image)
-        return dataclasses.replace(cluster, storage=dataclasses.replace(storage, after=(owner.job,)))
-    return cluster
+    owner = VolumeOwner(OWNER, cluster, space, image)
+    return dataclasses.replace(cluster, storage=dataclasses.replace(storage, after=(owner.job,)))
 
 
 def make_volume(name: str, cluster: Cluster) -> k8s.core.v1.PersistentVolume | None:
@@ -84,18 +88,17 @@ def claim_volume(
 class VolumeOwner(pulumi.ComponentResource):
     """Give the trainer a volume whose top folder root owns, once.
 
-    A Job with CAP_CHOWN and no other right, in a namespace of its own that admits root.
+    A Job with CAP_CHOWN and no other right, in a namespace that admits root.
     """
 
     job: k8s.batch.v1.Job
 
-    def __init__(self, name: str, cluster: Cluster, namespace: str, image: ContainerImage):
+    def __init__(self, name: str, cluster: Cluster, space: k8s.core.v1.Namespace, image: ContainerImage):
         super().__init__(
             "trainyard:workloads:VolumeOwner", name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
         core = k8s.core.v1
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        space = make_namespace(name, namespace, "storage", {"enforce": "baseline"}, opts)
         container = core.ContainerArgs(
             name=OWNER,
             image=image.reference,

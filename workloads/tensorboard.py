@@ -6,7 +6,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from workloads.layout import DATA, TENSORBOARD_PORT
-from workloads.objects import make_deployment, make_service, metadata
+from workloads.objects import GONE_AT_ONCE, make_deployment, make_service, metadata
 from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
 from workloads.workspace import Workspace
 
@@ -22,7 +22,7 @@ class TensorBoard(pulumi.ComponentResource):
     def __init__(self, name: str, workspace: Workspace):
         super().__init__("trainyard:workloads:TensorBoard", name, None, workspace.component())
         # Not waited for: nothing depends on it, and it starts slowly while the training starts.
-        described = metadata(NAME, workspace.namespace.name, NAME, {"pulumi.com/skipAwait": "true"})
+        described = metadata(NAME, workspace.namespace.name, NAME, GONE_AT_ONCE)
         opts = workspace.owned(self)
         make_deployment(name, NAME, described, _pod(workspace), opts)
         make_service(name, NAME, described, ("http", PORT), opts)

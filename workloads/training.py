@@ -19,7 +19,7 @@ from workloads.custom_resources import job_of, make_train_job, request_annotatio
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import dataset_folder, run_folder, weights_folder
-from workloads.objects import TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
+from workloads.objects import GONE_AT_ONCE, TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
 from workloads.secrets import environment_of, fingerprint, make_compile_key
 from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
@@ -146,9 +146,8 @@ class Training(pulumi.ComponentResource):
                 namespace.name,
                 self.job_name,
                 # Pulumi would wait ten minutes at most for the end of the training. No pulumi.com/replaceUnready: a
-                # running Job is not ready either, so each `pulumi up` would restart the training. Its deletion is not
-                # awaited either, so the Job must be gone at once: its successor may have the same name.
-                {"pulumi.com/skipAwait": "true", "pulumi.com/deletionPropagationPolicy": "background"},
+                # running Job is not ready either, so each `pulumi up` would restart the training.
+                GONE_AT_ONCE,
             ),
             spec=spec,
             opts=opts,

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from local import environment as node_environment
+from local import toolchain
 from local.paths import ROOT
-from tests.standin.attached import attached
+from tests.standin.api_server import ApiServer
+from tests.standin.attached import PACKAGES, attached
 from tests.standin.aws.account import Account
 from tests.standin.cloud import SERVICE, Cloud
 
@@ -54,6 +57,8 @@ class CloudStack:
     folder: Path
     environment: dict[str, str]
     account: Account | None = None
+    api: ApiServer | None = None
+    """Where the Kubernetes objects are; None: in the file too."""
     values: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     planned: dict[str, set[str]] = field(default_factory=dict)
@@ -61,7 +66,7 @@ class CloudStack:
 
     @property
     def cloud(self) -> Cloud:
-        return Cloud(self.folder / "cloud.json")
+        return Cloud(self.folder / "cloud.json", api=self.api.address if self.api else "")
 
     def configure(self, **changes: dict[str, Any]) -> None:
         """Change keys of sections for good, and write the stack file."""
@@ -79,7 +84,8 @@ class CloudStack:
     @contextmanager
     def served(self) -> Iterator[dict[str, str]]:
         """Run the stand-in clouds; yield the environment in which Pulumi finds them."""
-        with attached(self.cloud, self.account) as providers:
+        packages = [package for package in PACKAGES if not (self.api and package == "kubernetes")]
+        with attached(self.cloud, self.account, packages) as providers:
             yield {**self.environment, "PULUMI_DEBUG_PROVIDERS": providers}
 
     def pulumi(self, *arguments: str, fails: bool = False) -> str:
@@ -163,8 +169,18 @@ def assert_a_token_is_hidden(stack: CloudStack, credentials: str) -> None:
     assert encoded in str([thing.inputs for thing in stack.cloud.things().values() if thing.type.endswith(":Secret")])
 
 
-def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
-    """Make a project for a stack of the repository, with nothing created yet; on AWS, in an emulated account."""
+def kubernetes_plugin() -> Path:
+    """Pulumi's own, as `trainyard local toolchain` built or downloaded it."""
+    built = Path(toolchain.program("pulumi-resource-kubernetes"))
+    found = built if built.exists() else node_environment.find_plugin("kubernetes")
+    return found or pytest.fail("Pulumi's Kubernetes plugin is missing; run `.venv/bin/trainyard local toolchain`")
+
+
+def make(name: str, folder: Path, account: Account | None = None, api: ApiServer | None = None) -> CloudStack:
+    """Make a project for a stack of the repository, with nothing created yet; on AWS, in an emulated account.
+
+    With `api`, Pulumi's own Kubernetes plugin makes the objects there.
+    """
     for entry in SHARED:
         if (ROOT / entry).exists():
             (folder / entry).symlink_to(ROOT / entry)
@@ -183,7 +199,16 @@ def make(name: str, folder: Path, account: Account | None = None) -> CloudStack:
         # Write the state only at the end, also of a failed `up`: writing it after each of 75 steps costs two seconds.
         "PULUMI_SKIP_CHECKPOINTS": "true",
     }
-    stack = CloudStack(name, folder, variables, account)
+    if api:
+        variables |= api.environment(variables["PATH"])
+        plugin = (
+            home
+            / "plugins"
+            / node_environment.plugin_in("kubernetes").relative_to(node_environment.paths.PULUMI_HOME / "plugins")
+        )
+        plugin.parent.mkdir(parents=True)
+        plugin.symlink_to(kubernetes_plugin())
+    stack = CloudStack(name, folder, variables, account, api)
     stack.pulumi("stack", "init", name)
     stack.values = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"]
     stack.configure()

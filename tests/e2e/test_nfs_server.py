@@ -90,7 +90,7 @@ def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout + done.stderr
 
-    labels = recorded("gcp-a100").one("Namespace", "nfs-server").inputs["metadata"]["labels"]
+    labels = recorded("gcp-a100").one("Namespace", "storage").inputs["metadata"]["labels"]
     call(
         "apply",
         "-f",

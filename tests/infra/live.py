@@ -194,7 +194,8 @@ def derived(kind: str, key: str, field: Any) -> str:
         return ""
     stack = STACKS[kind][0]
     before = base(kind, yaml.safe_dump(stack_values(kind, key)))
-    changes = follow(before, lambda alter: seen(stack, after, alter))
+    there, changes = follow(before, lambda alter: seen(stack, after, alter))
+    assert_each_object_keeps_its_owner(before["resources"], there["resources"])
     made = any(title.startswith(VOLUME) for title in before["resources"])
     return effect(changes, claimed=not made)
 
@@ -231,6 +232,40 @@ def effect(changes: list[Change], claimed: bool) -> str:
     rolls = [part for part in rolls if part not in replaced and "cluster" not in replaced]
     said = [f"{verb} {', '.join(parts)}" for verb, parts in (("replaces", replaced), ("rolls", rolls)) if parts]
     return "; ".join(said) or ("in place" if changes else "nothing")
+
+
+#: The kinds whose deletion Pulumi does not wait for with pulumi.com/skipAwait; they stay until their pods are gone
+#: (pulumi-kubernetes 4.34.2, provider/pkg/metadata/overrides.go, allowsSkipAwaitWithDelete).
+NOT_AWAITED = {
+    *("Namespace", "Pod", "ReplicationController", "DaemonSet", "Deployment", "StatefulSet", "Job"),
+}
+
+
+def owners(resources: dict[str, Any]) -> dict[str, str]:
+    """Kubernetes object -> the resource that declares it. Raises AssertionError where two declare one."""
+    found: dict[str, str] = {}
+    for title, entry in resources.items():
+        inputs = entry.get("inputs", {})
+        described = inputs.get("metadata") or {}
+        # A patch owns some fields of another's object; without a name, Pulumi makes one up.
+        if title.startswith("kubernetes:") and not title.split()[0].endswith("Patch") and "name" in described:
+            group = inputs["apiVersion"].rpartition("/")[0]
+            name = f"{group}/{inputs['kind']} {described.get('namespace', '')}/{described['name']}"
+            owner = f"{title} of {entry.get('parent')}"
+            assert name not in found, f"{owner} and {found[name]} are one object: {name}"
+            found[name] = owner
+            notes = described.get("annotations", {})
+            if inputs["kind"] in NOT_AWAITED and notes.get("pulumi.com/skipAwait") == "true":
+                gone = notes.get("pulumi.com/deletionPropagationPolicy") == "background"
+                assert gone, f"{owner}: nobody waits for its end, so a successor may meet it"
+    return found
+
+
+def assert_each_object_keeps_its_owner(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Otherwise the new owner meets the old one's object, and the old one then deletes the new one's."""
+    old, new = owners(before), owners(after)
+    moved = {name: (old[name], new[name]) for name in old.keys() & new.keys() if old[name] != new[name]}
+    assert not moved, f"objects with another owner: {moved}"
 
 
 def effects(key: str, field: Any) -> dict[str, str]:

@@ -38,6 +38,13 @@ def test_the_table_says_what_a_change_of_each_key_does(section: str) -> None:
     assert {key for key in said if key.startswith(f"{section}.")} - BY_HAND == found.keys() - OF_TRAINING
 
 
+@pytest.mark.parametrize(("one", "other"), [("gke", "filestore"), ("existing", "storageClass")])
+def test_each_object_keeps_its_owner_when_the_volume_becomes_another(one: str, other: str) -> None:
+    """Both directions: one resource declares an object before and after."""
+    before, after = (live.seen(live.STACKS[kind][0], live.stack_values(kind, "")) for kind in (one, other))
+    live.assert_each_object_keeps_its_owner(before["resources"], after["resources"])
+
+
 def built(stack: str, volume: str, **sections: dict[str, Any] | None) -> dict[str, Any]:
     """The values that a living stack would have recorded."""
     config = parse(changed(stack, **sections), stack)

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from cli.__main__ import main
-from local import environment, paths, toolchain
+from local import environment, paths, toolchain, up
 from local.phases import load
 
+PLUGIN = "pulumi-resource-kubernetes"
 FOLDER = f"resource-kubernetes-v{version('pulumi-kubernetes')}"
 
 
@@ -32,15 +34,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def stand_in() -> Path | None:
-    """The launcher of the stand-in, where the engine finds it."""
-    on_path = shutil.which(environment.PLUGIN, path=environment.path())
-    places = [paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN, *([Path(on_path)] if on_path else [])]
-    found = [place for place in places if place.exists() and "local.plugin" in place.read_text()]
-    assert len(found) < 2
-    return found[0] if found else None
-
-
 def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -48,23 +41,49 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def test_without_pulumi_ours_comes_first_and_the_stand_in_is_used(machine: Path) -> None:
+@pytest.fixture
+def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tools that are built; each is a script here."""
+    names: list[str] = []
+
+    def build(name: str, phases: object) -> None:
+        names.append(name)
+        for program in toolchain.BY_NAME[name].programs:
+            made = toolchain.bin_directory(toolchain.BY_NAME[name]) / program
+            if not made.exists():
+                executable(made, "#!/bin/sh\n# built\n")
+
+    monkeypatch.setattr(up, "build", build)
+    return names
+
+
+def get_plugin(download: bool = False) -> str:
+    return up.build_pulumi(cast(Any, None), download).removeprefix("Kubernetes plugin: ")
+
+
+def test_without_pulumi_ours_comes_first_with_its_plugin(machine: Path, built: list[str]) -> None:
     assert environment.installed_pulumi() is None
-    assert "stand-in" in environment.choose_plugin(download=False)
-    assert stand_in() == paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN, "on PATH it costs two warnings"
+    assert environment.pulumi_tools() == ("pulumi", "pulumi-language-python", "pulumi-kubernetes")
+    place = paths.PULUMI_HOME / "plugins" / FOLDER / PLUGIN
+    assert get_plugin() == str(place)
+    assert place.read_text().endswith("# built\n")
+    assert os.access(place, os.X_OK)
+    assert os.listdir(place.parent) == [PLUGIN]
+    assert built == ["pulumi", "pulumi-language-python", "pulumi-kubernetes"]
+    assert environment.pulumi_tools() == ("pulumi", "pulumi-language-python"), "the plugin is there"
     parts = environment.path().split(os.pathsep)
     assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) in parts
     assert parts[-1] == "/usr/bin"
 
 
-def test_the_launcher_starts_the_stand_in_from_anywhere(machine: Path) -> None:
-    environment.choose_plugin(download=False)
-    launcher = stand_in()
-    assert launcher is not None
-    text = launcher.read_text()
-    assert f"PYTHONPATH={paths.ROOT}" in text
-    assert f"exec {sys.executable} -m local.plugin" in text
-    assert os.access(launcher, os.X_OK)
+def test_the_plugin_comes_from_another_file_system_too(built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    place = Path(get_plugin())
+    assert place.read_text().endswith("# built\n")
+    assert os.access(place, os.X_OK)
 
 
 def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,54 +97,45 @@ def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest
     assert environment.settings()["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] == "true"
 
 
-def test_a_real_plugin_takes_the_stand_in_away(machine: Path) -> None:
-    executable(paths.BIN / environment.PLUGIN, environment.LAUNCHER)  # of an earlier version
-    environment.choose_plugin(download=False)
-    assert stand_in() is not None
+def test_a_plugin_that_the_user_has_is_not_built(machine: Path, built: list[str]) -> None:
     folder = environment.USER_PULUMI / "plugins"
-    executable(folder / "resource-kubernetes-v4.0.0" / environment.PLUGIN)
-    assert "stand-in" in environment.choose_plugin(download=False), "the engine takes none that is older"
-    assert stand_in() is not None
-    assert not (folder / FOLDER).exists(), "the stand-in is not among the user's plugins"
-    plugin = executable(folder / FOLDER / environment.PLUGIN)
-    assert environment.PLUGIN in environment.choose_plugin(download=False)
-    assert stand_in() is None
+    executable(folder / "resource-kubernetes-v4.0.0" / PLUGIN)
+    environment.share_plugins()
+    assert environment.find_plugin("kubernetes") is None, "the engine takes none that is older"
+    executable(folder / FOLDER / PLUGIN)
     # The engine looks in PULUMI_HOME, which is ours: it must find the user's plugin there.
-    assert (paths.PULUMI_HOME / "plugins" / plugin.parent.name / environment.PLUGIN).exists()
+    assert get_plugin() == str(paths.PULUMI_HOME / "plugins" / FOLDER / PLUGIN)
+    assert "pulumi-kubernetes" not in built
 
 
-def test_the_users_plugins_do_not_count_where_ours_are_apart(machine: Path) -> None:
+def test_the_users_plugins_do_not_count_where_ours_are_apart(machine: Path, built: list[str]) -> None:
     """The engine looks in our PULUMI_HOME alone, which keeps what Pulumi fetched before the user had plugins."""
     executable(paths.PULUMI_HOME / "plugins/resource-docker-build-v0.0.1/pulumi-resource-docker-build")
-    executable(environment.USER_PULUMI / "plugins" / FOLDER / environment.PLUGIN)
-    assert "stand-in" in environment.choose_plugin(download=False)
-    assert stand_in() == paths.PULUMI_HOME / "plugins" / FOLDER / environment.PLUGIN
+    executable(environment.USER_PULUMI / "plugins" / FOLDER / PLUGIN)
+    assert Path(get_plugin()).read_text().endswith("# built\n")
 
 
 def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
     (environment.USER_PULUMI / "plugins" / FOLDER).mkdir(parents=True)
     environment.share_plugins()
-    assert environment.real_plugin("kubernetes") is None
+    assert environment.find_plugin("kubernetes") is None
 
 
-def test_a_pulumi_that_fetches_its_plugin_gets_no_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Like Pulumi, the script takes a plugin whose folder exists for installed.
-    environment.choose_plugin(download=False)
-    assert stand_in() is not None
+@pytest.mark.parametrize("online", [True, False])
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_pulumi_that_fetches_its_plugin_is_asked_first(
+    machine: Path, built: list[str], online: bool, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed one always, and ours where the user says --download."""
     fetched = "$PULUMI_HOME/plugins/resource-kubernetes-v$5"
-    script = f"#!/bin/sh\ntest -d {fetched} && exit\nmkdir -p {fetched}\ntouch {fetched}/{environment.PLUGIN}\n"
-    executable(machine / "bin" / "pulumi", script)
-    executable(machine / "bin" / "pulumi-language-python")
+    script = f"#!/bin/sh\nmkdir -p {fetched}\ntouch {fetched}/{PLUGIN}\n" if online else "#!/bin/sh\nexit 1\n"
+    folder = machine / "bin" if installed else toolchain.bin_directory(toolchain.BY_NAME["pulumi"])
+    executable(folder / "pulumi", script)
+    executable(folder / "pulumi-language-python")
     monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
-    assert "resource-kubernetes-v" in environment.choose_plugin(download=False)
-    assert stand_in() is None
-
-
-def test_a_pulumi_that_cannot_fetch_it_gets_the_stand_in(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable(machine / "bin" / "pulumi", "#!/bin/sh\nexit 1\n")
-    executable(machine / "bin" / "pulumi-language-python")
-    monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
-    assert "stand-in" in environment.choose_plugin(download=False)
+    place = Path(get_plugin(download=not installed))
+    assert place.exists()
+    assert ("pulumi-kubernetes" in built) is not online
 
 
 def test_our_kubeconfig_comes_before_the_user_s(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,6 +68,30 @@ def test_the_staging_modules_have_the_version_of_kubernetes() -> None:
     replaced = [line.split()[-1] for line in text.splitlines() if "=> k8s.io/" in line]
     assert len(replaced) > 20
     assert set(replaced) == {wanted}
+
+
+#: Modules whose newer release one program needs and another does not take.
+OWN = ("google.golang.org/grpc", "google.golang.org/genproto/", "github.com/prometheus/", "github.com/rogpeppe/")
+
+
+def test_the_compilers_cache_serves_all_that_share_a_module() -> None:
+    """Another version of a module is compiled again, and with it all that imports it: half of Kubernetes."""
+    found: dict[str, dict[str, str]] = {}
+    for name in ("kubernetes", "coredns", "pulumi", "pulumi-kubernetes"):
+        text = (toolchain.GOMOD / name / "go.mod").read_text().partition("\nreplace")[0]
+        for module, version in re.findall(r"^(?:require )?\s*(\S+\.\S+) (v\S+)", text, re.MULTILINE):
+            found.setdefault(module, {})[name] = version
+    assert len([module for module, versions in found.items() if len(versions) > 1]) > 100
+    differ = {module: versions for module, versions in found.items() if len({*versions.values()}) > 1}
+    assert {module for module in differ if not module.startswith(OWN)} == set()
+
+
+def test_the_plugin_is_of_the_version_that_the_program_asks_for() -> None:
+    """The engine takes no other, and the module's own version is a date: the linker writes the number."""
+    plugin = toolchain.BY_NAME[toolchain.PLUGIN]
+    wanted = metadata.version("pulumi-kubernetes")
+    assert toolchain.version(plugin) == wanted
+    assert toolchain.link_flags(plugin).endswith(f"/version.Version=v{wanted}")
 
 
 def test_the_key_follows_the_sums_and_the_flags_and_nothing_else(hello: toolchain.Tool) -> None:

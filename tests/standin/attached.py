@@ -3,28 +3,23 @@ each command of Pulumi."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 
-from local.plugin.engine import Engine
-from local.plugin_process import listen
-
 from .aws.account import Account
 from .cloud import Cloud
-from .server import CloudServer
+from .protocol import Server, listen
 
 PACKAGES = ("gcp", "aws", "docker-build", "kubernetes")
 
 
 @contextmanager
-def attached(cloud: Cloud, account: Account | None) -> Iterator[str]:
+def attached(cloud: Cloud, account: Account | None, packages: Sequence[str] = PACKAGES) -> Iterator[str]:
     """Serve the stand-ins. Yields the value of the engine's variable PULUMI_DEBUG_PROVIDERS, "PACKAGE:PORT,..."."""
     with ExitStack() as stack:
         ports = {}
-        for package in PACKAGES:
-            server, ports[package] = listen(
-                CloudServer(Engine(None), version(f"pulumi-{package}"), package, cloud, account)
-            )
+        for package in packages:
+            server, ports[package] = listen(Server(version(f"pulumi-{package}"), package, cloud, account))
             stack.callback(lambda server=server: server.stop(grace=None).wait())
         yield ",".join(f"{package}:{port}" for package, port in ports.items())

@@ -37,9 +37,9 @@ def compare(old: Entry, new: Entry) -> list[Change]:
     return [*filter(None, found), *(Change(DELETED, title) for title in before if title not in after)]
 
 
-def follow(old: Entry, declare: Callable[[Alter], Entry]) -> list[Change]:
-    """All changes from an old content to what `declare` records, with their consequences: a replaced resource has a new
-    id, which changes, and may replace, the resources that use it."""
+def follow(old: Entry, declare: Callable[[Alter], Entry]) -> tuple[Entry, list[Change]]:
+    """What `declare` records, and all changes from an old content to it, with their consequences: a replaced resource
+    has a new id, which changes, and may replace, the resources that use it."""
     before = _resources(old)
     after: dict[str, Entry] = {}
     by_urn: dict[str, Recorded] = {}
@@ -57,7 +57,8 @@ def follow(old: Entry, declare: Callable[[Alter], Entry]) -> list[Change]:
         counted = replaces.counted(item.type) if change else []
         return id_, {key: _anew(value, None) if key in counted else value for key, value in outputs.items()}
 
-    return compare(old, declare(alter))
+    new = declare(alter)
+    return new, compare(old, new)
 
 
 def _anew(value: Any, given: Any) -> Any:

@@ -18,10 +18,10 @@ from typing import Any
 
 from infra.needs import load
 from infra.stackfiles import ROOT
-from local.plugin.errors import PluginError
 
 from . import gcp
 from .aws import rules
+from .naming import PluginError
 
 #: Seconds of an operation, so that two in a wrong order overlap.
 DURATION = 0.05
@@ -77,8 +77,9 @@ def listed(section: str) -> list[str]:
 class Cloud:
     """The resources and the journal. Every operation takes `duration` seconds between its checks and the change."""
 
-    def __init__(self, path: Path, duration: float = DURATION) -> None:
-        self.path, self._duration = path, duration
+    def __init__(self, path: Path, duration: float = DURATION, api: str = "") -> None:
+        """`api`: the address of a real API server, at which a cluster of GKE is then reached."""
+        self.path, self._duration, self.api = path, duration, api
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:

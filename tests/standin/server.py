@@ -1,29 +1,18 @@
-"""The protocol's calls, for resources of a cloud and for Kubernetes objects in its clusters."""
+"""What a provider does with the resources of a cloud, and with the Kubernetes objects in its clusters."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import threading
 from dataclasses import replace
 from typing import Any
 
-from google.protobuf import empty_pb2
-from pulumi.runtime.proto import provider_pb2
-
-from local.plugin import diff, naming, state
-from local.plugin.client import Client
-from local.plugin.engine import Engine
-from local.plugin.errors import PluginError
-from local.plugin.naming import Urn
-from local.plugin.provider import Provider, compare
-from local.plugin.server import Server
-from local.plugin.settings import Settings
-from local.plugin.values import UNKNOWN, from_struct, has_unknown, mark_secrets, reveal, to_struct
 from review import computed
 
-from . import replaces
-from .aws.account import Account
+from . import diff, naming, replaces
 from .cloud import Cloud, Thing
+from .naming import PluginError, Urn
+from .values import UNKNOWN, has_unknown, mark_secrets, reveal
 
 #: The property that the provider names by itself, with random digits, where the program does not.
 NAMED = ("compute/", "container/", "filestore/")
@@ -32,68 +21,16 @@ JOB, CONFIG_MAP = "kubernetes:batch/v1:Job", "kubernetes:core/v1:ConfigMap"
 PROJECT = "test-project"
 
 
-class CloudServer(Server):
-    """Everything of the Kubernetes stand-in's server but where resources live, and how they are compared."""
-
-    def __init__(self, engine: Any, version: str, package: str, cloud: Cloud, account: Account | None) -> None:
-        super().__init__(engine, version)
-        self._package, self._cloud, self._account = package, cloud, account
-
-    def Attach(self, request: Any, context: Any) -> empty_pb2.Empty:
-        """The engine's address, which a plugin that it starts has as an argument."""
-        self._engine = Engine(request.address)
-        return empty_pb2.Empty()
-
-    def CheckConfig(self, request: Any, context: Any) -> provider_pb2.CheckResponse:
-        return provider_pb2.CheckResponse(inputs=request.news)
-
-    def DiffConfig(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
-        if self._package == "kubernetes":
-            return super().DiffConfig(request, context)
-        changed = diff.changes(reveal(from_struct(request.old_inputs)), reveal(from_struct(request.news)))
-        some = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
-        return provider_pb2.DiffResponse(changes=some)
-
-    def Configure(self, request: Any, context: Any) -> provider_pb2.ConfigureResponse:
-        self._keep_secrets = request.acceptSecrets
-        if self._package == "aws":
-            from .aws.provider import AwsResources
-
-            region = request.variables["aws:config:region"]
-            resources: Resources = AwsResources(self._cloud, region, self._engine, self._account)
-        else:
-            project = request.variables.get(f"{self._package}:config:project") or PROJECT
-            resources = Resources(self._package, self._cloud, project, self._engine)
-        self._provider = resources  # type: ignore[assignment]
-        return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
-
-    def Invoke(self, request: Any, context: Any) -> Any:
-        if self._package == "kubernetes":
-            return super().Invoke(request, context)
-        with self._errors(context):
-            answer = self._configured().answer(request.tok, reveal(from_struct(request.args)))  # type: ignore[attr-defined]
-            # `return` is a keyword of Python.
-            fields: dict[str, Any] = {"return": to_struct(answer, True)}
-            return provider_pb2.InvokeResponse(**fields)
-
-    def Diff(self, request: Any, context: Any) -> provider_pb2.DiffResponse:
-        # What the program gave before, not what the cloud added to it.
-        request.olds.CopyFrom(request.old_inputs)
-        return super().Diff(request, context)
-
-
 class Resources:
-    """Does with a package's resources what local.plugin's Provider does with Kubernetes objects."""
+    """One package's resources."""
 
-    def __init__(self, package: str, cloud: Cloud, project: str, engine: Any) -> None:
+    def __init__(self, package: str, cloud: Cloud, project: str) -> None:
         self._package, self._cloud, self._project = package, cloud, project
-        settings = Settings(kubeconfig={}, context=None, namespace="default", problem="no cluster is asked")
-        self._kubernetes = Provider(settings, Client(settings, threading.Event()), engine)
 
     def check(self, urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes) -> dict[str, Any]:
         """The inputs, with a name where the provider gives one. Raises PluginError for types that nobody looked at."""
         if self._package == "kubernetes":
-            return self._kubernetes.check(urn, olds, news, seed)
+            return _check_object(urn, olds, news, seed)
         if not replaces.is_known(urn.token):
             raise PluginError(f"{urn.token} is not known here: add it to tests/standin/replaces-KIND.yaml")
         named = self._named(urn.token)
@@ -113,8 +50,11 @@ class Resources:
         """(detailed diff, replacing paths, delete before replace)."""
         old, new = reveal(olds), reveal(news)
         if self._package == "kubernetes":
-            old, new = state.normalize(old), state.normalize(new)
-            found, replacing = compare(urn, old, new, ignored)
+            old, new = normalize(old), normalize(new)
+            # A patch can change in place the fields that would replace a whole object.
+            forcing = replaces.IDENTITY if urn.is_patch(new.get("kind")) else replaces.of_object(new)
+            found = diff.detailed(old, new, ignored, forcing)
+            replacing = diff.replacing(found)
             return found, replacing, diff.must_delete_first(bool(replacing), new, old)
         old.pop(DEFAULTS, None)
         automatic = bool(new.pop(DEFAULTS, None))
@@ -174,6 +114,8 @@ class Resources:
         inputs = reveal(given)
         inputs.pop(DEFAULTS, None)
         id_, outputs = computed.outputs(urn.token, urn.name, inputs, self._project)
+        if self._cloud.api and urn.token == "gcp:container/cluster:Cluster":
+            outputs["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"] = self._cloud.api
         return Thing(urn.token, urn.name, id_, inputs, _with_digest(outputs))
 
     def _previewed(self, urn: Urn, given: dict[str, Any]) -> dict[str, Any]:
@@ -181,6 +123,39 @@ class Resources:
         known = reveal(given)
         _, outputs = computed.outputs(urn.token, urn.name, _without_unknowns(known), self._project)
         return mark_secrets(_unknown_where_added(outputs, known), given)
+
+
+def _check_object(urn: Urn, olds: dict[str, Any], news: dict[str, Any], seed: bytes) -> dict[str, Any]:
+    """A Kubernetes object's inputs with a name and a namespace."""
+    inputs = reveal(news)
+    inputs["apiVersion"], inputs["kind"] = naming.api_version_and_kind(urn, inputs)
+    if inputs.get("metadata") is None:
+        inputs["metadata"] = {}
+    inputs = normalize(inputs)
+    if urn.is_patch(inputs["kind"]) and not naming.is_named(inputs):
+        raise PluginError("a patch resource needs metadata.name: the object whose fields it sets")
+    naming.assign_name(inputs, reveal(olds), urn, seed)
+    meta = inputs["metadata"]
+    if isinstance(meta, dict) and not meta.get("namespace") and inputs["kind"] not in naming.CLUSTER_SCOPED:
+        meta["namespace"] = "default"
+    return mark_secrets(inputs, {**news, "kind": inputs["kind"]})
+
+
+def normalize(obj: dict[str, Any]) -> dict[str, Any]:
+    """Copy an object's inputs as the API server would return them: without nulls, and with stringData in data."""
+    obj = _without_nulls(obj)
+    given = obj.get("stringData")
+    if obj.get("kind") == "Secret" and isinstance(given, dict) and not has_unknown(obj):
+        encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in given.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+        del obj["stringData"]
+    return obj
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _with_digest(outputs: dict[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from local.plugin.engine import Engine
-from local.plugin.naming import Urn
 from review import computed
 from review.recording import Recorded, Recording
 from tests.standin.aws.account import Account
 from tests.standin.aws.provider import AwsResources
 from tests.standin.cloud import Cloud
+from tests.standin.naming import Urn
 
 #: Characters from which on a value does not occur by chance, so that it can be replaced inside texts.
 DISTINCT = 12
@@ -111,7 +110,7 @@ def order(recording: Recording, seed: int) -> list[Recorded]:
 def empty(account: Account) -> Built:
     folder = tempfile.TemporaryDirectory()
     cloud = Cloud(Path(folder.name) / "cloud.json", duration=0)
-    return Built(AwsResources(cloud, account.region, Engine(None), account), folder)
+    return Built(AwsResources(cloud, account.region, account), folder)
 
 
 def up(recording: Recording, account: Account, seed: int = 0) -> Built:

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from local.plugin.errors import PluginError
-from local.plugin.naming import Urn
 from review import computed
 from review.recording import Recorded, record
 from tests.infra.recorded import changed, recorded
@@ -28,6 +26,7 @@ from tests.infra.standin.conftest import REGION, STACK, account_number
 from tests.standin.aws import rules
 from tests.standin.aws.account import Account
 from tests.standin.cloud import Thing, order
+from tests.standin.naming import PluginError, Urn
 
 ZONE = "use2-az1"
 NODES = f"workers-{ZONE}"

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from local.plugin.engine import Engine
-from local.plugin.errors import PluginError
-from local.plugin.naming import Urn
-from local.plugin.values import UNKNOWN
 from tests.standin.aws.account import Account
 from tests.standin.aws.provider import AwsResources
 from tests.standin.cloud import Cloud
+from tests.standin.naming import PluginError, Urn
+from tests.standin.values import UNKNOWN
 
 GROUP, TEMPLATE = "aws:eks/nodeGroup:NodeGroup", "aws:ec2/launchTemplate:LaunchTemplate"
 LIFECYCLE = "aws:ecr/lifecyclePolicy:LifecyclePolicy"
@@ -24,7 +22,7 @@ SUBNET, CLUSTER = "aws:ec2/subnet:Subnet", "aws:eks/cluster:Cluster"
 def package(tmp_path: Path) -> AwsResources:
     """Nothing here asks AWS."""
     account = Account("http://127.0.0.1:1", "100000000000", "us-east-2")
-    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None), account)
+    return AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", account)
 
 
 def urn(type_: str) -> Urn:
@@ -78,4 +76,4 @@ def test_a_token_for_the_registry_is_the_only_function(package: AwsResources) ->
 def test_without_an_emulated_account_nothing_is_made(tmp_path: Path) -> None:
     """Otherwise a test could reach a real account with the credentials of whoever runs it."""
     with pytest.raises(PluginError, match="no AWS is emulated"):
-        AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", Engine(None), None)
+        AwsResources(Cloud(tmp_path / "cloud.json"), "us-east-2", None)

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from local.plugin.engine import Engine
-from local.plugin.errors import PluginError
-from local.plugin.naming import Urn
-from local.plugin.values import UNKNOWN, Secret
 from review import computed
 from tests.standin.cloud import Cloud, Thing
+from tests.standin.naming import PluginError, Urn
 from tests.standin.server import Resources
+from tests.standin.values import UNKNOWN, Secret
 
 CLUSTER = "gcp:container/cluster:Cluster"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
@@ -119,7 +117,7 @@ def test_deletion_protection_protects(world: World) -> None:
 
 @pytest.fixture
 def gcp(tmp_path: Path) -> Resources:
-    return Resources("gcp", Cloud(tmp_path / "cloud.json"), "project", Engine(None))
+    return Resources("gcp", Cloud(tmp_path / "cloud.json"), "project")
 
 
 @pytest.mark.parametrize(("name", "old_first"), [({"name": "c"}, True), ({}, False)])
@@ -132,7 +130,7 @@ def test_a_name_of_ones_own_makes_the_old_one_go_first(gcp: Resources, name: dic
 
 @pytest.mark.parametrize(("kind", "replaces"), [("Job", ["spec.parallelism"]), ("JobPatch", [])])
 def test_a_patch_changes_in_place_what_would_replace_the_object(tmp_path: Path, kind: str, replaces: list[str]) -> None:
-    kubernetes = Resources("kubernetes", Cloud(tmp_path / "cloud.json"), "project", Engine(None))
+    kubernetes = Resources("kubernetes", Cloud(tmp_path / "cloud.json"), "project")
     which = Urn(urn(f"kubernetes:batch/v1:{kind}", "x"))
 
     def job(parallelism: int) -> dict[str, Any]:
@@ -167,7 +165,7 @@ def test_another_image_is_the_same_resource(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path / "cloud.json")
     repository = Thing("aws:ecr/repository:Repository", "r", "r", {}, {"repositoryUrl": "host/image"})
     cloud.create(urn(repository.type, "r"), repository)
-    builder = Resources("docker-build", cloud, "project", Engine(None))
+    builder = Resources("docker-build", cloud, "project")
     which = Urn(urn("docker-build:index:Image", "x"))
     id_, before = builder.create(which, {"tags": ["host/image:a"]}, 0, preview=False)
     after = builder.update(which, before, {"tags": ["host/image:b"]}, [], 0, preview=False)

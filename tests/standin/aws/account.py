@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from local.plugin.errors import PluginError
+from ..naming import PluginError
 
 Inputs = Mapping[str, Any]
 #: Kinds that cost money or block a later run: kind -> (service, operation, JMESPath of the ids in the answer). AWS

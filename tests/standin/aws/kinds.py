@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from local.plugin.errors import PluginError
 from review import computed
 
+from ..naming import PluginError
 from .account import Account, Inputs
 
 

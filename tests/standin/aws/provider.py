@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from local.plugin.errors import PluginError
-from local.plugin.naming import Urn
-from local.plugin.values import UNKNOWN, has_unknown, mark_secrets, reveal
-
 from .. import replaces
 from ..cloud import Cloud, Thing
+from ..naming import PluginError, Urn
 from ..server import DEFAULTS, Resources
+from ..values import UNKNOWN, has_unknown, mark_secrets, reveal
 from . import kinds
 from .account import Account
 
@@ -24,8 +22,8 @@ OLD_FIRST = ("aws:ecr/lifecyclePolicy:LifecyclePolicy",)
 class AwsResources(Resources):
     """Keeps resources and journal in the Cloud, as for other clouds, but AWS's own API creates them, or refuses."""
 
-    def __init__(self, cloud: Cloud, region: str, engine: Any, account: Account | None) -> None:
-        super().__init__("aws", cloud, region, engine)
+    def __init__(self, cloud: Cloud, region: str, account: Account | None) -> None:
+        super().__init__("aws", cloud, region)
         if account is None:
             raise PluginError("no AWS is emulated: give the stack an account")
         if account.region != region:

@@ -7,7 +7,6 @@ and all other values are those of `json`, so that Kubernetes objects are plain d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,21 +128,6 @@ def has_unknown(value: Any) -> bool:
 
 def has_secret(value: Any) -> bool:
     return contains(value, Secret)
-
-
-def secret_strings(value: Any, inside: bool = False) -> Iterator[str]:
-    """Yield every string (and number, as text) under a `Secret`: error messages must not show them."""
-    if isinstance(value, Secret):
-        yield from secret_strings(value.value, True)
-    elif isinstance(value, dict):
-        hidden = value.get("kind") == "Secret"
-        for key, item in value.items():
-            yield from secret_strings(item, inside or (hidden and key in ("data", "stringData")))
-    elif isinstance(value, list):
-        for item in value:
-            yield from secret_strings(item, inside)
-    elif inside and isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        yield str(value)
 
 
 def mark_secrets(outputs: Any, inputs: Any) -> Any:

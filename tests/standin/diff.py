@@ -1,18 +1,14 @@
-"""What changed between two sets of inputs, path by path, and whether a change replaces the object.
-
-The old inputs include drift: `refresh` writes into them the live value of every field that the program sets. Values
-that the server or its controllers chose are never compared.
-"""
+"""What changed between two sets of inputs, path by path, and whether a change replaces the resource."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from tests.standin.replaces import matches
+from kubernetes.utils import parse_quantity
 
-from .client import import_kubernetes
 from .naming import is_autonamed, is_named, metadata
+from .replaces import matches
 from .values import UNKNOWN, has_unknown
 
 Path = tuple[str | int, ...]
@@ -53,8 +49,7 @@ def is_same(old: Any, new: Any, path: Path) -> bool:
     if old == new or old is None or new is None or not _QUANTITIES.intersection(path):
         return old == new
     try:
-        parse = import_kubernetes().utils.parse_quantity
-        return parse(str(old)) == parse(str(new))
+        return parse_quantity(str(old)) == parse_quantity(str(new))
     except ValueError:  # the server will report what is wrong with it
         return False
 

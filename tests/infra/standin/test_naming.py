@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from local.plugin import naming
-from local.plugin.naming import Urn
-from local.plugin.values import UNKNOWN
+from tests.standin import naming
+from tests.standin.naming import Urn
+from tests.standin.values import UNKNOWN
 
 
 def urn(token: str, name: str = "train") -> Urn:
@@ -41,10 +41,3 @@ def test_a_name_given_by_hand_stays_and_one_dropped_becomes_automatic() -> None:
     for name in ("mine", UNKNOWN):
         assert named({}, name=name) == {"metadata": {"name": name}}
     assert named({"metadata": {"name": "mine"}})["metadata"]["name"].startswith("train-")
-
-
-def test_ids() -> None:
-    assert naming.parse_id("demo/train") == ("demo", "train")
-    assert naming.parse_id("demo") == ("", "demo")
-    assert naming.object_id({"metadata": {"namespace": "demo", "name": "train"}}) == "demo/train"
-    assert naming.object_id({"metadata": {"name": "demo"}}) == "demo"

@@ -1,4 +1,4 @@
-"""Names: URNs, ids, auto-naming and the `pulumi.com/*` annotations."""
+"""Names: URNs, automatic names, and the refusal of an operation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Any
 from .values import UNKNOWN
 
 AUTONAMED = "pulumi.com/autonamed"
-SKIP_AWAIT = "pulumi.com/skipAwait"
-TIMEOUT_SECONDS = "pulumi.com/timeoutSeconds"
-REPLACE_UNREADY = "pulumi.com/replaceUnready"
-PATCH_FORCE = "pulumi.com/patchForce"
-DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
-
-#: The program's kinds that belong to no namespace, for a preview before the cluster exists, when no API server can be
-#: asked. From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
+#: The program's kinds that belong to no namespace. From `kubectl api-resources --namespaced=false` of Kubernetes 1.34.
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PersistentVolume", "PriorityClass", "StorageClass"}
+
+
+class PluginError(Exception):
+    """What a cloud or a provider refuses, shown to the user as it is."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +61,6 @@ def metadata(obj: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def annotation(obj: dict[str, Any], key: str) -> str:
-    """The value of an annotation, or an empty string."""
-    annotations = metadata(obj).get("annotations")
-    value = annotations.get(key) if isinstance(annotations, dict) else None
-    return value if isinstance(value, str) else ""
-
-
-def annotated_true(obj: dict[str, Any], key: str) -> bool:
-    return annotation(obj, key) == "true"
-
-
-def object_id(obj: dict[str, Any]) -> str:
-    """Return Pulumi's id of an object: `namespace/name`, or `name` if it has no namespace."""
-    meta = metadata(obj)
-    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
-
-
-def parse_id(text: str) -> tuple[str, str]:
-    """(namespace or "", name) of an id."""
-    namespace, _, name = text.rpartition("/")
-    return namespace, name
-
-
-def describe(obj: dict[str, Any]) -> str:
-    """`Job demo/train`: how messages name an object."""
-    return f"{obj.get('kind', 'object')} {object_id(obj)}"
-
-
 def is_named(inputs: dict[str, Any]) -> bool:
     """Whether the program set metadata.name, even to an unknown value."""
     return bool(metadata(inputs).get("name")) or inputs.get("metadata") is UNKNOWN
@@ -99,7 +68,8 @@ def is_named(inputs: dict[str, Any]) -> bool:
 
 def is_autonamed(inputs: dict[str, Any]) -> bool:
     """Whether the plugin chose the name."""
-    return annotated_true(inputs, AUTONAMED)
+    annotations = metadata(inputs).get("annotations")
+    return isinstance(annotations, dict) and annotations.get(AUTONAMED) == "true"
 
 
 def random_suffix(seed: bytes) -> str:
@@ -117,8 +87,3 @@ def assign_name(inputs: dict[str, Any], olds: dict[str, Any], urn: Urn, seed: by
     annotations = meta.setdefault("annotations", {})
     if isinstance(annotations, dict):
         annotations[AUTONAMED] = "true"
-
-
-def field_manager(state: dict[str, Any]) -> str:
-    """Return the field manager of a resource for server-side apply: the one in its state, else a new one."""
-    return str(state.get("__fieldManager") or f"pulumi-kubernetes-{secrets.token_hex(4)}")
