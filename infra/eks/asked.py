@@ -1,7 +1,8 @@
-"""Asks AWS at preview which zones have the workers' machines, and which images for nodes are the newest.
+"""Asks AWS at preview which zones have the workers' machines, which images for nodes are the newest, and which versions
+the add-ons should have.
 
 Without an answer (no credentials, no right to ask) the preview goes on with the table of zones (zones.yaml), and with
-the images that the nodes have.
+the images and versions that nodes and add-ons have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
+from infra.eks.addons import EFS, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
@@ -25,6 +27,9 @@ PARAMETERS = {
     image: f"/aws/service/eks/optimized-ami/{{version}}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
     for image, kind in ((IMAGE, "standard"), (GPU_IMAGE, "nvidia"))
 }
+#: Add-ons whose restart disturbs pods: a volume of the EFS driver stands still while its pod on the node, through which
+#: it is mounted, is replaced. They move when the nodes do, at a new version of Kubernetes.
+DISTURBING = (EFS,)
 _Answer = TypeVar("_Answer")
 
 
@@ -71,6 +76,25 @@ def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> s
         lambda: aws.ssm.get_parameter(name=name, opts=pulumi.InvokeOptions(provider=provider)),
     )
     return answer.insecure_value if answer else None
+
+
+def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str]:
+    """Add-on -> the version that EKS prefers for the cluster's. EKS never changes one by itself, and an add-on that is
+    not here keeps the one that it has."""
+    eks, how = config.section(EksConfig), pulumi.InvokeOptions(provider=provider)
+    if os.environ.get(KEEP_RELEASES):
+        return {}
+
+    def question() -> dict[str, str]:
+        living = config.name in aws.eks.get_clusters(opts=how).names
+        grows = living and aws.eks.get_cluster(name=config.name, opts=how).version != eks.version
+        return {
+            name: aws.eks.get_addon_version(addon_name=name, kubernetes_version=eks.version, opts=how).version
+            for name in NAMES
+            if grows or name not in DISTURBING
+        }
+
+    return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}
 
 
 def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:

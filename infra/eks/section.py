@@ -38,8 +38,8 @@ else:
     Version = Literal[tuple(versions())]
 
 
-#: Environment variable with which nodes keep their release even if AWS has a newer one, so that a drift check shows
-#: only what somebody changed by hand.
+#: Environment variable with which nodes and add-ons keep their release even if AWS has a newer one, so that a drift
+#: check shows only what somebody changed by hand.
 KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
 #: Boot disk of the system group's nodes.
 SYSTEM_DISK_GIB = 50

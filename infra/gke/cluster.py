@@ -97,8 +97,9 @@ def build(
         opts=scope.options(
             depends_on=after,
             timeouts=LONG,
-            # It describes the default pool, which is gone.
-            ignore_changes=["nodeConfig"],
+            # They describe the default pool, which is gone: the API answers with another's, or none (sets.yaml), and
+            # another number of nodes would replace the cluster.
+            ignore_changes=["initialNodeCount", "nodeConfig"],
             # Pulumi's own protection too, which refuses in the preview of a destroy. The cloud would refuse only after
             # pools and objects, which are deleted with the cluster, have left the state, although they still exist.
             protect=config.cluster.deletion_protection,

@@ -1,0 +1,80 @@
+"""After `up` a preview shows nothing, nor after a refresh, whatever the clouds write into their resources themselves.
+
+The stand-in clouds change what the real ones do (infra/{gke,eks}/sets.yaml); the real engine compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import cloud_stack
+from tests.e2e.cloud_stack import CloudStack
+from tests.standin import own
+from tests.standin.aws.account import Account, aws
+
+pytestmark = pytest.mark.engine
+Sections = dict[str, dict[str, Any]]
+FALLBACK = {"consumption": "spot", "fallback": "on_demand"}
+ON_GCP: dict[str, tuple[str, Sections]] = {
+    "flex-start": ("gcp-a100", {"nodes": {"consumption": "flex_start"}}),
+    "flex-start, driver of ours": ("gcp-a100", {"nodes": {"consumption": "flex_start", "gpuDriver": "daemonset"}}),
+    "queued": ("gcp-a100", {"nodes": {"consumption": "queued"}, "workers": {"count": 2, "min": 2}}),
+    "spot, then flex-start, then on demand": ("gcp-a100", {"nodes": FALLBACK}),
+    "spot": ("gcp-a100", {"nodes": {"consumption": "spot"}}),
+    "reservation": ("gcp-a100", {"nodes": {"consumption": "reservation", "reservation": "mine"}}),
+    "limited time on demand": ("gcp-a100", {"nodes": {"maxRunHours": 24}}),
+    "spot on CPUs": ("gcp-c3", {"nodes": FALLBACK}),
+    "compact on CPUs, upgrades with the channel": (
+        "gcp-c3",
+        {"nodes": {"compactPlacement": True, "threadsPerCore": 1}, "gke": {"noUpgradesSince": None}},
+    ),
+    "filestore": ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}}),
+}
+EFA = {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True}
+ON_AWS: dict[str, Sections] = {
+    "spot with a fallback": {"nodes": {"consumption": "spot", "fallback": "on_demand"}},
+    "adapters": {"nodes": EFA, "eks": {"gpuMetrics": True}},
+    "public nodes, irsa, a release": {"eks": {"publicNodes": True, "irsa": True, "nodeRelease": "1.36.0-20261101"}},
+    "an own bucket": {"dataset": {"input": ["s3://my-texts/books"]}},
+}
+
+
+def assert_settled(stack: CloudStack) -> None:
+    """Preview and refresh change nothing, though the cloud has set values of its own."""
+    changed = [
+        (thing.title, path)
+        for thing in stack.cloud.things().values()
+        for path, value, _ in own.set_in(thing.type, thing.inputs)
+        if own.at(thing.inputs, path) not in (None, value)
+    ]
+    assert changed, "the cloud changes nothing that the program declares"
+    assert stack.preview() == {}
+    stack.pulumi("refresh", "--yes", "--skip-preview")
+    assert stack.preview() == {}
+
+
+@pytest.mark.parametrize("variant", ON_GCP)
+def test_on_google_cloud(tmp_path_factory: pytest.TempPathFactory, variant: str) -> None:
+    name, changes = ON_GCP[variant]
+    stack = cloud_stack.make(name, tmp_path_factory.mktemp("settled"))
+    stack.configure(**changes)
+    stack.up()
+    assert_settled(stack)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with aws() as address:
+        yield address
+
+
+@pytest.mark.parametrize("variant", ON_AWS)
+def test_on_aws(endpoint: str, tmp_path_factory: pytest.TempPathFactory, variant: str) -> None:
+    number = f"5100000000{list(ON_AWS).index(variant):02}"
+    stack = cloud_stack.make("aws-g4dn", tmp_path_factory.mktemp("settled"), Account(endpoint, number, "us-east-2"))
+    stack.configure(**ON_AWS[variant])
+    stack.up()
+    assert_settled(stack)
