@@ -119,7 +119,7 @@ class ServedDisk:
 
     source: k8s.core.v1.CSIPersistentVolumeSourceArgs
     clients: tuple[str, ...]
-    """Address ranges of nodes and pods."""
+    """Address ranges, and patterns of addresses, from which nodes connect. Pods' addresses are not among them."""
     image_ref: str | None = None
     """The NFS server's image where it is prebuilt; None: built by the stack."""
 

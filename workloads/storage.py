@@ -10,7 +10,7 @@ import pulumi_kubernetes as k8s
 from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from workloads.layout import DATA, VOLUME_ACCESS
-from workloads.nfs import NfsServer
+from workloads.nfs import NfsServer, isolate
 from workloads.objects import component, make_claim, make_namespace, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
@@ -96,6 +96,7 @@ class VolumeOwner(pulumi.ComponentResource):
         core = k8s.core.v1
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
         space = make_namespace(name, namespace, "storage", {"enforce": "baseline"}, opts)
+        isolate(name, space.metadata.name.apply(str), opts)
         container = core.ContainerArgs(
             name=OWNER,
             image=image.reference,
