@@ -61,6 +61,8 @@ class WorkerPool:
     """DaemonSet of ours that installs the accelerators' driver; None: the nodes' image or the cloud provides it."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Other devices of a node, all of which its worker asks for: resource name -> count."""
+    adapter_plugin: str | None = None
+    """Image of the device plugin that announces the nodes' Elastic Fabric Adapters; None: they have none."""
     device_plugin: bool = False
     """Whether our device plugin announces the accelerators; False: the cloud's does."""
     metrics_exporter: bool = False

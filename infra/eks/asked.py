@@ -14,6 +14,7 @@ from typing import TypeVar
 import pulumi
 import pulumi_aws as aws
 
+from infra.buildah import registry_digest
 from infra.config import ConfigError, StackConfig
 from infra.eks.addons import EFS, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
@@ -30,6 +31,9 @@ PARAMETERS = {
 #: Add-ons whose restart disturbs pods: a volume of the EFS driver stands still while its pod on the node, through which
 #: it is mounted, is replaced. They move when the nodes do, at a new version of Kubernetes.
 DISTURBING = (EFS,)
+#: AWS's device plugin of Elastic Fabric Adapters. Nobody publishes its digests, and the registry of EKS's own images
+#: tells them to no other account (aws/containers-roadmap issue 743); the public one tells everybody.
+EFA_PLUGIN = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
 _Answer = TypeVar("_Answer")
 
 
@@ -95,6 +99,26 @@ def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str
         }
 
     return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}
+
+
+def efa_plugin(config: StackConfig, stack: str) -> str | None:
+    """The image of the adapters' device plugin, by digest; None: the nodes have no adapters.
+
+    A preview without an answer names it by its tag.
+
+    Raises:
+        ConfigError: no answer, in `pulumi up`.
+    """
+    eks = config.section(EksConfig)
+    if not config.section(NodesConfig).efa or eks.efa_plugin:
+        return eks.efa_plugin
+    if digest := registry_digest(EFA_PLUGIN, insecure=False):
+        return f"{EFA_PLUGIN}@{digest}"
+    problem = f"eks.efaPlugin: {EFA_PLUGIN.partition('/')[0]} does not say which image {EFA_PLUGIN} is"
+    if not pulumi.runtime.is_dry_run():
+        raise ConfigError(stack, [f"{problem}; pods run images by digest: try again, or give NAME@sha256:DIGEST"])
+    pulumi.log.warn(f"{problem}; `pulumi up` would refuse to go on without its digest")
+    return EFA_PLUGIN
 
 
 def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:

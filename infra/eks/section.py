@@ -86,5 +86,8 @@ class EksConfig(Section):
     """Maximum number of nodes of the system group; one runs at rest."""
     vpc_cidr: Cidr = "10.0.0.0/16"
     """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
+    efa_plugin: Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = None
+    """With `nodes.efa`: the device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
+    written for, in the image that its registry, public.ecr.aws, has under that tag when it is asked at each preview."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""

@@ -29,6 +29,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     owned = pulumi.ResourceOptions(providers={"aws": aws_provider})
     component = pulumi.ComponentResource("trainyard:infra:EksCluster", config.name, None, owned)
     offers = asked.offers(config, stack, aws_provider)
+    plugin = asked.efa_plugin(config, stack)
     scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
@@ -71,7 +72,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=nodes.as_scheduled(config),
+        workers=nodes.as_scheduled(config, plugin),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

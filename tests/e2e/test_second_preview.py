@@ -40,7 +40,13 @@ ON_AWS: dict[str, Sections] = {
     },
     "adapters on public nodes": {
         "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
-        "eks": {"publicNodes": True, "irsa": True, "nodeRelease": "1.36.0-20261101", "gpuMetrics": True},
+        "eks": {
+            "publicNodes": True,
+            "irsa": True,
+            "nodeRelease": "1.36.0-20261101",
+            "gpuMetrics": True,
+            "efaPlugin": f"mine/plugin@sha256:{'a' * 64}",
+        },
     },
 }
 
