@@ -7,7 +7,9 @@ project's folder; nothing but plain values crosses over.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -38,8 +41,17 @@ SHOWN_LINES = 15
 SHOWN_COLUMNS = 60
 #: Seconds between two signs of life: each is a line where Pulumi writes to a log.
 HEARTBEAT = 15.0
-#: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed.
-MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+#: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed, and both of
+#: an image for several architectures.
+MANIFEST_TYPES = ", ".join(
+    f"application/vnd.{kind}+json"
+    for kind in (
+        "oci.image.manifest.v1",
+        "docker.distribution.manifest.v2",
+        "oci.image.index.v1",
+        "docker.distribution.manifest.list.v2",
+    )
+)
 
 
 #: Runs a command of which the second argument says what it does.
@@ -186,11 +198,28 @@ def registry_digest(target: str, insecure: bool) -> str | None:
     url = f"{'http' if insecure else 'https'}://{address}/v2/{name}/manifests/{tag}"
     request = urllib.request.Request(url, method="HEAD", headers={"Accept": MANIFEST_TYPES})
     try:
-        with opener(insecure).open(request, timeout=10) as response:
+        with _open(request, insecure) as response:
             return response.headers.get("Docker-Content-Digest")
-    except (urllib.error.URLError, OSError):
+    except (urllib.error.URLError, OSError, ValueError):
         # A registry that wants credentials, or none at all: the push will tell.
         return None
+
+
+def _open(request: urllib.request.Request, insecure: bool) -> Any:
+    """Open, where the registry wants it with the token that it gives to everybody (distribution.github.io/distribution/
+    spec/auth/token)."""
+    try:
+        return opener(insecure).open(request, timeout=10)
+    except urllib.error.HTTPError as refusal:
+        challenge = refusal.headers.get("WWW-Authenticate", "")
+        asked = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+        if refusal.code != 401 or not challenge.startswith("Bearer ") or not asked.get("realm", "").startswith("http"):
+            raise
+    query = urllib.parse.urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
+    with opener(insecure).open(f"{asked['realm']}?{query}", timeout=10) as response:
+        given = json.load(response)
+    request.add_header("Authorization", f"Bearer {given.get('token') or given.get('access_token')}")
+    return opener(insecure).open(request, timeout=10)
 
 
 def _tls(insecure: bool) -> str:

@@ -61,6 +61,8 @@ class WorkerPool:
     """DaemonSet of ours that installs the accelerators' driver; None: the nodes' image or the cloud provides it."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Other devices of a node, all of which its worker asks for: resource name -> count."""
+    adapter_plugin: str | None = None
+    """Image of the device plugin that announces the nodes' Elastic Fabric Adapters; None: they have none."""
     device_plugin: bool = False
     """Whether our device plugin announces the accelerators; False: the cloud's does."""
     metrics_exporter: bool = False
@@ -119,7 +121,7 @@ class ServedDisk:
 
     source: k8s.core.v1.CSIPersistentVolumeSourceArgs
     clients: tuple[str, ...]
-    """Address ranges of nodes and pods."""
+    """Address ranges, and patterns of addresses, from which nodes connect. Pods' addresses are not among them."""
     image_ref: str | None = None
     """The NFS server's image where it is prebuilt; None: built by the stack."""
 

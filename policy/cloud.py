@@ -20,6 +20,7 @@ AWS_ACCELERATED = ("g", "gr", "p", "trn", "inf", "dl", "f", "vt")
 GCP_ACCELERATED = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "ct", "tpu")
 #: Resources for which a cloud makes a load balancer, billed by the hour; Kubernetes would leave it behind.
 BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
+EFS_DRIVER = "efs.csi.aws.com"
 #: Labels by which costs are split.
 LABELS = ("app", "stack")
 #: Provider -> its input with the labels for everything that it makes.
@@ -27,10 +28,16 @@ LABELLED_BY = {"gcp": "defaultLabels", "aws": "defaultTags"}
 
 
 def no_open_network(resource: Resource, stack: Stack) -> Iterator[str]:
-    """No firewall, security group or control plane lets the whole internet in."""
+    """No firewall, security group or control plane lets the whole internet in, and no file system every client."""
     for source in _sources(resource):
         if isinstance(source, str) and source != UNKNOWN and _is_open(source):
             yield f"{source} is allowed in; list only the addresses that need access"
+    if resource.type == "aws:efs/fileSystemPolicy:FileSystemPolicy":
+        allowed = [each for each in _decoded(resource.at("policy")).get("Statement", []) if each["Effect"] == "Allow"]
+        if any(each.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]}) for each in allowed):
+            yield "its policy lets every client mount, and pods have the nodes' security group; name a role"
+    if resource.at("spec", "csi", "driver") == EFS_DRIVER and "iam" not in _options(resource):
+        yield "it is mounted without an identity, so the file system would have to admit every client; add iam"
 
 
 def _sources(resource: Resource) -> Iterator[Any]:
@@ -133,7 +140,7 @@ def encrypted_storage(resource: Resource, stack: Stack) -> Iterator[str]:
             attributes = resource.at("spec", "csi", "volumeAttributes") or {}
             if str(attributes.get("encryptInTransit")).lower() == "false":
                 yield "encryptInTransit is false; leave it out, the driver encrypts then"
-            if resource.at("spec", "csi", "driver") == "efs.csi.aws.com" and "notls" in _options(resource):
+            if resource.at("spec", "csi", "driver") == EFS_DRIVER and "notls" in _options(resource):
                 yield "the mount option notls sends everything in plain text; leave it out"
     # Google encrypts every disk, file share and image that it stores; there is no switch.
 

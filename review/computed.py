@@ -165,10 +165,18 @@ def _parameter(given: Inputs, region: str) -> dict[str, Any]:
     return {"id": given["name"], "name": given["name"], "insecureValue": f"{version}.0-20261101", "type": "String"}
 
 
+def _addon_version(given: Inputs, region: str) -> dict[str, Any]:
+    """A made-up version that follows Kubernetes', as those of AWS do."""
+    version = f"v{given['kubernetesVersion']}.1-eksbuild.1"
+    return {"id": given["addonName"], **given, "version": version}
+
+
 #: Provider functions that the program calls -> their answer for a project or region.
 ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
     "gcp:organizations/getProject:getProject": _project,
     "aws:ecr/getAuthorizationToken:getAuthorizationToken": _token,
     "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": _offerings,
     "aws:ssm/getParameter:getParameter": _parameter,
+    "aws:eks/getAddonVersion:getAddonVersion": _addon_version,
+    "aws:eks/getClusters:getClusters": lambda given, region: {"id": region, "names": []},
 }

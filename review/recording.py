@@ -242,7 +242,8 @@ def record(
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
         # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # type: ignore[arg-type]
-        with _without_collector():
+        # No registry is asked either.
+        with _without_collector(), patch("infra.eks.asked.registry_digest", return_value=computed.DIGEST):
             _sync_await(run_in_stack(_program))
     finally:
         asyncio.set_event_loop(None)

@@ -2,6 +2,10 @@
 
 nfs-ganesha serves from user space, NFS 4 only: one port, no port mapper, no lock daemon. Volumes name the IP address of
 its Service, because the node that mounts a volume does not ask the cluster's DNS.
+
+The export admits nodes, by their addresses, and no pod. No network policy can do that: on GKE's Dataplane V2, which is
+Cilium, a range of addresses matches neither nodes nor pods (cilium issues 20550 and 9209), so one for the nodes would
+stop every mount. The policy closes what NFS does not need: all other ports, and all that the server could connect to.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from workloads.objects import (
     STORAGE_PRIORITY,
     make_claim,
     make_deployment,
+    make_policy,
     make_priority_class,
     make_service,
     metadata,
+    ports,
     select,
 )
 from workloads.pod import STAYS, TRAINER_ID, environment, resources
@@ -48,6 +54,7 @@ class NfsServer(pulumi.ComponentResource):
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
+        make_policy(f"{name}-serve", space.metadata.name.apply(str), select(NAME), opts, ingress=[(None, ports(PORT))])
         claim = _disk_claim(name, space, disk, size_gib, opts)
         text = configuration(disk.clients)
         settings = k8s.core.v1.ConfigMap(
@@ -103,7 +110,10 @@ def _disk_claim(
 
 
 def configuration(clients: tuple[str, ...]) -> str:
-    """ganesha.conf: one export, whose files the trainer owns, for the addresses of the clients and the probe alone."""
+    """ganesha.conf: one export, whose files the trainer owns, for the addresses of the clients and the probe alone.
+
+    All other clients are told that there is no such export.
+    """
     addresses = ", ".join(("127.0.0.1", *clients))
     form = Template(Path(__file__).with_suffix(".conf").read_text())
     return form.substitute(port=PORT, grace=GRACE_SECONDS, export=EXPORT, owner=TRAINER_ID, clients=addresses)
@@ -157,6 +167,9 @@ def _pod(
             core.VolumeArgs(name="run", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory", size_limit="64Mi")),
         ],
         priority_class_name=priority,
+        # No name server: ganesha would ask it for the name of each client that it does not admit, for seconds.
+        dns_policy="None",
+        dns_config=core.PodDNSConfigArgs(nameservers=["127.0.0.1"]),
         automount_service_account_token=False,
         enable_service_links=False,
         termination_grace_period_seconds=30,

@@ -11,7 +11,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import EFA, Cluster, DriverInstaller, WorkerPool
+from infra.cluster import Cluster, DriverInstaller, WorkerPool
 from workloads.autoscaler import NAMESPACE, ClusterAutoscaler
 from workloads.objects import GONE_AT_ONCE, metadata, pod_template, select
 from workloads.pod import environment, resources, root_security
@@ -21,8 +21,6 @@ SOCKETS = "/var/lib/kubelet/device-plugins"
 NVIDIA_PLUGIN_IMAGE = (
     "nvcr.io/nvidia/k8s-device-plugin:v0.19.3@sha256:d6c456ffe537914357240e6641a40dfb5540822f9d3bee52788da5ec0646c551"
 )
-EFA_PLUGIN_IMAGE = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
-
 EXPORTER_IMAGE = (
     "nvcr.io/nvidia/k8s/dcgm-exporter:4.5.3-4.8.2-distroless"
     "@sha256:e9030b4fca0c8f110032f3b151b030e7e9db56604b407cf79631e1a3218b35e0"
@@ -53,9 +51,9 @@ def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
             {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
         )
         first.append(NodeDaemon("DevicePlugin", "nvidia-device-plugin", cluster, pod))
-    if EFA in workers.devices:
+    if plugin := workers.adapter_plugin:
         # Host network: the plugin asks the metadata service for the machine's adapters, which answers over one hop.
-        pod = _device_plugin_pod(workers, EFA_PLUGIN_IMAGE, {}, {"adapters": "/dev/infiniband"}, host_network=True)
+        pod = _device_plugin_pod(workers, plugin, {}, {"adapters": "/dev/infiniband"}, host_network=True)
         first.append(NodeDaemon("DevicePlugin", "efa-device-plugin", cluster, pod))
     if cluster.autoscaler:
         first.append(ClusterAutoscaler("autoscaler", cluster, cluster.autoscaler))

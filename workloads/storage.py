@@ -11,7 +11,7 @@ from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
-from workloads.objects import component, make_claim, make_namespace, metadata, pod_template
+from workloads.objects import component, make_claim, make_namespace, make_policy, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
     TRAINER_ID,
@@ -42,6 +42,9 @@ def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cl
     opts = pulumi.ResourceOptions(provider=cluster.provider, deleted_with=cluster.resource)
     level = "privileged" if storage.disk else "baseline"
     space = make_namespace("storage", f"{namespace}-storage", "storage", {"enforce": level}, opts)
+    # Its pods have no connection but those to a port that one of them serves.
+    every = k8s.meta.v1.LabelSelectorArgs()
+    make_policy("storage-deny", space.metadata.name.apply(str), every, opts, ingress=[], egress=[])
     if storage.disk is not None:
         server_image = ContainerImage(NFS_SERVER, cluster, ref=storage.disk.image_ref)
         server = NfsServer("nfs-server", cluster, space, server_image)

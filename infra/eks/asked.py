@@ -1,7 +1,8 @@
-"""Asks AWS at preview which zones have the workers' machines, and which images for nodes are the newest.
+"""Asks AWS at preview which zones have the workers' machines, which images for nodes are the newest, and which versions
+the add-ons should have.
 
 Without an answer (no credentials, no right to ask) the preview goes on with the table of zones (zones.yaml), and with
-the images that the nodes have.
+the images and versions that nodes and add-ons have.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TypeVar
 import pulumi
 import pulumi_aws as aws
 
+from infra.buildah import registry_digest
 from infra.config import ConfigError, StackConfig
+from infra.eks.addons import EFS, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
@@ -25,6 +28,12 @@ PARAMETERS = {
     image: f"/aws/service/eks/optimized-ami/{{version}}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
     for image, kind in ((IMAGE, "standard"), (GPU_IMAGE, "nvidia"))
 }
+#: Add-ons whose restart disturbs pods: a volume of the EFS driver stands still while its pod on the node, through which
+#: it is mounted, is replaced. They move when the nodes do, at a new version of Kubernetes.
+DISTURBING = (EFS,)
+#: AWS's device plugin of Elastic Fabric Adapters. Nobody publishes its digests, and the registry of EKS's own images
+#: tells them to no other account (aws/containers-roadmap issue 743); the public one tells everybody.
+EFA_PLUGIN = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
 _Answer = TypeVar("_Answer")
 
 
@@ -71,6 +80,45 @@ def newest_release(config: StackConfig, image: str, provider: aws.Provider) -> s
         lambda: aws.ssm.get_parameter(name=name, opts=pulumi.InvokeOptions(provider=provider)),
     )
     return answer.insecure_value if answer else None
+
+
+def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str]:
+    """Add-on -> the version that EKS prefers for the cluster's. EKS never changes one by itself, and an add-on that is
+    not here keeps the one that it has."""
+    eks, how = config.section(EksConfig), pulumi.InvokeOptions(provider=provider)
+    if os.environ.get(KEEP_RELEASES):
+        return {}
+
+    def question() -> dict[str, str]:
+        living = config.name in aws.eks.get_clusters(opts=how).names
+        grows = living and aws.eks.get_cluster(name=config.name, opts=how).version != eks.version
+        return {
+            name: aws.eks.get_addon_version(addon_name=name, kubernetes_version=eks.version, opts=how).version
+            for name in NAMES
+            if grows or name not in DISTURBING
+        }
+
+    return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}
+
+
+def efa_plugin(config: StackConfig, stack: str) -> str | None:
+    """The image of the adapters' device plugin, by digest; None: the nodes have no adapters.
+
+    A preview without an answer names it by its tag.
+
+    Raises:
+        ConfigError: no answer, in `pulumi up`.
+    """
+    eks = config.section(EksConfig)
+    if not config.section(NodesConfig).efa or eks.efa_plugin:
+        return eks.efa_plugin
+    if digest := registry_digest(EFA_PLUGIN, insecure=False):
+        return f"{EFA_PLUGIN}@{digest}"
+    problem = f"eks.efaPlugin: {EFA_PLUGIN.partition('/')[0]} does not say which image {EFA_PLUGIN} is"
+    if not pulumi.runtime.is_dry_run():
+        raise ConfigError(stack, [f"{problem}; pods run images by digest: try again, or give NAME@sha256:DIGEST"])
+    pulumi.log.warn(f"{problem}; `pulumi up` would refuse to go on without its digest")
+    return EFA_PLUGIN
 
 
 def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:

@@ -186,8 +186,8 @@ def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
     return scope.zones[:1] if config.section(NodesConfig).efa else scope.zones
 
 
-def as_scheduled(config: StackConfig) -> WorkerPool:
-    """The worker groups as pods see them."""
+def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
+    """The worker groups as pods see them. `efa_plugin`: image of their adapters' device plugin."""
     nodes, eks, machine = config.section(NodesConfig), config.section(EksConfig), config.machine
     cpu, memory = for_pods(machine)
     return WorkerPool(
@@ -203,6 +203,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         # The slowest type that may come.
         network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in (machine.name, *nodes.alternatives)),
         devices={EFA: "1"} if nodes.efa else {},
+        adapter_plugin=efa_plugin,
         device_plugin=True,
         metrics_exporter=eks.gpu_metrics,
     )

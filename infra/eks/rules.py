@@ -156,6 +156,8 @@ def _nodes(config: StackConfig) -> Iterator[str]:
     if nodes.efa and not machine.efa:
         having = [known.name for known in workers().values() if known.family == machine.family and known.efa]
         yield f"nodes.efa: {machine.name} has no Elastic Fabric Adapter; allowed: {', '.join(having)}, or remove it"
+    if config.section(EksConfig).efa_plugin and not nodes.efa:
+        yield "eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"
 
 
 def _storage(config: StackConfig) -> Iterator[str]:

@@ -38,8 +38,8 @@ else:
     Version = Literal[tuple(versions())]
 
 
-#: Environment variable with which nodes keep their release even if AWS has a newer one, so that a drift check shows
-#: only what somebody changed by hand.
+#: Environment variable with which nodes and add-ons keep their release even if AWS has a newer one, so that a drift
+#: check shows only what somebody changed by hand.
 KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
 #: Boot disk of the system group's nodes.
 SYSTEM_DISK_GIB = 50
@@ -86,5 +86,8 @@ class EksConfig(Section):
     """Maximum number of nodes of the system group; one runs at rest."""
     vpc_cidr: Cidr = "10.0.0.0/16"
     """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
+    efa_plugin: Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = None
+    """With `nodes.efa`: the device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
+    written for, in the image that its registry, public.ecr.aws, has under that tag when it is asked at each preview."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""

@@ -1,6 +1,7 @@
 """Makes a cluster on AWS, its parts in this order; they are destroyed in the reverse order.
 
     network -> control plane -> add-ons of nodes -> node groups -> add-ons with pods -> Kubernetes provider
+            |                -> policy of kube-system --------------^
             -> mount targets -----------------------^
     log group, key, roles -^
     repository -> image       (beside the cluster: a build takes as long as a control plane)
@@ -28,13 +29,15 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     owned = pulumi.ResourceOptions(providers={"aws": aws_provider})
     component = pulumi.ComponentResource("trainyard:infra:EksCluster", config.name, None, owned)
     offers = asked.offers(config, stack, aws_provider)
+    plugin = asked.efa_plugin(config, stack)
     scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
     volume = storage.build(config, scope, net)
     control_plane = cluster.build(config, scope, net)
     door = storage.let_in(scope, volume, cluster.security_group(control_plane))
-    ready = addons.before_nodes(scope, control_plane)
+    parts = addons.Addons(scope, control_plane, asked.addon_versions(config, aws_provider))
+    ready = parts.before_nodes()
     groups = nodes.Groups(
         config,
         scope,
@@ -47,7 +50,13 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     )
     system = nodes.system_group(groups)
     workers = nodes.worker_groups(groups)
-    running = addons.after_nodes(scope, control_plane, [system])
+    reached = {
+        "kubeconfig": cluster.kubeconfig(scope, control_plane),
+        "cluster_identifier": cluster.identifier(scope),
+        "enable_server_side_apply": True,
+    }
+    early = k8s.Provider("before-nodes", **reached, opts=pulumi.ResourceOptions(parent=component))
+    running = parts.after_nodes([system, parts.let_system_start(early)], volume.driver)
     # Pods get the roles of their service accounts when they start.
     reader = identity.bucket_reader(config, scope, control_plane)
     roles = [identity.autoscaler(scope, control_plane), *([reader] if reader else [])]
@@ -55,9 +64,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         identity.oidc(scope, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
-        kubeconfig=cluster.kubeconfig(scope, control_plane),
-        cluster_identifier=cluster.identifier(scope),
-        enable_server_side_apply=True,
+        **reached,
         # Objects are made after the nodes that they run on, and deleted before them.
         opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers, *running, *roles]),
     )
@@ -65,7 +72,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=nodes.as_scheduled(config),
+        workers=nodes.as_scheduled(config, plugin),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

@@ -1,5 +1,9 @@
 """The shared volume: a file system on EFS, entered through an access point that belongs to the trainer.
 
+Pods have addresses of the network and share the nodes' security group, so any of them reaches the mount targets. The
+file system admits one IAM role, that of the driver's pods on the nodes, and through the access point alone; NFS without
+`iam` has no identity and gets nothing.
+
 It does not depend on the cluster, and is made beside it. The nodes depend on the mount targets, and pods on nodes: the
 volume must outlive them, or a destroy would take it away from pods that save a last checkpoint.
 """
@@ -15,6 +19,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import SharedStorage, static_volume
 from infra.config import StackConfig
+from infra.eks.identity import PODS, Identity, identity, needed
 from infra.eks.network import Network
 from infra.eks.scope import MOUNT, PART, Scope
 
@@ -22,11 +27,14 @@ NFS = 2049
 #: uid and gid of the trainer in its image; workloads/pod.py has it for pods.
 OWNER = 1000
 FOLDER = "/trainyard"
+_POINT = "elasticfilesystem:AccessPointArn"
 
 
 @dataclass(frozen=True)
 class Storage:
     shared: SharedStorage
+    driver: Identity
+    """Who mounts it: the EFS driver's pod on each node."""
     group: aws.ec2.SecurityGroup
     mounted: list[pulumi.Resource]
     """Resources that the nodes need to mount the volume."""
@@ -69,19 +77,25 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         tags=scope.named("data"),
         opts=scope.options(),
     )
-    mounted: list[pulumi.Resource] = [*targets, point]
+    allowed = {"Effect": "Allow", "Action": needed("efs", "mounts")}
+    # For a file system of somebody's, which may have a policy that names no role.
+    through = point.arn.apply(lambda arn: [{**allowed, "Resource": "*", "Condition": {"StringEquals": {_POINT: arn}}}])
+    driver = identity("efs-node", scope, PODS, statements={"mount": through})
+    mounted: list[pulumi.Resource] = [*targets, point, *driver.grants]
     if made is not None:
-        mounted.append(_policy(scope, made))
+        mounted.append(_policy(scope, made, point, driver))
     source = k8s.core.v1.CSIPersistentVolumeSourceArgs(
         driver="efs.csi.aws.com", volume_handle=pulumi.Output.concat(system, "::", point.id)
     )
     shared = static_volume(
         config.storage.size_gib,
-        # Encrypted in transit by the driver's tunnel, which is always on (its mount option `tls` is deprecated).
+        # Encrypted in transit by the driver's tunnel, which is always on (its mount option `tls` is deprecated). iam:
+        # mount as the role of the driver's pod (aws-efs-csi-driver, docs/parameters.md).
         csi=source,
+        mount_options=["iam"],
         address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),
     )
-    return Storage(shared, group, mounted)
+    return Storage(shared, driver, group, mounted)
 
 
 def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
@@ -96,38 +110,42 @@ def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
     )
 
 
-def _policy(scope: Scope, system: aws.efs.FileSystem) -> aws.efs.FileSystemPolicy:
-    """Allow access only through a mount target, encrypted, and not as root.
+def _policy(
+    scope: Scope, system: aws.efs.FileSystem, point: aws.efs.AccessPoint, driver: Identity
+) -> aws.efs.FileSystemPolicy:
+    """Admit the driver's role alone, through the access point, encrypted, and not as root.
 
-    EFS knows no more of a client that mounts without `iam`: its documentation uses the condition AccessPointArn for
-    roles alone (docs.aws.amazon.com/efs/latest/ug/access-points-iam-policy.html), and the driver's add-on gives its
-    node part no role (aws-efs-csi-driver issue 1759). The security group lets only the cluster's nodes reach a target
-    (let_in), and the access point sets the writing user.
+    The form is that of docs.aws.amazon.com/efs/latest/ug/access-points-iam-policy.html (2026-11-25). A policy replaces
+    the default one, which admits every client.
     """
 
-    def document(file_system: str) -> str:
-        everybody = {"Principal": {"AWS": "*"}, "Resource": file_system}
+    def document(arns: list[str]) -> str:
+        file_system, access_point, role = arns
         allow = {
-            **everybody,
             "Effect": "Allow",
-            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
-            "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}},
+            "Principal": {"AWS": role},
+            "Resource": file_system,
+            "Action": needed("efs", "mounts"),
+            "Condition": {
+                "Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"},
+                "StringEquals": {_POINT: access_point},
+            },
         }
         deny = {
-            **everybody,
             "Effect": "Deny",
+            "Principal": {"AWS": "*"},
+            "Resource": file_system,
             "Action": "*",
             "Condition": {"Bool": {"aws:SecureTransport": "false"}},
         }
         return json.dumps({"Version": "2012-10-17", "Statement": [allow, deny]})
 
-    return aws.efs.FileSystemPolicy(
-        "data", file_system_id=system.id, policy=system.arn.apply(document), opts=scope.options()
-    )
+    policy = pulumi.Output.all(system.arn, point.arn, driver.role.arn).apply(document)
+    return aws.efs.FileSystemPolicy("data", file_system_id=system.id, policy=policy, opts=scope.options())
 
 
 def let_in(scope: Scope, storage: Storage, nodes: pulumi.Input[str]) -> aws.vpc.SecurityGroupIngressRule:
-    """Allow NFS from the nodes' security group, and from nowhere else."""
+    """Let the nodes' security group, which is also that of the pods, reach the mount targets, and nobody else."""
     return aws.vpc.SecurityGroupIngressRule(
         "nfs",
         security_group_id=storage.group.id,

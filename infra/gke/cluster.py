@@ -9,7 +9,7 @@ import pulumi_gcp as gcp
 
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
-from infra.gke.network import Network
+from infra.gke.network import PODS_PER_NODE, Network
 from infra.gke.scope import Scope
 from infra.gke.section import GkeConfig
 from infra.machine import Machine
@@ -62,6 +62,7 @@ def build(
         network=network.network.id,
         subnetwork=network.subnet.id,
         networking_mode="VPC_NATIVE",
+        default_max_pods_per_node=PODS_PER_NODE,
         ip_allocation_policy=c.ClusterIpAllocationPolicyArgs(
             cluster_secondary_range_name=network.pods, services_secondary_range_name=network.services
         ),
@@ -97,8 +98,9 @@ def build(
         opts=scope.options(
             depends_on=after,
             timeouts=LONG,
-            # It describes the default pool, which is gone.
-            ignore_changes=["nodeConfig"],
+            # They describe the default pool, which is gone: the API answers with another's, or none (sets.yaml), and
+            # another number of nodes would replace the cluster.
+            ignore_changes=["initialNodeCount", "nodeConfig"],
             # Pulumi's own protection too, which refuses in the preview of a destroy. The cloud would refuse only after
             # pools and objects, which are deleted with the cluster, have left the state, although they still exist.
             protect=config.cluster.deletion_protection,

@@ -16,6 +16,13 @@ from infra.scope import NETWORK
 
 #: Addresses for 4,096 nodes, for the pods of 1,024 nodes (110 pods a node take a /24), and for 4,096 services.
 NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/14", "10.32.0.0/20"
+#: Pods of a node, which take a /24 of PODS (cloud.google.com/kubernetes-engine/docs/how-to/flexible-pod-cidr).
+PODS_PER_NODE = 110
+#: The first address of each node's /24, as a pattern. No pod gets it: it is the node's end of its pods' interfaces, and
+#: so the address from which a node connects to a pod of its own. GKE's plug-in is ptp with host-local, under Dataplane
+#: V2 as well (GoogleCloudPlatform/netd e11d157, netd.yaml and scripts/install-cni.sh; containernetworking/plugins
+#: 3d27709, plugins/main/ptp: setupHostVeth; read, and tried with the plug-in itself, 2026-11-25).
+NODES_TO_OWN_PODS = "10.1[6-9].*.1"
 
 
 @dataclass(frozen=True)

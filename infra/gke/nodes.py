@@ -101,8 +101,11 @@ def worker_pool(
         ),
         # No repair of a node that is obtained for a limited time: it would be deleted and not come back.
         management=c.NodePoolManagementArgs(auto_repair=not flexible, auto_upgrade=True),
-        # A surge node would need more accelerators than those in use.
-        upgrade_settings=c.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=0, max_unavailable=1),
+        # A surge node would need more accelerators than those in use. For nodes that live a limited time GKE sets a
+        # strategy of its own, which the provider does not take (sets.yaml).
+        upgrade_settings=None
+        if flexible
+        else c.NodePoolUpgradeSettingsArgs(strategy="SURGE", max_surge=0, max_unavailable=1),
         placement_policy=c.NodePoolPlacementPolicyArgs(type="COMPACT") if pool.compact_placement else None,
         queued_provisioning=c.NodePoolQueuedProvisioningArgs(enabled=True) if pool.consumption == "queued" else None,
         node_config=c.NodePoolNodeConfigArgs(

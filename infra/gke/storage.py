@@ -14,7 +14,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ServedDisk, SharedStorage, static_volume
 from infra.config import StackConfig
-from infra.gke.network import NODES, PODS, Network
+from infra.gke.network import NODES, NODES_TO_OWN_PODS, Network
 from infra.gke.scope import Scope
 from infra.scope import LONG
 
@@ -62,7 +62,8 @@ def _served_disk(config: StackConfig, scope: Scope, after: list[pulumi.Resource]
     source = k8s.core.v1.CSIPersistentVolumeSourceArgs(
         driver="pd.csi.storage.gke.io", volume_handle=handle, fs_type="ext4"
     )
-    served = ServedDisk(source=source, clients=(NODES, PODS), image_ref=storage.server_image)
+    # The kubelet mounts on the node, from the node's address.
+    served = ServedDisk(source=source, clients=(NODES, NODES_TO_OWN_PODS), image_ref=storage.server_image)
     shared = SharedStorage(size_gib=storage.size_gib, access_mode="ReadWriteMany", disk=served)
     return Storage(shared, made)
 

@@ -18,7 +18,7 @@ import pytest
 
 from infra.buildah import BuildahProvider
 from infra.image import NFS_SERVER, ROOT, content_hash, stage
-from local.network import REGISTRY
+from local.network import NODE_ADDRESS, POD_SUBNET, REGISTRY
 from tests.infra.recorded import recorded
 from workloads.nfs import configuration
 
@@ -144,3 +144,38 @@ def test_a_server_without_an_export_is_never_ready(kubectl: Kubectl, image: str)
         assert time.monotonic() < deadline, events
         time.sleep(1)
     assert "true" not in kubectl("get", "pod", "server", "--output", "jsonpath={.status.containerStatuses[*].ready}")
+
+
+#: The networks of the GCP stacks, and what this node has in their place; it has one /24 of pods.
+HERE = {"10.0.0.0/20": f"{NODE_ADDRESS}/32", "10.16.0.0/14": POD_SUBNET, "10.1[6-9].*.1": "10.24[4].*.1"}
+
+
+def client(name: str, image: str, *, of_node: bool) -> dict[str, Any]:
+    """A pod that does nothing, without a capability; `of_node`: on its node's network, as a kubelet's mount."""
+    container = {"name": "main", "image": image, "command": ["sleep", "1000"]}
+    container["securityContext"] = {"runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}
+    spec = {"containers": [container], "hostNetwork": of_node, "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_node_reads_and_writes_and_a_pod_does_neither(kubectl: Kubectl, image: str) -> None:
+    """By the configuration of the GCP stacks. The node connects from the first address of its pods' range."""
+    text = recorded("gcp-a100").one("ConfigMap", "nfs-server").inputs["data"]["ganesha.conf"]
+    for there, here in HERE.items():
+        text = text.replace(there, here)
+    start(kubectl, image, text)
+    for name in ("node", "pod"):
+        kubectl("apply", "-f", "-", document=client(name, image, of_node=name == "node"))
+    kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=200s")
+    server = kubectl("get", "pod", "server", "--output", "jsonpath={.status.podIP}")
+
+    def reached(who: str) -> list[bool]:
+        """Whether it lists the export, and makes a file there."""
+        address = f"nfs://{server}/data/"
+        listed = kubectl("exec", who, "--", "nfs-ls", f"{address}?version=4", check=False)
+        copied = kubectl("exec", who, "--", "nfs-cp", "/etc/hosts", f"{address}{who}?version=4", check=False)
+        files = kubectl("exec", "server", "--", "ls", "/disk/data")
+        return ["Failed" not in listed, who in files.split(), "copied" in copied]
+
+    assert reached("node") == [True, True, True]
+    assert reached("pod") == [False, False, False]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
+
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 
@@ -24,3 +26,18 @@ def workers(found: Recording) -> list[Recorded]:
 
 def pod(found: Recording, kind: str, name: str) -> dict[str, Any]:
     return found.one(kind, name).inputs["spec"]["template"]["spec"]
+
+
+class NoCredentials(grpc.RpcError):
+    """A provider's refusal, as the engine passes it on."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNKNOWN
+
+    def details(self) -> str:
+        return "no valid credential sources found"
+
+
+def refuse(*_: Any) -> Any:
+    """In place of an answer of AWS's."""
+    raise NoCredentials

@@ -181,15 +181,13 @@ def test_the_file_system_is_encrypted_entered_by_one_door_and_by_the_trainer() -
     }
     allow, deny = json.loads(found.one("FileSystemPolicy").inputs["policy"])["Statement"]
     assert allow["Action"] == ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"], "and not as root"
-    assert allow["Condition"] == {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}, (
-        "of a client without a role EFS is sure to know no more"
-    )
+    assert allow["Principal"]["AWS"].endswith(":role/trainyard-aws-g4dn-efs-node")
     assert (deny["Effect"], deny["Action"]) == ("Deny", "*")
     assert deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     volume = found.one("PersistentVolume").inputs["spec"]
     assert volume["csi"]["volumeHandle"].startswith("fs-")
     assert "::fsap-" in volume["csi"]["volumeHandle"]
-    assert "mountOptions" not in volume, "the driver's tunnel is always on"
+    assert volume["mountOptions"] == ["iam"], "the driver's tunnel is always on"
 
 
 def test_the_image_is_built_beside_the_cluster_and_the_same_content_can_be_pushed_again() -> None:
@@ -233,7 +231,6 @@ def test_the_add_ons_that_need_rights_have_a_role_of_their_own() -> None:
     for name, account in [("vpc-cni", "aws-node"), ("aws-efs-csi-driver", "efs-csi-controller-sa")]:
         (association,) = stack().one("Addon", name).inputs["podIdentityAssociations"]
         assert association["serviceAccount"] == account
-    assert json.loads(stack().one("Addon", "vpc-cni").inputs["configurationValues"]) == {"enableNetworkPolicy": "true"}
 
 
 def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> None:

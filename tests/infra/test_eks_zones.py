@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
-import grpc
 import moto
 import pulumi
 import pytest
@@ -17,6 +15,7 @@ from infra.needs import load
 from infra.stackfiles import ROOT
 from review import computed
 from review.recording import Recording, record
+from tests.infra.eks import refuse
 from tests.infra.recorded import changed
 
 STACK = "aws-g4dn"
@@ -60,18 +59,6 @@ def test_what_aws_answers_counts_and_not_the_table(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_an_answer_the_preview_goes_on_by_the_table(monkeypatch: pytest.MonkeyPatch, warned: list[str]) -> None:
-    class NoCredentials(grpc.RpcError):
-        """A provider's refusal, as the engine passes it on."""
-
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNKNOWN
-
-        def details(self) -> str:
-            return "no valid credential sources found"
-
-    def refuse(*_: Any) -> Any:
-        raise NoCredentials
-
     monkeypatch.setitem(computed.ANSWERS, OFFERINGS, refuse)
     monkeypatch.setitem(computed.ANSWERS, RELEASE, refuse)
     found = record(STACK, changed(STACK, eks=OREGON))

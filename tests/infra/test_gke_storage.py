@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from fnmatch import fnmatchcase
+
 import pytest
 
 from review.recording import Recording, record
@@ -66,3 +70,39 @@ def test_apis_stay_enabled(stack: Recording) -> None:
     assert {"container.googleapis.com", "compute.googleapis.com"} <= {item.inputs["service"] for item in services}
     for item in services:
         assert item.inputs["disableOnDestroy"] is False
+
+
+def test_the_export_admits_nodes_and_no_pod(stack: Recording) -> None:
+    """A node connects from its own address, and to a pod of its own from the first address of its pods' /24, which no
+    pod has. tests/e2e/test_nfs_server.py tries both, and a pod, with the real server."""
+    subnet = stack.one("Subnetwork").inputs
+    nodes = ipaddress.IPv4Network(subnet["ipCidrRange"])
+    ranges = {each["rangeName"]: ipaddress.IPv4Network(each["ipCidrRange"]) for each in subnet["secondaryIpRanges"]}
+    text = stack.one("ConfigMap", "nfs-server").inputs["data"]["ganesha.conf"]
+    clients = re.search(r"Clients = (.*);", text)[1].split(", ")  # type: ignore[index]
+
+    def admitted(address: ipaddress.IPv4Address) -> bool:
+        """As ganesha does: ranges, and patterns over the address's text (support/client_mgr.c, client_match)."""
+        of_ranges = (ipaddress.IPv4Network(client) for client in clients if "*" not in client)
+        return any(address in each for each in of_ranges) or any(fnmatchcase(str(address), each) for each in clients)
+
+    assert admitted(nodes[2])
+    assert admitted(nodes[-2])
+    assert stack.one("Cluster").inputs["defaultMaxPodsPerNode"] == 110, "a node has a /24"
+    for of_node in list(ranges["pods"].subnets(new_prefix=24))[::50]:
+        assert [address for address in of_node if admitted(address)] == [of_node[1]]
+    for outside in (ranges["services"], ipaddress.IPv4Network("10.20.0.0/24"), ipaddress.IPv4Network("192.168.1.0/24")):
+        assert not [address for address in list(outside)[:300] if admitted(address)]
+
+
+@pytest.mark.parametrize("storage", [{}, {"kind": "filestore", "sizeGib": 1024}])
+def test_pods_beside_the_volume_serve_nfs_and_nothing_else(storage: dict[str, object]) -> None:
+    found = record("gcp-c3", changed("gcp-c3", storage=storage))
+    policies = [
+        item.inputs["spec"]
+        for item in found.all("kubernetes:networking.k8s.io/v1:NetworkPolicy")
+        if item.inputs["metadata"]["namespace"] == "trainyard-storage"
+    ]
+    assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
+    opened = [rule for policy in policies for rule in [*policy.get("ingress", []), *policy.get("egress", [])]]
+    assert opened == ([] if storage else [{"ports": [{"port": 2049, "protocol": "TCP"}]}])

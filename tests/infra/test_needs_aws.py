@@ -28,7 +28,7 @@ MORE: list[dict[str, Any]] = [
 ]
 #: Kind -> (user of its role in needs.yaml, input that names the role); end of a role's name -> its user.
 ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
-USERS = {"network": "network", "efs-driver": "driver", "autoscaler": "autoscaler"}
+USERS = {"network": "network", "efs-driver": "driver", "efs-node": "mounts", "autoscaler": "autoscaler"}
 
 
 def not_met(stack: Recording) -> list[str]:

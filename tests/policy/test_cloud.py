@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,12 @@ from policy.rules import UNKNOWN, Resource
 from tests.policy.test_rules import LABELLED, Inputs, declared, problems
 
 INTERNET = "0.0.0.0/0"
+
+
+def efs_policy(principal: Any) -> str:
+    """A file system's policy with which a principal may mount."""
+    allow = {"Effect": "Allow", "Principal": principal, "Action": "elasticfilesystem:ClientMount"}
+    return json.dumps({"Statement": [allow, {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": "*"}]})
 
 
 def endpoint(enabled: bool) -> Inputs:
@@ -37,6 +44,9 @@ def endpoint(enabled: bool) -> Inputs:
         declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": [INTERNET]}),
         declared("gcp:container/cluster:Cluster"),
         declared("gcp:container/cluster:Cluster", **endpoint(True)),
+        declared("aws:efs/fileSystemPolicy:FileSystemPolicy", policy=efs_policy({"AWS": "*"})),
+        declared("aws:efs/fileSystemPolicy:FileSystemPolicy", policy=efs_policy("*")),
+        declared("kubernetes:core/v1:PersistentVolume", spec={"csi": {"driver": "efs.csi.aws.com"}}),
     ],
     ids=lambda resource: f"{resource.type.rsplit(':', 1)[1]} {dict(resource.inputs)}",
 )
@@ -58,6 +68,8 @@ def test_every_way_in_for_the_whole_internet_is_found(resource: Resource) -> Non
         declared("aws:eks/cluster:Cluster", vpcConfig={"endpointPublicAccess": False}),
         declared("aws:eks/cluster:Cluster", vpcConfig={"publicAccessCidrs": ["203.0.113.7/32"]}),
         declared("gcp:container/cluster:Cluster", **endpoint(False)),
+        declared("aws:efs/fileSystemPolicy:FileSystemPolicy", policy=efs_policy({"AWS": "arn:aws:iam::1:role/nodes"})),
+        declared("aws:efs/fileSystemPolicy:FileSystemPolicy", policy=UNKNOWN),
         declared("gcp:container/cluster:Cluster", masterAuthorizedNetworksConfig={}),
         declared("gcp:container/cluster:Cluster", privateClusterConfig={"enablePrivateEndpoint": True}),
     ],
@@ -140,11 +152,11 @@ def test_storage_in_plain_text_is_found() -> None:
     for encrypted, found in ((True, set()), ("true", set()), (None, {"encrypted-storage"})):
         disks = [{"deviceName": "/dev/xvda", "ebs": {"encrypted": encrypted}}]
         assert problems(replace(launch, inputs={**launch.inputs, "blockDeviceMappings": disks})) == found
-    driver = {"driver": "efs.csi.aws.com"}
+    driver, iam = {"driver": "efs.csi.aws.com"}, {"mountOptions": ["iam"]}
     for spec, found in (
-        ({"csi": driver}, set()),
-        ({"csi": {**driver, "volumeAttributes": {"encryptInTransit": "false"}}}, {"encrypted-storage"}),
-        ({"csi": driver, "mountOptions": ["notls"]}, {"encrypted-storage"}),
+        ({"csi": driver, **iam}, set()),
+        ({"csi": {**driver, "volumeAttributes": {"encryptInTransit": "false"}}, **iam}, {"encrypted-storage"}),
+        ({"csi": driver, "mountOptions": ["iam", "notls"]}, {"encrypted-storage"}),
     ):
         assert problems(declared("kubernetes:core/v1:PersistentVolume", spec=spec)) == found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from review import computed
 
-from . import diff, naming, replaces
+from . import diff, naming, own, replaces
 from .cloud import Cloud, Thing
 from .naming import PluginError, Urn
 from .values import UNKNOWN, has_unknown, mark_secrets, reveal
@@ -58,6 +58,7 @@ class Resources:
             return found, replacing, diff.must_delete_first(bool(replacing), new, old)
         old.pop(DEFAULTS, None)
         automatic = bool(new.pop(DEFAULTS, None))
+        old = own.compared(urn.token, old, new)
         found = diff.detailed(old, new, ignored, replaces.paths(urn.token, old, new))
         replacing = diff.replacing(found)
         # As the bridge does: two cannot have one name, unless the provider chose it and takes another.
@@ -89,10 +90,11 @@ class Resources:
     def read(
         self, urn: Urn, object_id: str, properties: dict[str, Any], old_given: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """What exists is as it was; what the pods of a Job leave behind is there once the Job is."""
+        """What exists is as it was, but for what the cloud sets; what the pods of a Job leave behind is there too."""
         things = self._cloud.things()
         if f"{urn.text}#{object_id}" in things:
-            return object_id, properties, old_given
+            given = own.inputs(urn.token, old_given)
+            return object_id, own.outputs(urn.token, reveal(old_given), properties), given
         namespace, _, name = object_id.rpartition("/")
         jobs = [thing.id for thing in things.values() if thing.type == JOB]
         if urn.token == CONFIG_MAP and object_id in jobs:
