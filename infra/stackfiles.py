@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from trainer.config.values import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -22,7 +25,7 @@ def stacks() -> list[str]:
 def stack_file(stack: str) -> dict[str, Any]:
     """All of Pulumi.STACK.yaml. Raises ConfigError."""
     try:
-        content = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
+        content = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text("utf-8"))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None
@@ -43,8 +46,27 @@ def stack_file_values(stack: str) -> dict[str, Any]:
     if not isinstance(config, dict) or not config:
         # `pulumi stack init` writes such a file.
         raise _unusable(stack, f"has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.{stack}.yaml")
+    return ours(config)
+
+
+def ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under our name, decoded; unknown keys too, so that infra/parse.py can refuse them."""
     prefix = f"{PROJECT}:"
-    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): _decoded(value) for key, value in config.items() if key.startswith(prefix)}
+
+
+def _decoded(value: Any) -> Any:
+    """Decode JSON: Pulumi passes structured values so, and `pulumi config set KEY '{...}'` writes them so.
+
+    Pulumi passes a key without a value as an empty text (sdk/go/common/workspace/loaders.go, v3.200.0), where a stack
+    file has null: a section whose keys are all commented out.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value else None
+    except json.JSONDecodeError:
+        return value
 
 
 def beside_config(stack: str) -> list[str]:

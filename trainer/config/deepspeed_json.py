@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.config import values
+
 AUTO = "auto"
 """Hugging Face's word for a value that the trainer provides."""
 PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_breakdown", "gradient_predivide_factor")
@@ -58,7 +60,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
         problems.append(f"{name}: not JSON: {error}")
         return Meaning()
     if not isinstance(document, dict):
-        problems.append(f"{name}: holds a {type(document).__name__}; a DeepSpeed file is an object")
+        problems.append(f"{name}: holds {values.shown(document)}; a DeepSpeed file is an object")
         return Meaning()
     reader = _Reader(name, problems)
     return reader.meaning(document)
@@ -97,7 +99,7 @@ class _Reader:
         if not section:
             return
         if section.get("type") not in ("Adam", "AdamW"):
-            self._problem(f"optimizer.type is {section.get('type')!r}; AdamW is supported")
+            self._problem(f"optimizer.type is {values.shown(section.get('type'))}; AdamW is supported")
         params = self._section("optimizer.params", section.get("params", {}))
         self._set("optimizer.learning_rate", params.pop("lr", None))
         betas = params.pop("betas", [None, None])
@@ -120,7 +122,7 @@ class _Reader:
             return
         if section.get("type") != "WarmupDecayLR":
             self._problem(
-                f"scheduler.type is {section.get('type')!r}; WarmupDecayLR is supported, others through "
+                f"scheduler.type is {values.shown(section.get('type'))}; WarmupDecayLR is supported, others through "
                 "optimizer.schedule"
             )
             return
@@ -180,7 +182,7 @@ class _Reader:
         if value in (None, AUTO):
             return
         if self._settings.get(key, value) != value:
-            self._problem(f"says {key} twice: {self._settings[key]} and {value}; make them equal")
+            self._problem(f"says {key} twice: {values.typed(self._settings[key])} and {values.typed(value)}; make them equal")
         self._settings[key] = value
 
     def _problem(self, text: str) -> None:

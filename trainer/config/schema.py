@@ -33,6 +33,7 @@ from trainer.config.sections import (
     Size,
     Switch,
 )
+from trainer.config.values import read_yaml, shown, typed
 from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -170,7 +171,7 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
     for key in theirs.keys() & _flat(given).keys():
         if ours[key] != final[key]:
-            text = f"{ours[key]} was given, but {deepspeed_json.shown(path)} says {final[key]}"
+            text = f"{typed(ours[key])} was given, but {deepspeed_json.shown(path)} says {typed(final[key])}"
             text += "; make them equal or give only one"
             problems.add(tuple(key.split(".")), text)
     return both
@@ -223,7 +224,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
     shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:
         with open(example if shipped else path, encoding="utf-8") as file:
-            document = yaml.safe_load(file) or {}
+            document = read_yaml(file) or {}
     except OSError as error:
         names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
         said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
@@ -234,8 +235,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}
-    said = f"--config {path}: holds a {type(document).__name__}"
-    problems.lines.append(f"{said}; write settings such as `steps: 10`")
+    problems.lines.append(f"--config {path}: holds {shown(document)}, not settings; write such as `steps: 10`")
     return {}
 
 

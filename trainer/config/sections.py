@@ -6,25 +6,14 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from trainer.config.presets import PRESETS
 from trainer.config.section import Section
-
-
-def _number(given: Any) -> Any:
-    """Accept 1e5 as a whole number: YAML reads 1e-3 as text, and the command line gives only text."""
-    if isinstance(given, bool):
-        raise ValueError(f"{given} is not a number")
-    if isinstance(given, str) and "e" in given.lower():
-        try:
-            return int(number) if (number := float(given)).is_integer() else number
-        except ValueError:
-            return given
-    return given
+from trainer.config.values import shown
 
 
 def _size(given: Any) -> Any:
     if str(given).lower() == "auto":
         return 0
     if not str(given).removeprefix("-").isdecimal():
-        raise ValueError(f"{given!r} is not a whole number or auto")
+        raise ValueError(f"{shown(given)} is not a whole number or auto")
     return given
 
 
@@ -44,13 +33,12 @@ Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
 """On or off, or chosen by the hardware."""
 Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
 """A number; 0 or auto: chosen by the hardware."""
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[int, BeforeValidator(_number), Field(gt=0)]
-Number = Annotated[float, BeforeValidator(_number)]
-From0 = Annotated[Number, Field(ge=0)]
-Above0 = Annotated[Number, Field(gt=0)]
-Fraction = Annotated[Number, Field(ge=0, le=1)]
-Decay = Annotated[Number, Field(ge=0, lt=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+From0 = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(Section):
@@ -230,5 +218,5 @@ class QuestionAnswering(Settings):
     """Longer questions are cut to this."""
     answer_tokens: Positive = 30
     """Tokens in the longest answer."""
-    null_threshold: Number = 0.0
+    null_threshold: float = 0.0
     """v2: margin by which "no answer" must outscore the best answer."""
