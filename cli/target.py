@@ -102,10 +102,9 @@ def configuration(stack: str) -> StackConfig:
     """A stack's parsed file. Raises CommandError."""
     # Imported here: reading every section takes half the time of a command that asks a cluster.
     from infra.config import ConfigError
-    from infra.parse import parse, refuse_misplaced
+    from infra.parse import parse
 
     try:
-        refuse_misplaced(stack)
         return parse(stack_file_values(stack), stack)
     except ConfigError as error:
         raise CommandError(str(error), code=2) from None

@@ -31,6 +31,7 @@ from infra.stackfiles import ROOT, beside_config
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.section import Problems, merged, named, validated
+from trainer.config.values import encrypted
 
 _KEYS = load(Path(__file__).with_name("keys.yaml"))
 #: Path -> error text for a value of the wrong form ("": for names). Former key of a stack file -> its present name.
@@ -46,7 +47,9 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     Raises:
         ConfigError: with all problems of the stack.
     """
-    known, problems, every_key = sections(), [], cache(keys)
+    known, every_key = sections(), cache(keys)
+    why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
+    problems = [f"{key}: {why}" for key in beside_config(stack)]
     for key in sorted(values.keys() - known.keys()):
         wrong = Problems(renamed=RENAMED, keys=every_key)
         if key.split(".")[0] in known:
@@ -57,7 +60,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
-        given = {} if values.get(key) is None else values[key]
+        given = {} if values.get(key) is None or (key == "secrets" and encrypted(values[key])) else values[key]
         if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
@@ -94,17 +97,6 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
     text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
     return merged(complete, {"engine": {"deepspeed_config": text}})
-
-
-def refuse_misplaced(stack: str) -> None:
-    """Refuse sections beside `config:`, which Pulumi ignores: the stack would run with the defaults.
-
-    Raises:
-        ConfigError: the stack file has such sections.
-    """
-    if keys := beside_config(stack):
-        why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
-        raise ConfigError(stack, [f"{key}: {why}" for key in keys])
 
 
 def _kind(section: Any) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import pulumi
-from pulumi.runtime.config import CONFIG
+from pulumi.runtime.config import CONFIG, is_config_secret
 
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
-from infra.stackfiles import ours, stack_file_values
+from infra.stackfiles import PROJECT, ours, plain_tokens, stack_file_values
 from trainer.config.values import as_typed
 
 
@@ -23,6 +24,17 @@ def stack_values() -> dict[str, Any]:
     with suppress(OSError, ConfigError):
         written = stack_file_values(pulumi.get_stack())
     return as_typed(ours(CONFIG.get()), written)
+
+
+def warn_of_tokens(values: Mapping[str, Any], stack: str) -> None:
+    """Warn of each token in plain text. The engine tells which keys hold something encrypted, the file what."""
+    written: dict[str, Any] = {}
+    with suppress(OSError, ConfigError):
+        written = stack_file_values(stack)
+    for key, value in values.items():
+        hidden = is_config_secret(f"{PROJECT}:{key}")
+        for line in plain_tokens({key: written.get(key) if hidden else value}, stack):
+            pulumi.log.warn(line)
 
 
 def refuse_placeholders(config: StackConfig, stack: str) -> None:

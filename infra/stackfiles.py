@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trainer.config.values import read_yaml
+from trainer.config.values import encrypted, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -73,6 +73,28 @@ def beside_config(stack: str) -> list[str]:
     """Our keys at the top level of a stack file, beside `config:`, where Pulumi ignores them."""
     file = ROOT / f"Pulumi.{stack}.yaml"
     return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
+
+
+#: Tokens by their form, as the services document it: Hugging Face, GitHub, GitLab, AWS, Google, Slack, OpenAI and
+#: others with sk-; and a password in an address.
+TOKEN = re.compile(
+    r"\b(hf_[A-Za-z0-9]{24,}|gh[pousr]_\w{24,}|github_pat_\w{24,}|glpat-[\w-]{16,}|A(KIA|SIA)[0-9A-Z]{16}"
+    r"|AIza[\w-]{32,}|xox[abp]-[\w-]{16,}|sk-[\w-]{20,})|://[^/@\s]*:[^/@\s]+@"
+)
+
+
+def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[str]:
+    """A line for each value that holds a token and is not encrypted; `values` are as in a stack file."""
+    if encrypted(values) or values is None:
+        return
+    if isinstance(values, (dict, list)):
+        inner = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in inner:
+            at = f"{path}[{key}]" if isinstance(values, list) else f"{path}.{key}".lstrip(".")
+            yield from plain_tokens(value, stack, at)
+    elif path.startswith("secrets.") or TOKEN.search(str(values)):
+        fix = f"pulumi config set --secret --path {path}" if path.startswith("secrets.") else "use a key of `secrets`"
+        yield for_stack(f"{path}: is a token in plain text, for all who see the stack file; {fix}", stack)
 
 
 def for_stack(text: str, stack: str) -> str:

@@ -15,15 +15,21 @@ from trainer.config.schema import Config
 
 def _training(config: StackConfig) -> Iterator[str]:
     """Refuse settings that waste nodes. The trainer itself accepts them: by hand they are usual trials."""
-    training = config.training
-    rate, warmup = training.optimizer.learning_rate, training.optimizer.warmup_steps
-    if rate > 1:
+    if (rate := config.training.optimizer.learning_rate) > 1:
         yield f"training.optimizer.learningRate: {rate:g} lets any training diverge; allowed: at most 1"
-    if warmup >= training.steps:
+
+
+def _warmup(config: StackConfig) -> Iterator[str]:
+    training = config.training
+    if (warmup := training.optimizer.warmup_steps) >= training.steps:
         yield (
             f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
             f"{training.steps - 1}"
         )
+
+
+def _unused(config: StackConfig) -> Iterator[str]:
+    training = config.training
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
         yield "training.engine.zeroStage: only used with engine.name deepspeed; set engine.name, or remove zeroStage"
     for key, value, source in (
@@ -182,6 +188,8 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _training,
+    _warmup,
+    _unused,
     _models,
     _inputs,
     _conversations,

@@ -182,7 +182,9 @@ class _Reader:
         if value in (None, AUTO):
             return
         if self._settings.get(key, value) != value:
-            self._problem(f"says {key} twice: {values.typed(self._settings[key])} and {values.typed(value)}; make them equal")
+            self._problem(
+                f"says {key} twice: {values.typed(self._settings[key])} and {values.typed(value)}; make them equal"
+            )
         self._settings[key] = value
 
     def _problem(self, text: str) -> None:

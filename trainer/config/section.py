@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from trainer.config.values import shown, typed
+from trainer.config.values import encrypted, shown, typed
 
 
 class Section(BaseModel):
@@ -188,6 +188,10 @@ def _kinds(annotation: Any) -> set[Any]:
 
 def _fitted(value: Any, kinds: set[Any]) -> Any:
     """A value as its key wants it: as text what was typed, as a number what people write for one."""
+    if encrypted(value):
+        if SecretStr in kinds:
+            return "encrypted:value"
+        raise ValueError("is encrypted, and only `pulumi` can read it; set it again without --secret")
     if isinstance(value, (list, tuple)):
         return [_fitted(item, kinds) for item in value]
     if isinstance(value, Mapping):
@@ -247,7 +251,7 @@ def _described(section: type[Section], detail: ErrorDetails, problems: Problems)
             return str(context["error"])
         case "too_short" | "string_too_short":
             return "is empty; give a value"
-        case _ if value is None:
+        case _ if value is None or value == "":
             return "is empty; give a value, or remove the key"
         case "literal_error":
             return f"{given} is not known; allowed: {context['expected'].replace(' or ', ', ')}"

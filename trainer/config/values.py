@@ -31,6 +31,11 @@ def _flow(value: Any) -> str:
     return "nothing" if value is None else typed(value)
 
 
+def encrypted(value: Any) -> bool:
+    """Whether this is what `pulumi config set --secret` writes into a stack file."""
+    return isinstance(value, Mapping) and list(value) == ["secure"] and isinstance(value["secure"], str)
+
+
 class Reader(yaml.SafeLoader):
     """YAML in which a scalar that Python would write in another way stays text; a key that stands twice is refused."""
 
@@ -51,7 +56,7 @@ def _scalar(reader: Reader, node: Any) -> Any:
     value: Any = None
     with suppress(ValueError, OverflowError):  # such as month 13 in a date
         value = yaml.SafeLoader.yaml_constructors[node.tag](reader, node)
-    return value if typed(value) == node.value else node.value
+    return value if isinstance(value, (int, float)) and typed(value) == node.value else node.value
 
 
 for _kind in ("int", "float", "bool", "timestamp"):
