@@ -93,7 +93,7 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     path = given.get("engine", {}).get("deepspeed_config")
     if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
         return given
-    here = os.path.relpath(ROOT / path)
+    here = os.path.relpath(ROOT / os.path.expanduser(path))
     complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
     text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
     return merged(complete, {"engine": {"deepspeed_config": text}})

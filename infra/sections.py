@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
+from trainer.config.addresses import address
+from trainer.config.paths import expanded
 from trainer.config.section import Section
 
 #: Where pods mount the shared volume; they see no other files of the user.
@@ -49,7 +51,7 @@ class ClusterConfig(Section):
     context: str | None = Field(default=None, min_length=1)
     """Context of an existing cluster in the kubeconfig. `trainyard-local` is the node that `make up` starts on this
     machine."""
-    kubeconfig: str | None = None
+    kubeconfig: Annotated[str, AfterValidator(expanded)] | None = None
     """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
     name: Name | None = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
@@ -212,7 +214,7 @@ class DatasetConfig(Section):
     name: Name = ""
     """Folder under /data/datasets on the shared volume. Default: the first input and a hash of all that determines the
     data, so that another text, tokenizer or task gets another folder."""
-    input: tuple[str, ...] = Field(default=("sample",), min_length=1)
+    input: tuple[Annotated[str, AfterValidator(address)], ...] = Field(default=("sample",), min_length=1)
     """Text, or with task finetune conversations: files or folders on the shared volume; `sample`, Newton's Opticks,
     which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. The
     stack gets read access to the gs:// buckets named here with kind gke, to the s3:// buckets with kind eks."""

@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from infra.config import Rule, StackConfig
 from infra.sections import DATA
 from trainer.config import memory
+from trainer.config.addresses import on_volume
 from trainer.config.schema import Config
 
 
@@ -66,23 +67,18 @@ def _models(config: StackConfig) -> Iterator[str]:
         )
 
 
-#: Empty text, or an address without a bucket, a server or a name.
-_NOWHERE = re.compile(r"\s*|(gs|s3|https?)://\s*(/.*)?|hf:[/\s]*")
-
-
 def _inputs(config: StackConfig) -> Iterator[str]:
-    """Refuse addresses of nothing: an identity for a bucket without a name would fail in the middle of `up`."""
+    """Refuse what no pod can read; the spelling of each address is checked already."""
     given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
     if config.training.task == "question_answering":
         asked = config.training.question_answering
         given = {"training.questionAnswering.train": asked.train}
         given["training.questionAnswering.validation"] = asked.validation
     for key, text in given.items():
-        if _NOWHERE.fullmatch(text):
-            yield (
-                f"{key}: '{text}' names nothing; give a file or folder on the shared volume, hf:NAME, or an address "
-                "with its bucket or server, such as gs://BUCKET/FOLDER"
-            )
+        try:
+            on_volume(text, DATA)
+        except ValueError as error:
+            yield f"{key}: {error}"
 
 
 def _conversations(config: StackConfig) -> Iterator[str]:

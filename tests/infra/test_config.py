@@ -6,7 +6,6 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-import pulumi
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

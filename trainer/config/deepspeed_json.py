@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import values
+from trainer.config.paths import expanded
 
 AUTO = "auto"
 """Hugging Face's word for a value that the trainer provides."""
@@ -52,7 +53,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
     """Translate the file at this path, or with this content; add what is wrong with it to `problems`."""
     name = f"{key}: {shown(given)}"
     try:
-        document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
+        document = json.loads(given if given.startswith("{") else Path(expanded(given)).read_text("utf-8"))
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
@@ -60,7 +61,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
         problems.append(f"{name}: not JSON: {error}")
         return Meaning()
     if not isinstance(document, dict):
-        problems.append(f"{name}: holds {values.shown(document)}; a DeepSpeed file is an object")
+        problems.append(f"{name}: holds {values.kind(document)}; a DeepSpeed file is an object")
         return Meaning()
     reader = _Reader(name, problems)
     return reader.meaning(document)

@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from trainer.config import deepspeed_json, rules
+from trainer.config.paths import expanded
 from trainer.config.section import Problems, keys_of, merged, named, validated
 from trainer.config.sections import (
     Adapter,
@@ -33,7 +34,7 @@ from trainer.config.sections import (
     Size,
     Switch,
 )
-from trainer.config.values import read_yaml, shown, typed
+from trainer.config.values import kind, read_yaml, typed
 from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -220,6 +221,11 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: str, problems: Problems) -> dict[str, Any]:
     """Read a file of settings, or an example by its name."""
+    try:
+        path = expanded(path)
+    except ValueError as error:
+        problems.lines.append(f"--config: {error}")
+        return {}
     example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
     shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:
@@ -235,7 +241,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}
-    problems.lines.append(f"--config {path}: holds {shown(document)}, not settings; write such as `steps: 10`")
+    problems.lines.append(f"--config {path}: holds {kind(document)}, not settings; write such as `steps: 10`")
     return {}
 
 

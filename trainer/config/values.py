@@ -31,6 +31,12 @@ def _flow(value: Any) -> str:
     return "nothing" if value is None else typed(value)
 
 
+def kind(value: Any) -> str:
+    """What a value is, in words."""
+    kinds = {bool: "true or false", str: "text", type(None): "nothing", int: "a number", float: "a number"}
+    return kinds.get(type(value), "an object" if isinstance(value, Mapping) else "a list")
+
+
 def encrypted(value: Any) -> bool:
     """Whether this is what `pulumi config set --secret` writes into a stack file."""
     return isinstance(value, Mapping) and list(value) == ["secure"] and isinstance(value["secure"], str)
@@ -65,7 +71,7 @@ for _kind in ("int", "float", "bool", "timestamp"):
 
 def read_yaml(text: Any) -> Any:
     """The document in a text or file. Raises yaml.YAMLError."""
-    return yaml.load(text, Reader)  # noqa: S506 - Reader is a SafeLoader
+    return yaml.load(text, Reader)
 
 
 def as_typed(value: Any, text: Any) -> Any:
