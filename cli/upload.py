@@ -19,7 +19,7 @@ from cli import CommandError
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, copy, put
-from trainer.config.addresses import SCHEMES, address
+from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
 from workloads.layout import DATA
 
 SURROGATES = range(0xD800, 0xE000)
