@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config.values import encrypted, read_yaml
+from trainer.config.values import StackReader, encrypted, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -25,7 +25,7 @@ def stacks() -> list[str]:
 def stack_file(stack: str) -> dict[str, Any]:
     """All of Pulumi.STACK.yaml. Raises ConfigError."""
     try:
-        content = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text("utf-8"))
+        content = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text("utf-8"), StackReader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None

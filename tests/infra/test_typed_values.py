@@ -11,6 +11,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from cli import CommandError
 from cli.doctor import diagnose
 from cli.target import configuration
 from infra import settings, stackfiles
@@ -18,10 +19,24 @@ from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 
 Files = Callable[[str], None]
-#: What is typed -> what Pulumi's engine passes for it (measured with Pulumi 3.200.0; tests/e2e/test_typed_values.py).
-TYPED = {
+#: What is typed -> what Pulumi's engine passes for it, where it keeps the text, and where it spells it anew (measured
+#: with Pulumi 3.200.0; tests/e2e/test_typed_values.py).
+KEPT = {
     "8": 8,
     "1.36": 1.36,
+    "true": True,
+    "on": "on",
+    "Off": "Off",
+    "yes": "yes",
+    "no": "no",
+    "y": "y",
+    "20:22": "20:22",
+    "190:20:30.15": "190:20:30.15",
+    "2026-13-45": "2026-13-45",
+    "'1.30'": "1.30",
+    '"010"': "010",
+}
+RESPELLED = {
     "1.30": 1.3,
     "010": 8,
     "0x10": 16,
@@ -30,19 +45,13 @@ TYPED = {
     "1e-4": 0.0001,
     "1E3": 1000,
     ".5": 0.5,
+    "1.": 1,
+    "True": True,
+    "FALSE": False,
     "2026-11-01": "2026-11-01 00:00:00 +0000 UTC",
     "2026-11-01T10:00:00Z": "2026-11-01 10:00:00 +0000 UTC",
-    "true": True,
-    "True": True,
-    "on": "on",
-    "Off": "Off",
-    "yes": "yes",
-    "no": "no",
-    "20:22": "20:22",
     "012345678901": 12345678901,
     "123456789012345678901234567890": 1.2345678901234568e29,
-    "1.": 1,
-    "2026-13-45": "2026-13-45",
 }
 
 
@@ -66,14 +75,28 @@ def by_engine(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], hidden: t
     return parse(settings.stack_values(), "mine")
 
 
-@pytest.mark.parametrize("text", TYPED)
-def test_where_text_is_wanted_it_is_the_text_that_was_typed(
+@pytest.mark.parametrize("text", [*KEPT, *RESPELLED])
+def test_where_text_is_wanted_it_is_the_text_that_was_typed_or_the_message_says_how_to_write_it(
     text: str, file: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file(f"  trainyard:workers: {{environment: {{VALUE: {text}}}}}\n")
-    assert configuration("mine").workers.environment == {"VALUE": text}
-    given = {"cluster": {"context": "x"}, "workers": {"environment": {"VALUE": TYPED[text]}}}
-    assert by_engine(monkeypatch, given).workers.environment == {"VALUE": text}
+    passed = {**KEPT, **RESPELLED}[text]
+    given = {"cluster": {"context": "x"}, "workers": {"environment": {"VALUE": passed}}}
+    for read in (lambda: configuration("mine"), lambda: by_engine(monkeypatch, given)):
+        if text in KEPT:
+            assert read().workers.environment == {"VALUE": text.strip("'\"")}
+            continue
+        with pytest.raises(
+            (ConfigError, CommandError), match=r"workers\.environment\.VALUE: .* without quotes.* write "
+        ) as said:
+            read()
+        assert f"write '{text}'" in str(said.value)
+
+
+@pytest.mark.parametrize("made", [made for made in RESPELLED.values() if isinstance(made, str)])
+def test_a_date_that_pulumi_rewrote_in_the_file_is_refused_where_text_is_wanted(made: str) -> None:
+    with pytest.raises(ConfigError, match="is what Pulumi made of a date without quotes; write it in them"):
+        parse({"cluster": {"context": "x"}, "job": {"name": made}}, "test")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +111,8 @@ def test_where_text_is_wanted_it_is_the_text_that_was_typed(
         ("tensorboard.enabled", "off", "off", False),
         ("tensorboard.enabled", "No", "No", False),
         ("storage.retain", "false", False, False),
-        ("job.name", "2026-11-01", "2026-11-01 00:00:00 +0000 UTC", "2026-11-01"),
+        ("job.name", "'2026-11-01'", "2026-11-01", "2026-11-01"),
+        ("job.name", "8", 8, "8"),
         ("training.metrics.profile", "20:22", "20:22", "20:22"),
     ],
 )

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from trainer.config.values import encrypted, shown, typed
+from trainer.config.values import as_text, encrypted, shown, typed
 
 
 class Section(BaseModel):
@@ -172,7 +172,8 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
             try:
                 found[names[key]] = _fitted(value, _kinds(section.model_fields[names[key]].annotation))
             except ValueError as error:
-                problems.add(inner_path, str(error))
+                text, *below = error.args
+                problems.add((*inner_path, *below), text)
     return found
 
 
@@ -193,11 +194,11 @@ def _fitted(value: Any, kinds: set[Any]) -> Any:
             return "encrypted:value"
         raise ValueError("is encrypted, and only `pulumi` can read it; set it again without --secret")
     if isinstance(value, (list, tuple)):
-        return [_fitted(item, kinds) for item in value]
+        return [_within(at, item, kinds) for at, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {key: _fitted(item, kinds) for key, item in value.items()}
-    if kinds <= {str, SecretStr} and isinstance(value, (bool, int, float)):
-        return typed(value)
+        return {key: _within(key, item, kinds) for key, item in value.items()}
+    if kinds <= {str, SecretStr}:
+        return as_text(value)
     if not kinds <= {int, float}:
         return value
     if isinstance(value, bool):
@@ -213,6 +214,13 @@ def _fitted(value: Any, kinds: set[Any]) -> Any:
         if math.isfinite(number):
             return int(number) if "e" in value.lower() and number.is_integer() else number
     return value
+
+
+def _within(at: Any, value: Any, kinds: set[Any]) -> Any:
+    try:
+        return _fitted(value, kinds)
+    except ValueError as error:
+        raise ValueError(error.args[0], str(at), *error.args[1:]) from None
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
