@@ -219,7 +219,11 @@ def down(
 def _unasked() -> str:
     """Ask whether .local may go; return why it may not, empty with consent. Nobody gets a model back."""
     runs = sorted(path.name for path in paths.STORAGE.glob("**/runs/*") if path.is_dir())
-    lost = f"{len(runs)} run{'s' * (len(runs) > 1)} with models ({', '.join(runs[:5])})" if runs else "images, caches and state"
+    lost = (
+        f"{len(runs)} run{'s' * (len(runs) > 1)} with models ({', '.join(runs[:5])})"
+        if runs
+        else "images, caches and state"
+    )
     if not sys.stdin.isatty():
         return f"{paths.STATE} holds {lost}; to remove it for good: make clean YES=1 (`make down` keeps it)"
     if typer.confirm(f"Remove {paths.STATE} for good, with {lost}?", err=True):
