@@ -75,7 +75,8 @@ def unread(source: Path, pairs: list[Pair]) -> list[str]:
     if not source.is_dir():
         return []
     there = sum(len(names) for _, _, names in os.walk(source))
-    lines = [f"{there - len(pairs)} hidden files were not sent."] if there > len(pairs) else []
+    hidden = there - len(pairs)
+    lines = [f"{hidden} hidden file{'s were' if hidden > 1 else ' was'} not sent."] if hidden > 0 else []
     if (source / "config.json").is_file():  # a model
         return lines
     over: dict[str, list[str]] = {}
