@@ -39,8 +39,8 @@ destroy: .venv/infra.stamp
 	@$(TRAINYARD) local run --phase "pulumi destroy" -- pulumi destroy --stack local --yes --skip-preview --suppress-progress
 	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
 
-clean: .venv/infra.stamp  ## stop the node, and remove .local/ with the trained models, images and state, and Go's build caches
-	@$(TRAINYARD) local down --all
+clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .local/ with the trained models, images and state, and Go's build caches
+	@$(TRAINYARD) local down --all $(if $(YES),--yes)
 
 test: .venv/dev.stamp  ## all fast tests
 	@$(TRAINYARD) local toolchain etcd actionlint

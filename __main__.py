@@ -6,8 +6,8 @@ from infra.clouds import cloud_of
 from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
 from infra.living import hold, remember
-from infra.parse import parse, refuse_misplaced
-from infra.settings import refuse_placeholders, stack_values
+from infra.parse import parse
+from infra.settings import refuse_placeholders, stack_values, warn_of_tokens
 from workloads.dataset import Dataset
 from workloads.gpu_check import GpuCheck
 from workloads.node_software import install_node_software
@@ -21,10 +21,10 @@ from workloads.workspace import Namespace, Workspace
 
 stack = pulumi.get_stack()
 try:
-    refuse_misplaced(stack)
-    config = parse(stack_values(), stack)
+    config = parse(values := stack_values(), stack)
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
+        warn_of_tokens(values, stack)
     built = hold(config, stack)
     cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import platform
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code. Every error that a user can cause is one line."""
-    chosen = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = [_at_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     if not chosen or (len(chosen) == 1 and COMMANDS.get(chosen[0], "").endswith(":app")):
         chosen.append("--help")
     try:
@@ -156,6 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(error, ConfigError):
             raise
         return _refuse(str(error), 2)
+
+
+def _at_home(word: str) -> str:
+    """Expand ~ also where the shell does not: in --to=~/models, and in quotes."""
+    option, equals, path = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{os.path.expanduser(path)}"
 
 
 def _refuse(text: str, code: int) -> int:

@@ -13,9 +13,9 @@ from cli.target import StackName, enter_local, is_local
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
-from infra.doctor.finding import Finding, ok, problem
-from infra.parse import parse, refuse_misplaced
-from infra.stackfiles import for_stack, stack_file, stack_file_values
+from infra.doctor.finding import Finding, ok, problem, warning
+from infra.parse import parse
+from infra.stackfiles import for_stack, plain_tokens, stack_file, stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
@@ -27,14 +27,17 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     content: dict[str, Any] = {}
     try:
         if values is None:
-            content = stack_file(stack)
-            refuse_misplaced(stack)
-        config = parse(stack_file_values(stack) if values is None else values, stack)
+            content, values = stack_file(stack), stack_file_values(stack)
+        config = parse(values, stack)
         yield ok("configuration", f"Pulumi.{stack}.yaml" if values is None else "is valid")
     except ConfigError as error:
         for line in error.problems:
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
+    for line in plain_tokens(values, stack):
+        key, _, text = line.partition(": ")
+        text, _, command = text.partition("; ")
+        yield warning(key, text, command)
     yield from prerequisites.pulumi()
     yield from prerequisites.state(stack, content, billed=config is not None and config.cloud is not None)
     if config is None:

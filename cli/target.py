@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, last_line
 from infra.stackfiles import PROJECT, ROOT, stack_file_values, stacks
 
 if TYPE_CHECKING:
@@ -26,8 +26,15 @@ PROOF = "prove-"
 def known(name: str) -> str:
     """Return the name of a stack that has a file. Raises CommandError."""
     if name not in stacks():
-        raise CommandError(f"no stack '{name}'; there are: {', '.join(stacks())}", code=2)
+        raise CommandError(f"no stack '{name}'; there are: {', '.join(stacks())}; {_made(name)}", code=2)
     return name
+
+
+def _made(name: str) -> str:
+    """How to make a stack that is not there."""
+    if name in stacks():
+        return f"`pulumi stack init {name}` makes it"
+    return f"to make it: cp Pulumi.{stacks()[0]}.yaml Pulumi.{name}.yaml, edit it, and pulumi stack init {name}"
 
 
 def _names(incomplete: str) -> list[str]:
@@ -100,10 +107,9 @@ def configuration(stack: str) -> StackConfig:
     """A stack's parsed file. Raises CommandError."""
     # Imported here: reading every section takes half the time of a command that asks a cluster.
     from infra.config import ConfigError
-    from infra.parse import parse, refuse_misplaced
+    from infra.parse import parse
 
     try:
-        refuse_misplaced(stack)
         return parse(stack_file_values(stack), stack)
     except ConfigError as error:
         raise CommandError(str(error), code=2) from None
@@ -130,11 +136,14 @@ def target_of(stack: str) -> Target:
     """Ask Pulumi for the outputs of a stack. Raises CommandError, and FileNotFoundError without Pulumi."""
     if is_local(stack):
         enter_local()
-    command = ["pulumi", "stack", "output", "--json", "--stack", stack]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    try:
+        done = _pulumi("stack", "output", "--json", "--stack", stack)
+    except FileNotFoundError:
+        if stack != "local":
+            raise
+        raise CommandError(DOWN) from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["pulumi stack output failed"]
-        raise CommandError(lines[-1].removeprefix("error: "))
+        raise CommandError(_why(stack, done.stderr))
     outputs = json.loads(done.stdout)
     if "jobName" not in outputs:
         raise CommandError(f"stack {stack} has no training yet; run `pulumi up --stack {stack}` first")
@@ -147,6 +156,32 @@ def target_of(stack: str) -> Target:
         run_directory=outputs.get("runDirectory"),
         kubeconfig=outputs.get("kubeconfig"),
     )
+
+
+DOWN = "stack local is not up; `make up` brings it up, with the datasets and runs that it left in .local/"
+
+
+def _pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["pulumi", *arguments, "--non-interactive"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def _why(stack: str, said: str) -> str:
+    """Pulumi's error as a line that says what to do."""
+    homeless = "PULUMI_ACCESS_TOKEN" in said or "pulumi login" in said
+    if stack == "local" and (homeless or "no stack named" in said):
+        return DOWN
+    if "no stack named" in said:
+        listed = _pulumi("stack", "ls", "--json")
+        made = [entry["name"] for entry in json.loads(listed.stdout)] if listed.returncode == 0 else []
+        return f"no stack '{stack}' here; there are: {', '.join(made) or 'none'}; {_made(stack)}"
+    if homeless:
+        return f"Pulumi is not logged in, so nothing is known of stack {stack}; run `pulumi login`"
+    if "passphrase" in said:
+        return (
+            f"the secrets of stack {stack} need their passphrase; set PULUMI_CONFIG_PASSPHRASE_FILE or ..._PASSPHRASE"
+        )
+    return last_line(said).removeprefix("error: ")
 
 
 def is_local(stack: str) -> bool:

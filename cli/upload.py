@@ -19,9 +19,9 @@ from cli import CommandError
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, copy, put
+from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
 from workloads.layout import DATA
 
-SCHEMES = ("s3", "gs", "https", "http")
 SURROGATES = range(0xD800, 0xE000)
 """How Python represents bytes of a name that are not UTF-8."""
 
@@ -35,6 +35,12 @@ def upload(
         bool, typer.Option("--follow-links", help="Also what links of the folder name elsewhere on this machine.")
     ] = False,
 ) -> None:
+    try:
+        source = source if os.path.exists(source) or not source.strip() else address(source)
+    except ValueError as error:
+        raise CommandError(f"FROM: {error}") from None
+    if source.startswith("hf:") and not os.path.exists(source):
+        raise CommandError(f"{source}: needs no upload; give it in dataset.input as it is")
     remote = is_remote(source)
     folder = target_folder(source, to)
     pairs = [] if remote else local_files(Path(source), folder, follow_links)
@@ -46,6 +52,8 @@ def upload(
         else:
             # A file at the top is an input of its own: other files there do not count.
             changed = put(volume, pairs, inside if folder == DATA else folder, bar)
+    for line in unread(Path(source), pairs):
+        print(line)
     print(f"{source} is at {inside}. {use(source, inside, stack)}")
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
@@ -62,16 +70,36 @@ def use(source: str, inside: str, stack: str) -> str:
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 
 
+def unread(source: Path, pairs: list[Pair]) -> list[str]:
+    """What was not sent of a folder, and what of it no dataset reads."""
+    if not source.is_dir():
+        return []
+    there = sum(len(names) for _, _, names in os.walk(source))
+    hidden = there - len(pairs)
+    lines = [f"{hidden} hidden file{'s were' if hidden > 1 else ' was'} not sent."] if hidden > 0 else []
+    if (source / "config.json").is_file():  # a model
+        return lines
+    over: dict[str, list[str]] = {}
+    for pair in pairs:
+        why = passed_over(str(pair.local.relative_to(source)), "", pair.size)
+        over.setdefault(why, []).append(pair.local.name)
+    lost = [name for names in over.values() for name in names if kind_of(name)[0] in (*REFUSED, *TABLES)]
+    if lost:
+        lines.append(
+            f"As dataset.input this folder is refused: {', '.join(lost[:5])} would be passed over; convert it."
+        )
+    lines += [f"{len(names)} {why} are not read as text: {', '.join(names[:5])}" for why, names in over.items() if why]
+    return lines
+
+
 def is_remote(source: str) -> bool:
     """Whether the cluster fetches it. Raises CommandError for an empty source or an unknown scheme."""
     if not source.strip():
         raise CommandError("FROM: missing; give a file, a folder or an address: trainyard upload corpus/")
-    scheme = urlsplit(source).scheme
-    if "://" not in source:
-        return False
-    if scheme not in SCHEMES:
+    scheme = source.partition("://")[0]
+    if "://" in source and scheme not in SCHEMES:
         raise CommandError(f"{source}: {scheme}:// is not known; give a path, or {', '.join(SCHEMES)}")
-    return True
+    return "://" in source
 
 
 def target_folder(source: str, to: str | None) -> str:

@@ -1,7 +1,7 @@
 """The server in the pod that `trainyard upload` and `trainyard fetch` use: files in pieces, over HTTP on the loopback.
 
 The client sends this file along as the container's program, so both ends always have the same version, whatever image
-the stack has. It needs only Python (and, for buckets, the fsspec of the trainer's image). It listens on 127.0.0.1
+the stack has. It needs only Python (and, for addresses, the trainer of its image). It listens on 127.0.0.1
 alone: only those who may forward a port into the pod can use it.
 
     GET  /files?path=P                              {"files": [{"path": relative to P, "size": bytes}, ...]}
@@ -37,8 +37,6 @@ HASHED_AT_ONCE = 64
 IDLE_SECONDS = 3600
 """Seconds without a request after which the server ends, and with it its pod. A client is silent for minutes while it
 hashes a large file of its own."""
-ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
-"""Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
 """A note in a copied folder: the version of each file. Its hidden name keeps it out of data sets."""
 
@@ -154,22 +152,20 @@ def copy(source: str, folder: Path, own: str = "") -> Iterator[dict[str, Any]]:
 
 def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
     """File system, path and files of a source, with the pod's credentials, else anonymously. Raises RefusedError."""
-    import fsspec
+    from trainer.config.addresses import reach
 
-    first: Exception | None = None
-    for options in ({}, *ANONYMOUS.get(urlsplit(source).scheme, ())):
-        try:
-            system, root = fsspec.core.url_to_fs(source, **options)
-            system.invalidate_cache()  # it would remember the last request's listing
-            info = system.info(root)
-            return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
-        except FileNotFoundError:
-            told = "does not exist, or this cluster may not read it; check the name and the access"
-            raise RefusedError(404, f"{source}: {told}") from None
-        except Exception as error:  # each storage has exceptions of its own
-            first = first or error
-    told = _line(first) if first else ""
-    raise RefusedError(502, f"{source}: cannot be read ({told}); check the name and the access")
+    def listed(system: Any, root: str) -> tuple[Any, str, list[dict[str, Any]]]:
+        system.invalidate_cache()  # it would remember the last request's listing
+        info = system.info(root)
+        return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
+
+    try:
+        return reach(source, listed)
+    except FileNotFoundError:
+        told = "does not exist, or this cluster may not read it; check the name and the access"
+        raise RefusedError(404, f"{source}: {told}") from None
+    except Exception as error:  # each storage has exceptions of its own
+        raise RefusedError(502, f"{source}: cannot be read ({_line(error)}); check the name and the access") from None
 
 
 def _below(name: str, root: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TypeVar, get_type_hints
+from functools import partial
+from typing import Any, TypeVar, cast, get_type_hints
 
 from infra.machine import Machine
 from infra.sections import (
@@ -65,8 +67,8 @@ class StackConfig:
     def section(self, wanted: type[_Section]) -> _Section:
         """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable without it."""
         for found in (self.cloud, self.nodes):
-            if isinstance(found, wanted):
-                return found
+            if isinstance(found.section if isinstance(found, Mistaken) else found, wanted):
+                return cast(_Section, found)
         raise Unreadable
 
 
@@ -75,10 +77,26 @@ class Unreadable(LookupError):
 
 
 class Mistaken:
-    """Stands in for an invalid section: reading a key of it ends the rule."""
+    """Stands in for a section with mistakes: reading a key that has one ends the rule, the others are as given."""
 
-    def __getattr__(self, name: str) -> object:
-        raise Unreadable
+    def __init__(self, section: Section | None = None, wrong: Iterable[str] = ()) -> None:
+        self.section, self.wrong = section, frozenset(wrong)
+
+    def model_copy(self, update: Mapping[str, Any]) -> Mistaken:
+        return Mistaken(self.section and self.section.model_copy(update=update), self.wrong)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.section is None or name in self.wrong or name in ("model_dump", "model_validate"):
+            raise Unreadable
+        own = inspect.getattr_static(type(self.section), name, None)
+        if isinstance(own, property) and own.fget:  # it reads keys too
+            return own.fget(self)
+        if inspect.isfunction(own) and not hasattr(Section, name):
+            return partial(own, self)
+        value = getattr(self.section, name)
+        if not isinstance(value, Section):
+            return value
+        return Mistaken(value, [key.removeprefix(f"{name}.") for key in self.wrong if key.startswith(f"{name}.")])
 
 
 #: Yields one line per problem: `path: what was given; what is allowed`.

@@ -203,7 +203,7 @@ def _offer(cluster: Mapping[str, Any]) -> Offer:
 def kubeconfig_files(kubeconfig: str | None) -> list[Path]:
     """The kubeconfig files that kubectl would read, in its order."""
     if kubeconfig:
-        return [Path(kubeconfig).expanduser()]
+        return [Path(kubeconfig)]
     if value := os.environ.get("KUBECONFIG"):
-        return [Path(part) for part in value.split(os.pathsep) if part]
+        return [Path(part).expanduser() for part in value.split(os.pathsep) if part]
     return [Path.home() / ".kube" / "config"]

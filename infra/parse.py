@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +26,12 @@ from infra.machine import for_pods
 from infra.names import unfit
 from infra.needs import load
 from infra.rules import RULES
-from infra.sections import DATA, ClusterConfig, NodesConfig
+from infra.sections import DATA, NodesConfig
 from infra.stackfiles import ROOT, beside_config
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
-from trainer.config.section import Problems, Section, merged, named, validated
+from trainer.config.section import Problems, merged, named, validated
+from trainer.config.values import encrypted
 
 _KEYS = load(Path(__file__).with_name("keys.yaml"))
 #: Path -> error text for a value of the wrong form ("": for names). Former key of a stack file -> its present name.
@@ -45,7 +47,9 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     Raises:
         ConfigError: with all problems of the stack.
     """
-    known, problems, every_key = sections(), [], cache(keys)
+    known, every_key = sections(), cache(keys)
+    why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
+    problems = [f"{key}: {why}" for key in beside_config(stack)]
     for key in sorted(values.keys() - known.keys()):
         wrong = Problems(renamed=RENAMED, keys=every_key)
         if key.split(".")[0] in known:
@@ -56,7 +60,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
-        given = {} if values.get(key) is None else values[key]
+        given = {} if values.get(key) is None or (key == "secrets" and encrypted(values[key])) else values[key]
         if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
@@ -65,14 +69,14 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
             found = checked(_with_deepspeed_file(named(TrainingConfig, given, wrong), wrong), wrong)
         else:
             found = validated(section, given, wrong)
-        parsed[key] = Mistaken() if wrong.lines else found
+        parsed[key] = Mistaken(found, wrong.keys) if wrong.lines else found
         problems += wrong.lines
     for key, allowed in (("cluster", list(CLOUDS)), ("storage", storage_kinds())):
-        if isinstance(parsed[key], Section) and parsed[key].kind not in (None, *allowed):
-            given = parsed[key].kind
-            problems.append(f"{key}.kind: '{given}' is not known; allowed: {', '.join(map(repr, allowed))}")
+        given = _kind(parsed[key])
+        if given not in ("", None, *allowed):
+            problems.append(f"{key}.kind: '{given}' is not known; allowed: {', '.join(allowed)}")
             parsed[key] = Mistaken()
-    kind = parsed["cluster"].kind if isinstance(parsed["cluster"], ClusterConfig) else ""
+    kind = _kind(parsed["cluster"])
     problems += _misplaced(parsed, kind)
     shared = {key: section for key, section in parsed.items() if key not in CLOUDS}
     config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
@@ -89,29 +93,23 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     path = given.get("engine", {}).get("deepspeed_config")
     if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
         return given
-    here = os.path.relpath(ROOT / path)
+    here = os.path.relpath(ROOT / os.path.expanduser(path))
     complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
     text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
     return merged(complete, {"engine": {"deepspeed_config": text}})
 
 
-def refuse_misplaced(stack: str) -> None:
-    """Refuse sections beside `config:`, which Pulumi ignores: the stack would run with the defaults.
-
-    Raises:
-        ConfigError: the stack file has such sections.
-    """
-    if keys := beside_config(stack):
-        why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
-        raise ConfigError(stack, [f"{key}: {why}" for key in keys])
+def _kind(section: Any) -> str:
+    """The kind that a section names; empty where that key is wrong."""
+    with suppress(Unreadable):
+        return section.kind
+    return ""
 
 
 def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:
     """The problems that a rule finds until it reads an invalid section."""
-    try:
+    with suppress(Unreadable):
         yield from rule(config)
-    except Unreadable:
-        return
 
 
 def _misplaced(parsed: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -141,10 +139,8 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
 
     complete = CLOUDS[kind].complete if kind else lambda config: config
     for step in (name_cluster, _exchange_text, _name_dataset, find_machine, complete, _fill_nodes):
-        try:
+        with suppress(Unreadable):
             config = step(config)
-        except Unreadable:
-            continue
     return config
 
 

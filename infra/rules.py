@@ -18,6 +18,7 @@ from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
 from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
 from infra.sections import NodesConfig
+from infra.stackfiles import TOKEN
 
 
 def _cluster_kind(config: StackConfig) -> Iterator[str]:
@@ -58,12 +59,12 @@ _THREADS, _SOCKETS = 16, 64
 
 def _worker_environment(config: StackConfig) -> Iterator[str]:
     given = config.workers.environment
-    for name in given:
+    for name, value in given.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
         if name in _TAKEN:
             yield f"workers.environment.{name}: the stack sets it itself; remove it"
-        elif _SECRET.search(name):
+        elif _SECRET.search(name) or TOKEN.search(value):
             yield f"workers.environment.{name}: would be plain text in the Job; remove it, or use a key of `secrets`"
     threads, sockets = (given.get(name, "1") for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     numbers = [int(text) if text.isdecimal() else 0 for text in (threads, sockets)]
@@ -84,11 +85,15 @@ def _machine(config: StackConfig) -> Iterator[str]:
 
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give stays Pending forever, whatever the autoscaler does."""
-    machine, nodes, workers = config.machine, config.section(NodesConfig), config.workers
+    nodes, workers = config.section(NodesConfig), config.workers
     pods = workers.count + workers.spares
     if pods > nodes.max:
         spare = f" and workers.spares {workers.spares}" if workers.spares else ""
         yield f"nodes.max: {nodes.max} nodes for workers.count {workers.count}{spare}; allowed: {pods} or more"
+
+
+def _pod_fits_node(config: StackConfig) -> Iterator[str]:
+    machine, nodes, workers = config.machine, config.section(NodesConfig), config.workers
     cpus = machine.threads(nodes.threads_per_core)
     cpu, memory = allocatable(machine, nodes.threads_per_core)
     most_cpu, most_memory = for_pods(machine, nodes.threads_per_core)
@@ -186,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     _worker_environment,
     _machine,
     _pods_fit_nodes,
+    _pod_fits_node,
     _precision_of_machine,
     _storage_kind,
     _image_source,

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
+from trainer.config.addresses import address
+from trainer.config.paths import expanded
 from trainer.config.section import Section
 
 #: Where pods mount the shared volume; they see no other files of the user.
@@ -41,6 +43,14 @@ def _node_labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+#: Upper limits are beyond every machine, quota and patience: they catch a unit or a digit too many.
+Cores = Annotated[float, Field(ge=0.001, le=4096)]
+"""Kubernetes counts thousandths."""
+Gib = Annotated[float, Field(ge=0.1, le=65_536)]
+Hours = Annotated[float, Field(gt=0, le=24 * 365)]
+Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
+
+
 class ClusterConfig(Section):
     kind: str = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches, which the stack neither creates nor
@@ -49,7 +59,7 @@ class ClusterConfig(Section):
     context: str | None = Field(default=None, min_length=1)
     """Context of an existing cluster in the kubeconfig. `trainyard-local` is the node that `make up` starts on this
     machine."""
-    kubeconfig: str | None = None
+    kubeconfig: Annotated[str, AfterValidator(expanded)] | None = None
     """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
     name: Name | None = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
@@ -60,7 +70,7 @@ class ClusterConfig(Section):
     replace: bool = False
     """Allow a change that replaces the cluster, all that the stack has in it, or its data; otherwise `pulumi preview`
     and `up` refuse such a change. Set it for one `up`."""
-    ttl_hours: float | None = Field(default=None, gt=0)
+    ttl_hours: Hours | None = None
     """The workflow ttl.yml destroys a forgotten stack this long after its last `pulumi up`, with the data on its own
     storage. Default: never."""
 
@@ -101,7 +111,7 @@ class NodesConfig(Section):
     of the machine type."""
     threads_per_core: Literal[1, 2] | None = None
     """1 switches hyperthreading off, which halves the CPUs that pods can ask for. Default: the machine type's own."""
-    max_run_hours: float | None = Field(default=None, gt=0, le=24 * 365)
+    max_run_hours: Hours | None = None
     """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
     new node; `job.maxHours` ends it."""
     gpu_driver: Literal["managed", "daemonset"] = "managed"
@@ -114,7 +124,7 @@ class NodesConfig(Section):
 class WorkersConfig(Section):
     count: int = Field(default=2, ge=1, le=1000)
     """Pods of the training Job; one per node where the stack makes the nodes."""
-    min: int = Field(default=1, ge=1)
+    min: int = Field(default=1, ge=1, le=1000)
     """The training continues with this many pods when others are lost."""
     spares: int = Field(default=0, ge=0, le=100)
     """Ready pods beyond `count` that take the place of lost ones. With spares a change of `count` makes a new Job;
@@ -122,10 +132,10 @@ class WorkersConfig(Section):
     processes: int = Field(default=1, ge=1, le=64)
     """Training processes per pod: one per accelerator, or per NUMA node on CPUs. Default with `nodes`: one per
     accelerator, else one."""
-    cpu: float = Field(default=1.0, gt=0)
+    cpu: Cores = 1.0
     """CPU cores requested per pod; each process gets cpu / processes threads, at least one. Default with `nodes`: what
     a node can give."""
-    memory_gib: float = Field(default=2.0, gt=0)
+    memory_gib: Gib = 2.0
     """Memory per pod, requested and limit, GiB. Default with `nodes`: what a node can give."""
     gpus: int = Field(default=0, ge=0, le=16)
     """Accelerators (nvidia.com/gpu) per pod. Default with `nodes`: all of a node."""
@@ -153,12 +163,12 @@ class StorageConfig(Section):
     cluster's default class."""
     path: str | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
-    class_name: str | None = None
+    class_name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
     """Default: ReadWriteMany for a named class; ReadWriteOnce for the cluster's default class, which is nearly always a
     disk or a directory of one node."""
-    size_gib: int = Field(default=10, ge=1)
+    size_gib: int = Field(default=10, ge=1, le=1_048_576)
     """Size of the volume, GiB; it can grow. With efs only an estimate for the bill: EFS grows by itself."""
     retain: bool = False
     """With nfs or efs: the disk or file system stays when the stack is destroyed, and is still billed; `storage.disk`
@@ -212,7 +222,7 @@ class DatasetConfig(Section):
     name: Name = ""
     """Folder under /data/datasets on the shared volume. Default: the first input and a hash of all that determines the
     data, so that another text, tokenizer or task gets another folder."""
-    input: tuple[str, ...] = Field(default=("sample",), min_length=1)
+    input: tuple[Annotated[str, AfterValidator(address)], ...] = Field(default=("sample",), min_length=1)
     """Text, or with task finetune conversations: files or folders on the shared volume; `sample`, Newton's Opticks,
     which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. The
     stack gets read access to the gs:// buckets named here with kind gke, to the s3:// buckets with kind eks."""
@@ -226,11 +236,11 @@ class DatasetConfig(Section):
     <|endoftext|>."""
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
-    timeout_minutes: int = Field(default=60, ge=1)
+    timeout_minutes: Minutes = 60
     """How long `pulumi up` waits for the text to be tokenised."""
-    cpu: float = Field(default=0.5, gt=0)
+    cpu: Cores = 0.5
     """CPU cores of the dataset Job: the tokenizer uses all of them."""
-    memory_gib: float = Field(default=2.0, gt=0)
+    memory_gib: Gib = 2.0
     """Memory of the dataset Job, GiB."""
 
     @property
@@ -251,7 +261,7 @@ class JobConfig(Section):
     runtime: Literal["job", "trainjob"] = "job"
     """What runs the pods. `job`: a Kubernetes Job, on any cluster. `trainjob`: the same Job inside a TrainJob, for a
     cluster with Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
-    max_hours: float | None = Field(default=None, gt=0)
+    max_hours: Hours | None = None
     """End the Job after this time, whatever it has reached, to limit the bill. The next training of the same name
     resumes it."""
 
@@ -268,9 +278,9 @@ class CheckConfig(Section):
     with kind existing, where it might evict the pods of others, it waits for that training's end."""
     megabytes: int = Field(default=256, ge=1, le=4096)
     """Size of the exchanged tensor, MB."""
-    storage_megabytes: int = Field(default=1024, ge=1)
+    storage_megabytes: int = Field(default=1024, ge=1, le=1_048_576)
     """What the check writes to the shared volume, MB."""
-    timeout_minutes: int = Field(default=45, ge=1)
+    timeout_minutes: Minutes = 45
     """How long `pulumi up` waits for the check: nodes with accelerators take up to 15 minutes to start."""
 
 

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pulumi
-from pulumi.runtime.config import CONFIG
+from pulumi.runtime.config import CONFIG, is_config_secret
 
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
+from infra.stackfiles import PROJECT, ours, plain_tokens, stack_file_values
+from trainer.config.values import as_typed
 
 
 def stack_values() -> dict[str, Any]:
-    """Every value under the project's name, decoded; unknown keys too, so that infra/parse.py can refuse them."""
-    prefix = f"{pulumi.get_project()}:"
-    return {key.removeprefix(prefix): _decode(value) for key, value in CONFIG.get().items() if key.startswith(prefix)}
+    """Every value under the project's name, as the stack file has it: the engine passes 1.30 as 1.3.
+
+    What stands elsewhere (`--config-file`, an environment of Pulumi Cloud) comes as the engine spells it.
+    """
+    written: dict[str, Any] = {}
+    with suppress(OSError, ConfigError):
+        written = stack_file_values(pulumi.get_stack())
+    return as_typed(ours(CONFIG.get()), written)
+
+
+def warn_of_tokens(values: Mapping[str, Any], stack: str) -> None:
+    """Warn of each token in plain text. The engine tells which keys hold something encrypted, the file what."""
+    written: dict[str, Any] = {}
+    with suppress(OSError, ConfigError):
+        written = stack_file_values(stack)
+    for key, value in values.items():
+        hidden = is_config_secret(f"{PROJECT}:{key}")
+        for line in plain_tokens({key: written.get(key) if hidden else value}, stack):
+            pulumi.log.warn(line)
 
 
 def refuse_placeholders(config: StackConfig, stack: str) -> None:
@@ -29,17 +48,3 @@ def refuse_placeholders(config: StackConfig, stack: str) -> None:
         raise ConfigError(stack, found)
     for line in found:
         pulumi.log.warn(f"{line}; `pulumi up` refuses it")
-
-
-def _decode(value: str) -> Any:
-    """Decode JSON, in which Pulumi passes structured values; plain ones stay as they are.
-
-    Pulumi passes a key without a value as an empty text (sdk/go/common/workspace/loaders.go, v3.200.0), where a stack
-    file that is read as YAML has null: a section whose keys are all commented out.
-    """
-    if not value:
-        return None
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value

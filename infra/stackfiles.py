@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from trainer.config.values import StackReader, encrypted, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
@@ -22,7 +25,7 @@ def stacks() -> list[str]:
 def stack_file(stack: str) -> dict[str, Any]:
     """All of Pulumi.STACK.yaml. Raises ConfigError."""
     try:
-        content = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
+        content = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text("utf-8"), StackReader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None
@@ -43,14 +46,55 @@ def stack_file_values(stack: str) -> dict[str, Any]:
     if not isinstance(config, dict) or not config:
         # `pulumi stack init` writes such a file.
         raise _unusable(stack, f"has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.{stack}.yaml")
+    return ours(config)
+
+
+def ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under our name, decoded; unknown keys too, so that infra/parse.py can refuse them."""
     prefix = f"{PROJECT}:"
-    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): _decoded(value) for key, value in config.items() if key.startswith(prefix)}
+
+
+def _decoded(value: Any) -> Any:
+    """Decode JSON: Pulumi passes structured values so, and `pulumi config set KEY '{...}'` writes them so.
+
+    Pulumi passes a key without a value as an empty text (sdk/go/common/workspace/loaders.go, v3.200.0), where a stack
+    file has null: a section whose keys are all commented out.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value else None
+    except json.JSONDecodeError:
+        return value
 
 
 def beside_config(stack: str) -> list[str]:
     """Our keys at the top level of a stack file, beside `config:`, where Pulumi ignores them."""
     file = ROOT / f"Pulumi.{stack}.yaml"
     return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
+
+
+#: Tokens by their form, as the services document it: Hugging Face, GitHub, GitLab, AWS, Google, Slack, OpenAI and
+#: others with sk-; and a password in an address.
+TOKEN = re.compile(
+    r"\b(hf_[A-Za-z0-9]{24,}|gh[pousr]_\w{24,}|github_pat_\w{24,}|glpat-[\w-]{16,}|A(KIA|SIA)[0-9A-Z]{16}"
+    r"|AIza[\w-]{32,}|xox[abp]-[\w-]{16,}|sk-[\w-]{20,})|://[^/@\s]*:[^/@\s]+@"
+)
+
+
+def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[str]:
+    """A line for each value that holds a token and is not encrypted; `values` are as in a stack file."""
+    if encrypted(values) or values is None:
+        return
+    if isinstance(values, (dict, list)):
+        inner = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in inner:
+            at = f"{path}[{key}]" if isinstance(values, list) else f"{path}.{key}".lstrip(".")
+            yield from plain_tokens(value, stack, at)
+    elif path.startswith("secrets.") or TOKEN.search(str(values)):
+        fix = f"pulumi config set --secret --path {path}" if path.startswith("secrets.") else "use a key of `secrets`"
+        yield for_stack(f"{path}: is a token in plain text, for all who see the stack file; {fix}", stack)
 
 
 def for_stack(text: str, stack: str) -> str:

@@ -10,20 +10,27 @@ from pydantic.alias_generators import to_camel
 from infra.config import Rule, StackConfig
 from infra.sections import DATA
 from trainer.config import memory
+from trainer.config.addresses import on_volume
 from trainer.config.schema import Config
 
 
 def _training(config: StackConfig) -> Iterator[str]:
     """Refuse settings that waste nodes. The trainer itself accepts them: by hand they are usual trials."""
-    training = config.training
-    rate, warmup = training.optimizer.learning_rate, training.optimizer.warmup_steps
-    if rate > 1:
+    if (rate := config.training.optimizer.learning_rate) > 1:
         yield f"training.optimizer.learningRate: {rate:g} lets any training diverge; allowed: at most 1"
-    if warmup >= training.steps:
+
+
+def _warmup(config: StackConfig) -> Iterator[str]:
+    training = config.training
+    if (warmup := training.optimizer.warmup_steps) >= training.steps:
         yield (
             f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
             f"{training.steps - 1}"
         )
+
+
+def _unused(config: StackConfig) -> Iterator[str]:
+    training = config.training
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
         yield "training.engine.zeroStage: only used with engine.name deepspeed; set engine.name, or remove zeroStage"
     for key, value, source in (
@@ -60,23 +67,18 @@ def _models(config: StackConfig) -> Iterator[str]:
         )
 
 
-#: Empty text, or an address without a bucket, a server or a name.
-_NOWHERE = re.compile(r"\s*|(gs|s3|https?)://\s*(/.*)?|hf:[/\s]*")
-
-
 def _inputs(config: StackConfig) -> Iterator[str]:
-    """Refuse addresses of nothing: an identity for a bucket without a name would fail in the middle of `up`."""
+    """Refuse what no pod can read; the spelling of each address is checked already."""
     given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
     if config.training.task == "question_answering":
         asked = config.training.question_answering
         given = {"training.questionAnswering.train": asked.train}
         given["training.questionAnswering.validation"] = asked.validation
     for key, text in given.items():
-        if _NOWHERE.fullmatch(text):
-            yield (
-                f"{key}: '{text}' names nothing; give a file or folder on the shared volume, hf:NAME, or an address "
-                "with its bucket or server, such as gs://BUCKET/FOLDER"
-            )
+        try:
+            on_volume(text, DATA)
+        except ValueError as error:
+            yield f"{key}: {error}"
 
 
 def _conversations(config: StackConfig) -> Iterator[str]:
@@ -182,6 +184,8 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _training,
+    _warmup,
+    _unused,
     _models,
     _inputs,
     _conversations,

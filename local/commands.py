@@ -183,6 +183,7 @@ def down(
     everything: Annotated[
         bool, typer.Option("--all", help="Remove .local too: images, cluster, Pulumi state, models; and Go's caches.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")] = False,
 ) -> int:
     """Stop the node; images, the cluster's objects and storage stay on disk."""
     from local import preflight, teardown
@@ -199,6 +200,8 @@ def down(
     if not paths.STATE.exists():
         print("local: nothing here to stop", file=sys.stderr)
         return 0
+    if everything and not yes and (refused := _unasked()):
+        return refuse([refused])
     if sys.platform == "linux" and os.geteuid() != 0:
         if not paths.PROCESSES.exists():  # only a toolchain: it was built without root
             if everything:
@@ -213,6 +216,21 @@ def down(
     rest = f", .local is removed; the built programs stay in {paths.cache()}" if everything else ""
     print(f"local: the node is stopped{rest}", file=sys.stderr)
     return 0
+
+
+def _unasked() -> str:
+    """Ask whether .local may go; return why it may not, empty with consent. Nobody gets a model back."""
+    runs = sorted(path.name for path in paths.STORAGE.glob("**/runs/*") if path.is_dir())
+    lost = (
+        f"{len(runs)} run{'s' * (len(runs) > 1)} with models ({', '.join(runs[:5])})"
+        if runs
+        else "images, caches and state"
+    )
+    if not sys.stdin.isatty():
+        return f"{paths.STATE} holds {lost}; to remove it for good: make clean YES=1 (`make down` keeps it)"
+    if typer.confirm(f"Remove {paths.STATE} for good, with {lost}?", err=True):
+        return ""
+    return f"{paths.STATE} is kept, and so is the node; `make down` stops it"
 
 
 @app.command()

@@ -7,6 +7,8 @@ This module imports nothing, so that none of them needs torch for it.
 EXIT_DONE = 0
 EXIT_BROKEN = 1
 """This node cannot train, but others may: the Job counts a failure of the pod's index and gives it up after a few."""
+EXIT_USAGE = 2
+"""Bad input to a command that nobody retries (prepare, sample)."""
 EXIT_FATAL = 42
 """Bad configuration, bad data or NaN: another attempt would fail the same way. Never retried."""
 EXIT_RESTART = 75
@@ -26,6 +28,8 @@ DEVICE = "TRAINYARD_DEVICE"
 """`cuda`: the node has accelerators that are paid for, so it must not train on its CPU (parallel/world.py)."""
 CACHE_KEY = "TRAINYARD_CACHE_KEY"
 """The key that signs the compiled code of train/compiled.py on the shared volume."""
+STACK_KEYS = "TRAINYARD_STACK_KEYS"
+"""JSON: argument -> the key of the stack that it comes from, in whose words errors are told (errors.py)."""
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
 """File for the launcher's termination message, instead of /dev/termination-log."""
 

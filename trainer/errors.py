@@ -1,18 +1,24 @@
 """The exceptions that end a training or the launcher, and what each means; contract.py has the exit codes."""
 
 import functools
+import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
-P = ParamSpec("P")
+from trainer.contract import EXIT_RESTART, EXIT_USAGE, STACK_KEYS
 
-EXIT_USAGE = 2
-"""Bad input to a command that nobody retries (prepare, sample)."""
+P = ParamSpec("P")
 
 
 class UserError(ValueError):
     """Bad input that a person has to correct. Shown as one line, never with a traceback."""
+
+
+class Passing(UserError):
+    """A failure of the network or of a service, which a second attempt may not meet."""
 
 
 class TrainingError(RuntimeError):
@@ -28,17 +34,28 @@ class BrokenNode(RuntimeError):
 
 
 def usage(main: Callable[P, int]) -> Callable[P, int]:
-    """Make a command report a UserError in one line and return EXIT_USAGE."""
+    """Make a command report a UserError in one line and return EXIT_USAGE, or EXIT_RESTART where a retry may help."""
 
     @functools.wraps(main)
     def told(*given: P.args, **named: P.kwargs) -> int:
         try:
             return main(*given, **named)
         except UserError as error:
-            print(error, file=sys.stderr)
-            return EXIT_USAGE
+            print(_for_stack(str(error)), file=sys.stderr)
+            return EXIT_RESTART if isinstance(error, Passing) else EXIT_USAGE
 
     return told
+
+
+def in_stack() -> bool:
+    """Whether this is a Job of a stack, whose reader knows keys, not arguments."""
+    return bool(os.environ.get(STACK_KEYS))
+
+
+def _for_stack(text: str) -> str:
+    """The message with the stack's keys in place of the arguments that they became."""
+    keys = json.loads(os.environ.get(STACK_KEYS) or "{}")
+    return re.sub(r"(?<![\w-])--[a-z-]+", lambda found: keys.get(found[0], found[0]), text)
 
 
 def one_line(error: object, most: int = 200) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 
 from trainer import tasks
 from trainer.config import schema
+from trainer.config.paths import folder
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError, usage
 from trainer.export import evaluations
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("benchmarks", "of lm-evaluation-harness, instead of the loss")
     group.add_argument("--tasks", metavar="NAME,...", help="such as hellaswag,lambada_openai")
-    group.add_argument("--include", type=Path, metavar="DIR", help="a folder of further tasks: YAML without Python")
+    group.add_argument("--include", type=folder, metavar="DIR", help="a folder of further tasks: YAML without Python")
     group.add_argument("--limit", type=int, metavar="N", help="only the first N examples of each task")
     group.add_argument("--shots", type=int, metavar="N", help="examples before each question; default: the task's")
     options = parser.parse_args(arguments)

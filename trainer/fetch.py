@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.paths import folder, place
 from trainer.contract import FETCHED
 from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, one_line, usage
@@ -45,10 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     wanted.add_argument(
         "--questions",
         nargs="+",
+        type=place,
         metavar="SOURCE",
         help="hf:NAME, or two SQuAD files: train, validation; one file serves as both",
     )
-    parser.add_argument("--output", required=True, type=Path, help="folder to fetch it into")
+    parser.add_argument("--output", required=True, type=folder, help="folder to fetch it into")
     options = parser.parse_args(arguments)
     try:
         if options.model:

@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import network
 from trainer.errors import one_line, usage
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--master", default="127.0.0.1:29500", help="HOST:PORT on the node of rank 0")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the exchanged tensor")
     parser.add_argument("--network-gbit", type=float, help="nominal Gbit/s of a node's network card; default: unknown")
-    parser.add_argument("--storage", type=Path, help="folder on the shared volume to write to; default: none")
+    parser.add_argument("--storage", type=folder, help="folder on the shared volume to write to; default: none")
     parser.add_argument("--storage-megabytes", type=int, default=1024, help="how much to write there, on each node")
     parser.add_argument("--config-map", default="", help="ConfigMap for the result, in this pod's namespace")
     options = parser.parse_args(arguments)

@@ -20,6 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from trainer.config.memory import TRAINABLE, words_to_train
+from trainer.config.paths import folder, place
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, TextField, plan
@@ -56,13 +57,15 @@ def main(arguments: list[str] | None = None) -> int:
         "--input",
         nargs="+",
         required=True,
+        type=place,
         help="text, JSONL (.gz, .zst) or Parquet files, folders, patterns, URLs (gs://, s3://, https://), "
         'hf:NAME[/CONFIG][:SPLIT], or "sample"',
     )
-    parser.add_argument("--output", required=True, type=Path, help="folder for shards and index.json")
+    parser.add_argument("--output", required=True, type=folder, help="folder for shards and index.json")
     parser.add_argument(
         "--tokenizer",
         default="gpt2",
+        type=place,
         help="gpt2, a local folder, a Hugging Face name, or train:WORDS for one trained on the input",
     )
     parser.add_argument("--text-field", default="text", help="field or column that holds the text of a record")
@@ -76,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="records are conversations (messages, or prompt and completion), of which the answers are learned",
     )
     parser.add_argument(
-        "--chat-template", type=Path, metavar="FILE", help="a Jinja text, instead of the tokenizer's chat template"
+        "--chat-template", type=folder, metavar="FILE", help="a Jinja text, instead of the tokenizer's chat template"
     )
     parser.add_argument("--validation-fraction", type=float, default=0.05, help="part of the text that is held out")
     parser.add_argument("--seed", type=int, default=0, help="chooses the documents that are held out")
@@ -134,7 +137,8 @@ def prepare(
             f"--tokenizer {tokenizer_spec}: is for text; with --conversations name the tokenizer of the model to "
             "fine-tune"
         )
-    sources = find(inputs)
+    passed: dict[str, list[str]] = {}
+    sources = find(inputs, passed)
     # With too few files to hold out whole ones, passages are held out.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
@@ -162,7 +166,7 @@ def prepare(
     if _complete(output, identity):
         if not _holds(output / FILE, words_of):
             write_atomic(output / FILE, words_of)
-        event("prepared", state="found", directory=output)
+        event("prepared", state="found", directory=output, **_counts(sources, passed))
         return
     _begin(output, identity)
     write_atomic(output / FILE, words_of)
@@ -186,9 +190,16 @@ def prepare(
         state="written",
         directory=output,
         documents=index["documents"],
+        **_counts(sources, passed),
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / total:.2f}",
     )
+
+
+def _counts(sources: list[Source], passed: dict[str, list[str]]) -> dict[str, Any]:
+    """How many files were read, and how many of the folders were not."""
+    over = sum(map(len, passed.values()))
+    return {"files": len(sources), "passed_over": f"'{over} ({', '.join(passed)})'"} if over else {}
 
 
 def _conversation_files(

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment
 
 from trainer.config import schema
+from trainer.config.paths import folder
 from trainer.errors import UserError, usage
 from trainer.export import evaluations, plots
 from trainer.export.plots import Run, colour, shortened
@@ -27,8 +28,8 @@ TEMPLATE = Path(__file__).with_suffix(".html")
 @usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.report", description="Compare runs at a glance.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="where index.html and PNGs go")
+    parser.add_argument("runs", nargs="+", type=folder, metavar="RUN", help="run directories")
+    parser.add_argument("--output", required=True, type=folder, metavar="FOLDER", help="where index.html and PNGs go")
     options = parser.parse_args(arguments)
     try:
         write(plots.read_runs(options.runs), options.output)

@@ -10,8 +10,7 @@ import threading
 from datetime import timedelta
 
 from trainer import log
-from trainer.contract import EXIT_DONE, STORE_PORT
-from trainer.errors import EXIT_USAGE
+from trainer.contract import EXIT_DONE, EXIT_USAGE, STORE_PORT
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pulumi
 import pulumi_kubernetes as k8s
+from pydantic.alias_generators import to_camel
 
 from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
+from trainer.config.addresses import on_volume
+from trainer.contract import EXIT_USAGE, STACK_KEYS
 from workloads.layout import DATA, dataset_folder, is_on_hub, weights_folder
 from workloads.objects import await_annotations, ignore_disruptions, metadata, pod_template
 from workloads.pod import (
@@ -56,10 +60,10 @@ class Dataset(pulumi.ComponentResource):
                 await_annotations(text.timeout_minutes),
             ),
             spec=k8s.batch.v1.JobSpecArgs(
-                # A retry helps when the storage was unavailable, not with bad input.
+                # A retry helps when the storage or a server was unavailable, not with bad input.
                 backoff_limit=2,
-                pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[ignore_disruptions()]),
-                template=pod_template("dataset", _pod(text, command, fetches, workspace, tokens, account), STAYS),
+                pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[_bad_input(), ignore_disruptions()]),
+                template=pod_template("dataset", _pod(config, command, fetches, workspace, tokens, account), STAYS),
             ),
             # Delete the old Job first: two Jobs must not write the same shards.
             opts=pulumi.ResourceOptions.merge(
@@ -81,6 +85,22 @@ class Dataset(pulumi.ComponentResource):
         )
 
 
+def _bad_input() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
+    """No second pod for input that no attempt can read."""
+    codes = k8s.batch.v1.PodFailurePolicyOnExitCodesRequirementArgs(operator="In", values=[EXIT_USAGE])
+    return k8s.batch.v1.PodFailurePolicyRuleArgs(action="FailJob", on_exit_codes=codes)
+
+
+def stack_keys(training: TrainingConfig) -> dict[str, str]:
+    """Argument of the Job's commands -> the key of the stack that it comes from."""
+    tokenizer = "dataset.tokenizer" if not training.model.name else "dataset.tokenizer or training.model.name"
+    asked = "training.questionAnswering.train and .validation"
+    arguments = ("--input", "--text-field", "--documents", "--validation-fraction")
+    keys = {name: f"dataset.{to_camel(name.removeprefix('--').replace('-', '_'))}" for name in arguments}
+    keys |= {"--tokenizer": tokenizer, "--output": "dataset.name", "--questions": asked}
+    return {**keys, "--model": "training.model.name", "--conversations": "training.task: finetune"}
+
+
 def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory: str) -> list[str]:
     """The module that prepares the data of a task, with its arguments; for `python -m`."""
     if training.task == "question_answering":
@@ -90,11 +110,7 @@ def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory:
 
 
 def _inputs(config: DatasetConfig) -> list[str]:
-    """Relative inputs are paths on the shared volume."""
-    return [
-        text if text == "sample" or text.startswith(("/", "hf:")) or "://" in text else f"{DATA}/{text}"
-        for text in config.input
-    ]
+    return [on_volume(text, DATA) for text in config.input]
 
 
 def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory: str) -> list[str]:
@@ -119,20 +135,22 @@ def fetch_commands(training: TrainingConfig) -> list[list[str]]:
 
 
 def _pod(
-    config: DatasetConfig,
+    stack: StackConfig,
     command: list[str],
     fetches: list[list[str]],
     workspace: Workspace,
     tokens: k8s.core.v1.Secret | None,
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
+    config, keys = stack.dataset, json.dumps(stack_keys(stack.training))
+
     def container(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
         return k8s.core.v1.ContainerArgs(
             name=name,
             image=workspace.image.reference,
             args=["python", "-m", *command],
             # This pod may reach the Hugging Face hub; by default the image is offline.
-            env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0"}),
+            env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys}),
             env_from=environment_of(tokens),
             resources=resources(config.cpu, config.memory_gib),
             security_context=container_security(),

@@ -21,6 +21,8 @@ MOST_ZONES = 6
 SERVICES = ipaddress.IPv4Network("172.20.0.0/16")
 #: Prefix lengths of the network: /16 is the largest that a VPC takes, and an eighth of a /20 still has 507 addresses.
 LARGEST, SMALLEST = 16, 20
+#: Private addresses (RFC 1918); Python's `is_private` has those of loopback, benchmarks and the future too.
+PRIVATE = [ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
 #: Shortest prefix in the API's allow-list: a shorter one would let up to half of the internet in.
 WIDEST = 8
 MOST_CIDRS = 40
@@ -70,7 +72,7 @@ def _endpoint(config: StackConfig) -> Iterator[str]:
         network = ipaddress.IPv4Network(text)
         if network.prefixlen < WIDEST:
             yield f"eks.apiAllowedCidrs: {text} lets in far more than your network; allowed: /{WIDEST} to /32"
-        elif network.is_private and not network.overlaps(NOBODY):
+        elif not network.overlaps(NOBODY) and (network.is_multicast or not network.is_global):
             yield (
                 f"eks.apiAllowedCidrs: {text} is a private range, which no request from outside comes from; give the "
                 "public address (`curl https://checkip.amazonaws.com`)"
@@ -92,8 +94,9 @@ def placeholders(config: StackConfig) -> list[str]:
 def _network(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     network = ipaddress.IPv4Network(eks.vpc_cidr)
-    if not network.is_private:
-        yield f"eks.vpcCidr: {network} is public; allowed: a range inside 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
+    if not any(network.subnet_of(private) for private in PRIVATE):
+        kind = "is public" if network.is_global else "is for other uses"
+        yield f"eks.vpcCidr: {network} {kind}; allowed: a range inside {', '.join(map(str, PRIVATE))}"
     if not LARGEST <= network.prefixlen <= SMALLEST:
         yield f"eks.vpcCidr: {network} is a /{network.prefixlen}; allowed: /{LARGEST} to /{SMALLEST}"
     if network.overlaps(SERVICES):

@@ -16,6 +16,9 @@ from infra.gke.section import FLEX_HOURS, ORDER, GkeConfig
 from infra.machine import nearest, refuse_dataset
 from infra.sections import NodesConfig
 
+#: Smallest and largest persistent disk, GiB (cloud.google.com/compute/docs/disks#disk-types, read 2026-11-25).
+DISK_GIB = (10, 65_536)
+
 
 def _zone(config: StackConfig) -> Iterator[str]:
     # With credentials the program asks Google itself (infra/gke/stack.py).
@@ -170,6 +173,11 @@ def _storage(config: StackConfig) -> Iterator[str]:
         if storage.disk:
             yield "storage.disk: only used with storage.kind nfs; set storage.kind, or remove the disk"
         return
+    smallest, largest = DISK_GIB
+    if not smallest <= storage.size_gib <= largest:
+        yield f"storage.sizeGib: {storage.size_gib} with nfs, whose disk it is; allowed: {smallest} to {largest}"
+    if storage.disk and not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", storage.disk):
+        yield f"storage.disk: '{storage.disk}' is no name of a disk; `gcloud compute disks list` shows them"
     if storage.disk and storage.retain:
         yield "storage.retain: a disk that storage.disk names is never deleted; remove retain"
 

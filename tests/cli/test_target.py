@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from cli import CommandError, target
-from cli.__main__ import main
+from cli.__main__ import _at_home, main
 from cli.cluster import TrainingJob, connect
 from local import environment
 
@@ -38,6 +39,75 @@ def test_a_local_stack_brings_its_environment(
         state.touch()
     with pytest.raises(CommandError, match="^backend file:///here$" if kept else "^backend s3://elsewhere$"):
         target.target_of("local")
+
+
+@pytest.mark.parametrize(
+    ("stack", "told", "said"),
+    [
+        ("local", None, "stack local is not up; `make up` brings it up, with the datasets and runs that it left"),
+        ("local", "no stack named 'local' found", "stack local is not up; `make up` brings it up"),
+        (
+            "local",
+            "PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions",
+            "stack local is not up",
+        ),
+        ("gcp-c3", None, "pulumi is not on PATH; install it"),
+        (
+            "gcp-c3",
+            "no stack named 'gcp-c3' found",
+            "no stack 'gcp-c3' here; there are: dev, mine; `pulumi stack init gc",
+        ),
+        (
+            "nine",
+            "no stack named 'nine' found",
+            "no stack 'nine' here; there are: dev, mine; to make it: cp Pulumi.aws-",
+        ),
+        (
+            "mine",
+            "PULUMI_ACCESS_TOKEN must be set for login",
+            "Pulumi is not logged in, so nothing is known of stack mine",
+        ),
+        (
+            "mine",
+            "passphrase must be set with PULUMI_CONFIG_PASSPHRASE",
+            "the secrets of stack mine need their passphrase;",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "follow", "fetch", "logs"])
+def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
+    command: str,
+    stack: str,
+    told: str | None,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(target, "is_local", lambda stack: False)
+    if told is not None:
+        pulumi = tmp_path / "pulumi"
+        pulumi.write_text(
+            f"""#!/bin/sh\n[ "$2" = ls ] && echo '[{{"name": "dev"}}, {{"name": "mine"}}]' && exit\n"""
+            f"""cat >&2 <<'END'\nerror: {told}\nEND\nexit 1\n"""
+        )
+        pulumi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main([command, "--stack", stack]) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {said}")
+
+
+def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "nine"]) == 2
+    assert re.search(r"no stack 'nine'; there are: aws-.*, local; to make it: cp Pulumi", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("word", ["--to=~/models", "~/models"])
+def test_a_home_folder_is_found_where_the_shell_does_not_look(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert _at_home(word) == word.replace("~", "/home/me")
+    assert _at_home("--stack=a~b") == "--stack=a~b"
 
 
 @pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])

@@ -8,7 +8,7 @@ import pytest
 
 from infra import stackfiles
 from infra.config import ConfigError
-from infra.parse import refuse_misplaced
+from infra.parse import parse
 from infra.stackfiles import is_marked, marks, stack_file_values
 
 
@@ -26,12 +26,13 @@ def test_a_section_that_is_not_indented_is_refused_since_pulumi_would_pass_over_
 ) -> None:
     monkeypatch.setattr(stackfiles, "ROOT", tmp_path)
     file = tmp_path / "Pulumi.mine.yaml"
-    refuse_misplaced("mine")  # no such file here: Pulumi has it elsewhere
+    values = {"cluster": {"context": "x"}}
+    parse(values, "mine")  # no such file here: Pulumi has it elsewhere
     file.write_text("config:\n  trainyard:cluster: {context: x}\nencryptionsalt: v1:x\n")
-    refuse_misplaced("mine")
+    parse(values, "mine")
     file.write_text(file.read_text() + "trainyard:dataset: {input: [a.txt]}\n")
     with pytest.raises(ConfigError) as caught:
-        refuse_misplaced("mine")
+        parse(values, "mine")
     (line,) = caught.value.problems
     assert line.startswith("trainyard:dataset: stands beside `config:` in Pulumi.mine.yaml")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +164,33 @@ def test_a_damaged_state_is_told_in_one_line_and_not_thrown_away(root: Path, tex
     file.write_text(text)
     with pytest.raises(LocalError, match=rf"{file}: damaged, .* stack gcp-c3 .*\.json\.bak"):
         teardown.living_stacks()
+
+
+@pytest.mark.parametrize(("terminal", "answer", "asked"), [(False, True, 0), (True, False, 1), (True, True, 1)])
+def test_models_are_deleted_only_by_one_who_says_so(
+    terminal: bool,
+    answer: bool,
+    asked: int,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`make clean`, without a terminal as in a workflow."""
+    (root / ".local/storage/trainyard/runs/mine").mkdir(parents=True)
+    questions: list[str] = []
+    removed: list[bool] = []
+    monkeypatch.setattr(paths, "STORAGE", root / ".local/storage")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setattr(commands.typer, "confirm", lambda text, err: questions.append(text) or answer)
+    monkeypatch.setattr(teardown, "storage_mounts", list)
+    monkeypatch.setattr(teardown, "stop_node", lambda: None)
+    monkeypatch.setattr(teardown, "remove_state", lambda: removed.append(True))
+    assert commands.down(everything=True) == (0 if terminal and answer else 2)
+    assert len(questions) == asked
+    assert bool(removed) == (terminal and answer)
+    said = "".join([*questions, capsys.readouterr().err])
+    assert "1 run with models (mine)" in said
+    if not terminal:
+        assert "make clean YES=1" in said
+        assert commands.down(everything=True, yes=True) == 0
+        assert removed

@@ -48,7 +48,7 @@ def test_the_resolved_configuration_loads_again(tmp_path: Path) -> None:
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
     assert problems("step=10") == ["step: unknown key; did you mean steps?"]
     assert problems("learning_rate=1") == ["learning_rate: unknown key; did you mean optimizer.learning_rate?"]
-    assert problems("microBatch=-1")[0].startswith("microBatch: '-1' is not allowed; ")
+    assert problems("microBatch=-1")[0].startswith("microBatch: -1 is not allowed; ")
 
 
 def test_all_problems_come_together() -> None:
@@ -90,7 +90,7 @@ def test_what_is_required_is_asked_for() -> None:
         (["tokens_per_step=1000", "micro_batch=4"], "nearest: 1024"),
         (["sequence_length=256"], "longer than the 128 positions of preset tiny"),
         (["model.preset=huge"], "tiny, micro, distil, small, medium, large, xl"),
-        (["steps=1.5"], "'1.5' is not a whole number"),
+        (["steps=1.5"], "steps: 1.5 is not a whole number"),
         (["steps=inf"], "'inf' is not a whole number"),
         (["optimizer.learning_rate=nan"], "is not a number"),
         (["metrics.tensorboard=maybe"], "true or false"),

@@ -121,7 +121,7 @@ def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: li
 
 
 def test_a_value_of_the_wrong_form_is_told_by_the_setting_that_it_is_for(load: Any) -> None:
-    with pytest.raises(UserError, match=r"^communication\.compression: '\['fp16'\]' is not known; allowed: [^\n]*$"):
+    with pytest.raises(UserError, match=r"^communication\.compression: \[fp16\] is not known; allowed: [^\n]*$"):
         load({"communication_data_type": ["fp16"]})
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.config import values
+from trainer.config.paths import expanded
+
 AUTO = "auto"
 """Hugging Face's word for a value that the trainer provides."""
 PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_breakdown", "gradient_predivide_factor")
@@ -50,7 +53,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
     """Translate the file at this path, or with this content; add what is wrong with it to `problems`."""
     name = f"{key}: {shown(given)}"
     try:
-        document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
+        document = json.loads(given if given.startswith("{") else Path(expanded(given)).read_text("utf-8"))
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
@@ -58,7 +61,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
         problems.append(f"{name}: not JSON: {error}")
         return Meaning()
     if not isinstance(document, dict):
-        problems.append(f"{name}: holds a {type(document).__name__}; a DeepSpeed file is an object")
+        problems.append(f"{name}: holds {values.kind(document)}; a DeepSpeed file is an object")
         return Meaning()
     reader = _Reader(name, problems)
     return reader.meaning(document)
@@ -97,7 +100,7 @@ class _Reader:
         if not section:
             return
         if section.get("type") not in ("Adam", "AdamW"):
-            self._problem(f"optimizer.type is {section.get('type')!r}; AdamW is supported")
+            self._problem(f"optimizer.type is {values.shown(section.get('type'))}; AdamW is supported")
         params = self._section("optimizer.params", section.get("params", {}))
         self._set("optimizer.learning_rate", params.pop("lr", None))
         betas = params.pop("betas", [None, None])
@@ -120,7 +123,7 @@ class _Reader:
             return
         if section.get("type") != "WarmupDecayLR":
             self._problem(
-                f"scheduler.type is {section.get('type')!r}; WarmupDecayLR is supported, others through "
+                f"scheduler.type is {values.shown(section.get('type'))}; WarmupDecayLR is supported, others through "
                 "optimizer.schedule"
             )
             return
@@ -180,7 +183,9 @@ class _Reader:
         if value in (None, AUTO):
             return
         if self._settings.get(key, value) != value:
-            self._problem(f"says {key} twice: {self._settings[key]} and {value}; make them equal")
+            self._problem(
+                f"says {key} twice: {values.typed(self._settings[key])} and {values.typed(value)}; make them equal"
+            )
         self._settings[key] = value
 
     def _problem(self, text: str) -> None:

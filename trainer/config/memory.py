@@ -232,7 +232,7 @@ def shape_of(config: Config, vocabulary: int = VOCABULARY) -> Shape | None:
         return of_preset(model.size, vocabulary)
     if model.name.removeprefix("openai-community/") in PUBLISHED:
         return of_preset(PUBLISHED[model.name.removeprefix("openai-community/")])
-    path = Path(model.config or model.name).expanduser()
+    path = Path(model.config or model.name)
     try:
         document = json.loads((path if model.config else path / "config.json").read_text("utf-8"))
     except (OSError, ValueError):

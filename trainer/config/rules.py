@@ -20,7 +20,7 @@ def broken(config: "Config", spell: Callable[[str], str] = str) -> Iterator[tupl
     if config.metrics.profile and not (traced and 1 <= int(traced[1]) <= int(traced[2]) <= config.steps):
         yield (
             "metrics.profile",
-            f"{config.metrics.profile!r} is not FIRST:LAST from 1 to steps={config.steps}; in YAML, put it in quotes",
+            f"'{config.metrics.profile}' is not FIRST:LAST from 1 to steps={config.steps}",
         )
 
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from trainer.config import deepspeed_json, rules
+from trainer.config.paths import expanded
 from trainer.config.section import Problems, keys_of, merged, named, validated
 from trainer.config.sections import (
     Adapter,
@@ -33,6 +34,7 @@ from trainer.config.sections import (
     Size,
     Switch,
 )
+from trainer.config.values import kind, read_yaml, typed
 from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -170,7 +172,7 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
     for key in theirs.keys() & _flat(given).keys():
         if ours[key] != final[key]:
-            text = f"{ours[key]} was given, but {deepspeed_json.shown(path)} says {final[key]}"
+            text = f"{typed(ours[key])} was given, but {deepspeed_json.shown(path)} says {typed(final[key])}"
             text += "; make them equal or give only one"
             problems.add(tuple(key.split(".")), text)
     return both
@@ -219,11 +221,16 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: str, problems: Problems) -> dict[str, Any]:
     """Read a file of settings, or an example by its name."""
+    try:
+        path = expanded(path)
+    except ValueError as error:
+        problems.lines.append(f"--config: {error}")
+        return {}
     example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
     shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:
         with open(example if shipped else path, encoding="utf-8") as file:
-            document = yaml.safe_load(file) or {}
+            document = read_yaml(file) or {}
     except OSError as error:
         names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
         said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
@@ -234,8 +241,7 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}
-    said = f"--config {path}: holds a {type(document).__name__}"
-    problems.lines.append(f"{said}; write settings such as `steps: 10`")
+    problems.lines.append(f"--config {path}: holds {kind(document)}, not settings; write such as `steps: 10`")
     return {}
 
 

@@ -4,14 +4,18 @@ Keys are camelCase in a stack file and snake_case in the trainer's files and arg
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from contextlib import suppress
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+
+from trainer.config.values import as_text, encrypted, shown, typed
 
 
 class Section(BaseModel):
@@ -94,6 +98,8 @@ class Problems:
         close = near or self._elsewhere(path) or far
         hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
         self.add(path, f"unknown key; {hint}")
+        # The key that was meant has not its value: no rule may read its default.
+        self.keys.update(".".join((*path[:-1], name)) for key in close for name in (key, _snake(key)))
 
     def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
         """Keys and sections of this name in the nearest other sections; none if there are more than three."""
@@ -111,6 +117,10 @@ class Problems:
 
     def _spelled(self, part: str) -> str:
         return self.spell(part) if re.fullmatch("[a-z]+(_[a-z]+)+", part) else part
+
+
+def _snake(key: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)
 
 
 def validated(section: type[S], given: Any, problems: Problems) -> S | None:
@@ -136,9 +146,11 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
     """The given values by field name; reports unknown, renamed and repeated keys and leaves them out."""
     found: dict[str, Any] = {}
     written: dict[str, str] = {}
+    if given is None:  # all its keys are commented out
+        return found
     if not isinstance(given, Mapping):
-        shown = "(secret)" if _is_secret(section) else repr(given)
-        problems.add(path, f"{shown} is not a section; give it as keys and values")
+        told = "(secret)" if _is_secret(section) else shown(given)
+        problems.add(path, f"{told} is not a section; give it as keys and values")
         return found
     names = {to_camel(name): name for name in section.model_fields} | {name: name for name in section.model_fields}
     for key, value in given.items():
@@ -149,15 +161,66 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
             continue
         written[inner_path[-1]] = str(key)
         inner = section_of(section.model_fields[names[key]].annotation) if key in names else None
-        if (key not in names or bool(inner) != isinstance(value, Mapping)) and problems.tell_former(inner_path, value):
+        misplaced = key not in names or (value is not None and bool(inner) != isinstance(value, Mapping))
+        if misplaced and problems.tell_former(inner_path, value):
             continue
         if key not in names:
             problems.tell_unknown(inner_path, [problems.spell(name) for name in section.model_fields])
         elif inner is not None:
             found[names[key]] = named(inner, value, problems, inner_path)
         else:
-            found[names[key]] = value
+            try:
+                found[names[key]] = _fitted(value, _kinds(section.model_fields[names[key]].annotation))
+            except ValueError as error:
+                text, *below = error.args
+                problems.add((*inner_path, *below), text)
     return found
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The plain types that a field's annotation is made of."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return set(map(type, inner))
+    if get_origin(annotation) is Annotated:
+        return _kinds(inner[0])
+    return set().union(*map(_kinds, inner)) if inner else {annotation} - {None, type(None), Ellipsis}
+
+
+def _fitted(value: Any, kinds: set[Any]) -> Any:
+    """A value as its key wants it: as text what was typed, as a number what people write for one."""
+    if encrypted(value):
+        if SecretStr in kinds:
+            return "encrypted:value"
+        raise ValueError("is encrypted, and only `pulumi` can read it; set it again without --secret")
+    if isinstance(value, (list, tuple)):
+        return [_within(at, item, kinds) for at, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {key: _within(key, item, kinds) for key, item in value.items()}
+    if kinds <= {str, SecretStr}:
+        return as_text(value)
+    if not kinds <= {int, float}:
+        return value
+    if isinstance(value, bool):
+        raise ValueError(f"{typed(value)} is not a number")
+    if not isinstance(value, str) or not value.isascii():
+        return value
+    if re.fullmatch(r"[-+]?0[0-9_]+", value):
+        raise ValueError(f"{value} is one number to some readers and octal to others; write it without the leading 0")
+    with suppress(ValueError):
+        return int(value)
+    with suppress(ValueError, OverflowError):
+        number = float(value)
+        if math.isfinite(number):
+            return int(number) if "e" in value.lower() and number.is_integer() else number
+    return value
+
+
+def _within(at: Any, value: Any, kinds: set[Any]) -> Any:
+    try:
+        return _fitted(value, kinds)
+    except ValueError as error:
+        raise ValueError(error.args[0], str(at), *error.args[1:]) from None
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,32 +249,35 @@ WORDS = {"int": "a whole number", "float": "a number", "finite": "a number", "bo
 
 def _described(section: type[Section], detail: ErrorDetails, problems: Problems) -> str:
     """What is wrong with one value."""
-    given, context = detail.get("input"), detail.get("ctx", {})
-    if _is_secret(section):
-        given = "(secret)"
+    value, context = detail.get("input"), detail.get("ctx", {})
+    given = "(secret)" if _is_secret(section) else shown(value)
     kind, path = detail["type"].partition("_")[0], problems.path(detail["loc"])
     match detail["type"]:
         case "missing":
             return f"missing; set it with `pulumi config set --path {path} VALUE`"
-        case "literal_error":
-            return f"'{given}' is not known; allowed: {context['expected'].replace(' or ', ', ')}"
         case "value_error":
             return str(context["error"])
+        case "too_short" | "string_too_short":
+            return "is empty; give a value"
+        case _ if value is None or value == "":
+            return "is empty; give a value, or remove the key"
+        case "literal_error":
+            return f"{given} is not known; allowed: {context['expected'].replace(' or ', ', ')}"
         case "string_pattern_mismatch":
             key = ".".join(part for part in path.split(".") if not part.isdigit())
-            return f"'{given}' {problems.forms.get(key) or problems.forms.get('', 'has another form')}"
+            return f"{given} {problems.forms.get(key) or problems.forms.get('', 'has another form')}"
         case "tuple_type":
-            return f"{given!r} is not a list; give it as [{given if isinstance(given, str) else '...'}]"
-        case "too_short" | "string_too_short":
-            return f"{given!r} is empty; give a value"
+            return f"{given} is not a list; give it as [{value if isinstance(value, str) else '...'}]"
+        case "dict_type":
+            return f"{given} is not a section; give it as keys and values"
         case "too_long":
             return f"{context['actual_length']} values given; allowed: at most {context['max_length']}"
         case "string_too_long":
-            return f"'{given}' has {len(str(given))} characters; allowed: at most {context['max_length']}"
-        case text if kind in WORDS and text.endswith(("_parsing", "_type", "_number", "_float")):
-            return f"{given!r} is not {WORDS[kind]}"
+            return f"{given} has {len(str(value))} characters; allowed: at most {context['max_length']}"
+        case text if kind in WORDS and text.endswith(("_parsing", "_type", "_number", "_float", "_size")):
+            return f"{given} is not {WORDS[kind]}"
     rule = detail["msg"].removeprefix("Input ").removeprefix("should be ")
-    return f"{given!r} is not allowed; must be {rule[:1].lower()}{rule[1:]}"
+    return f"{given} is not allowed; must be {rule[:1].lower()}{rule[1:]}"
 
 
 def _is_secret(section: type[Section]) -> bool:

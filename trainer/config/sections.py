@@ -4,27 +4,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from trainer.config.addresses import address
+from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
 from trainer.config.section import Section
-
-
-def _number(given: Any) -> Any:
-    """Accept 1e5 as a whole number: YAML reads 1e-3 as text, and the command line gives only text."""
-    if isinstance(given, bool):
-        raise ValueError(f"{given} is not a number")
-    if isinstance(given, str) and "e" in given.lower():
-        try:
-            return int(number) if (number := float(given)).is_integer() else number
-        except ValueError:
-            return given
-    return given
+from trainer.config.values import shown
 
 
 def _size(given: Any) -> Any:
     if str(given).lower() == "auto":
         return 0
     if not str(given).removeprefix("-").isdecimal():
-        raise ValueError(f"{given!r} is not a whole number or auto")
+        raise ValueError(f"{shown(given)} is not a whole number or auto")
     return given
 
 
@@ -34,23 +25,28 @@ def _preset(name: str) -> str:
     return name
 
 
+def _unless_json(text: str) -> str:
+    return text if text.startswith("{") else expanded(text)
+
+
 def _switch(given: Any) -> Any:
     word = str(given).lower()
     return {"yes": "true", "1": "true", "no": "false", "0": "false"}.get(word, word)
 
 
+Place = Annotated[str, AfterValidator(expanded)]
+"""A path, or a name."""
 Preset = Annotated[str, AfterValidator(_preset)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
 """On or off, or chosen by the hardware."""
 Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
 """A number; 0 or auto: chosen by the hardware."""
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[int, BeforeValidator(_number), Field(gt=0)]
-Number = Annotated[float, BeforeValidator(_number)]
-From0 = Annotated[Number, Field(ge=0)]
-Above0 = Annotated[Number, Field(gt=0)]
-Fraction = Annotated[Number, Field(ge=0, le=1)]
-Decay = Annotated[Number, Field(ge=0, lt=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+From0 = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(Section):
@@ -61,10 +57,10 @@ class Model(Settings):
     preset: Preset = ""
     """Size of a GPT-2 to train from scratch: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name
     or config is set."""
-    name: str = ""
+    name: Place = ""
     """Initial weights, of any causal language model of transformers: a name on the Hugging Face hub, a Hugging Face
     folder, or a run or checkpoint of trainyard."""
-    config: str = ""
+    config: Place = ""
     """A config.json of transformers, to train a model of that shape from scratch."""
     checkpointing: bool = False
     """Recompute each layer's activations in the backward pass instead of keeping them: a third more time, a fraction
@@ -90,14 +86,14 @@ class Adapter(Settings):
 
 
 class Data(Settings):
-    directory: str = ""
+    directory: Place = ""
     """Folder with the shards and index.json of `python -m trainer.prepare`. Required, except for question answering."""
     verify: Literal["auto", "always", "never"] = "auto"
     """auto | always | never: verify the checksum of every shard at the start. auto: of data up to 1 GB."""
 
 
 class Run(Settings):
-    directory: str = ""
+    directory: Place = ""
     """Folder for checkpoints, metrics and DONE, on storage that every worker mounts. Required."""
     seed: Natural = 1337
     """Determines the initial weights and the order of the data."""
@@ -142,7 +138,7 @@ class Engine(Settings):
     fsdp: a shard of the weights, the gradients and the optimizer's state."""
     zero_stage: Annotated[Natural, Field(ge=1, le=2)] = 1
     """1 | 2: what DeepSpeed shards among the workers: the optimizer's state, or the gradients too."""
-    deepspeed_config: str = ""
+    deepspeed_config: Annotated[str, AfterValidator(_unless_json)] = ""
     """A DeepSpeed JSON file; in a stack, a path relative to Pulumi.yaml or under /data. Its optimizer, scheduler and
     precision become settings; deepspeed_json.py lists what it may hold. Empty: none."""
 
@@ -205,8 +201,15 @@ class Metrics(Settings):
     """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
 
 
+def _source(text: str) -> str:
+    return text and address(text if "://" in text else expanded(text))
+
+
+Questions = Annotated[str, AfterValidator(_source)]
+
+
 class Distillation(Settings):
-    teacher: str = ""
+    teacher: Place = ""
     """The model to learn from: a Hugging Face folder or name, or a run or checkpoint of trainyard, with the same tokens
     as the data. Required by task=distillation."""
     temperature: Above0 = 2.0
@@ -218,9 +221,9 @@ class Distillation(Settings):
 
 
 class QuestionAnswering(Settings):
-    train: str = ""
+    train: Questions = ""
     """Questions to learn from: a SQuAD JSON file (v1.1 or v2), local or at any URL, or hf:squad."""
-    validation: str = ""
+    validation: Questions = ""
     """Validation questions, in the same form; hf:squad means its validation split."""
     validation_examples: Natural = 0
     """How many validation questions to ask, evenly spread. 0: all."""
@@ -230,5 +233,5 @@ class QuestionAnswering(Settings):
     """Longer questions are cut to this."""
     answer_tokens: Positive = 30
     """Tokens in the longest answer."""
-    null_threshold: Number = 0.0
+    null_threshold: float = 0.0
     """v2: margin by which "no answer" must outscore the best answer."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, Protocol
 
+from trainer.config.values import kind
 from trainer.data import hub
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
@@ -97,10 +98,10 @@ class TextField:
         (name,) = self.columns
         if not isinstance(record, dict) or name not in record:
             have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is not a JSON object"
-            raise UserError(f"--input {place()}: no field {name!r}; {have}: give one with --text-field")
+            raise UserError(f"--input {place()}: no field '{name}'; {have}: give one with --text-field")
         text = record[name]
         if text is not None and not isinstance(text, str):
-            raise UserError(f"--input {place()}: field {name!r} holds {type(text).__name__}, not text")
+            raise UserError(f"--input {place()}: field '{name}' holds {kind(text)}, not text")
         return text or ""
 
 

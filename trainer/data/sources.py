@@ -10,6 +10,7 @@ import io
 import logging
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,23 +23,14 @@ import zstandard
 from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 
+from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, passed_over, reach
+from trainer.config.paths import expanded
 from trainer.data import hub
-from trainer.errors import UserError, cause
+from trainer.errors import Passing, UserError, cause, in_stack
+from trainer.log import event
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
-KINDS = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-    ".parquet": "parquet",
-}
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-"""By fsspec's names."""
 CHUNK = 1 << 20
-REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow")
 HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
 ones by size and modification time."""
@@ -62,59 +54,97 @@ class Source:
     """Whether several processes may each read a range of it."""
 
 
-def find(inputs: list[str]) -> list[Source]:
-    """The sources that the inputs name; files of folders and patterns are sorted by name. Raises UserError."""
+def find(inputs: list[str], passed: dict[str, list[str]] | None = None) -> list[Source]:
+    """The sources that the inputs name; files of folders and patterns are sorted by name. Raises UserError.
+
+    Files of folders that are not read are logged, and added to `passed` by the reason.
+    """
     sources: list[Source] = []
-    for name in inputs:
+    for given in inputs:
+        try:
+            name = address(expanded(given) if "://" not in given else given)
+        except ValueError as error:
+            raise UserError(f"--input {error}") from None
         if name.startswith(hub.PREFIX):
             sources.append(Source(name, "hub", identity=hub.identity(name)))
         elif name == "sample" and not Path(name).exists():
-            sources += _files(str(SAMPLE))
+            sources += _files(str(SAMPLE), {})
         else:
-            sources += _files(name)
+            over: dict[str, list[str]] = {}
+            sources += _files(name, over)
+            for why, files in over.items():
+                event("passed_over", folder=name, why=f"'{why}'", files=len(files), such_as=",".join(files[:5]))
+                if passed is not None:
+                    passed.setdefault(why, []).extend(files)
     return sources
 
 
-def _files(name: str) -> list[Source]:
+def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
     try:
-        system, path = fsspec.core.url_to_fs(name)
+        fsspec.core.url_to_fs(name)
     except (ImportError, ValueError) as error:
         raise UserError(f"--input {name}: {cause(error)}; {EXAMPLES}") from None
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
+
+    def listed(system: Any, path: str) -> list[Source]:
+        return [_source(system, info, name) for info in _listed(system, path, name, over)]
+
     try:
-        found = _listed(system, path, name)
-        return [_source(system, info, name) for info in found]
+        return reach(name, listed)
     except UserError:
         raise
     except FileNotFoundError as error:
         if error.__cause__ is not None:  # fsspec's error for a server that does not answer
-            raise UserError(f"--input {name}: cannot be reached ({cause(error.__cause__)})") from None
-        raise UserError(f"--input {name}: no such file or folder; {EXAMPLES}") from None
+            raise _unreached(name, error.__cause__) from None
+        fix = f"`trainyard upload` brings yours to the shared volume; {EXAMPLES}" if in_stack() else EXAMPLES
+        raise UserError(f"--input {name}: no such file or folder; {fix}") from None
     except PermissionError as error:
         raise UserError(f"--input {name}: cannot be read by user {os.getuid()} ({cause(error)})") from None
     except Exception as error:  # each file system raises its own kinds: no credentials, no route, no bucket
-        raise UserError(f"--input {name}: cannot be reached ({cause(error)}); check the name and the access") from None
+        raise _unreached(name, error) from None
 
 
-def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
-    """fsspec's information about each file, sorted by name."""
-    if any(character in path for character in "*?[") and not system.exists(path):
-        matching = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
-        found = [info for info in matching if info.get("size") != 0]
-        if not found:
-            raise UserError(f"--input {name}: no file with content matches the pattern")
-        return sorted(found, key=lambda info: info["name"])
-    info = system.info(path)
-    if info["type"] != "directory":
-        return [info]
-    inside = system.find(path, detail=True).values()
-    found = sorted(
-        (info for info in inside if _known(info["name"]) and info.get("size") != 0), key=lambda info: info["name"]
-    )
+#: What a message says of a failure that may pass; a name that no server answers to, or a refusal, does not.
+_PASSES = re.compile(r"Connect|[Tt]ime(d )?[Oo]ut|Unavailable|[Rr]eset|SlowDown|TooMany|\b(429|5\d\d)\b")
+_STAYS = re.compile(r"Name or service|nodename|gaierror|Credentials|Denied|Forbidden|\b40[134]\b")
+
+
+def _unreached(name: str, error: BaseException) -> UserError:
+    told = cause(error)
+    kind = Passing if _PASSES.search(told) and not _STAYS.search(told) else UserError
+    return kind(f"--input {name}: cannot be reached ({told}); check the name and the access")
+
+
+def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """fsspec's information about each file, sorted by name; adds what is not read to `over`, by the reason."""
+    over.clear()
+    pattern = any(character in path for character in "*?[") and not system.exists(path)
+    if pattern:
+        inside = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
+    else:
+        info = system.info(path)
+        if info["type"] != "directory":
+            return [info]
+        inside = system.find(path, detail=True).values()
+    found: list[dict[str, Any]] = []
+    for info in sorted(inside, key=lambda info: info["name"]):
+        suffix, size = kind_of(info["name"])[0], info.get("size")
+        why = ("empty" if size == 0 else "") if pattern else passed_over(info["name"], path, size)
+        if not pattern and why != "hidden" and suffix in (*REFUSED, *TABLES):
+            raise UserError(
+                f"--input {name}: {info['name']} is of a kind that is not read from a folder, and what it says would "
+                f"be lost; convert it to .txt or .jsonl, remove it, or give the files, as in {name.rstrip('/')}/*.txt"
+            )
+        if why:
+            over.setdefault(why, []).append(PurePosixPath(info["name"]).name)
+        else:
+            found.append(info)
     if not found:
         raise UserError(
-            f"--input {name}: the folder holds no file with content that ends in {', '.join(KINDS)} "
-            f"(or these and {', '.join(COMPRESSIONS)})"
+            f"--input {name}: no file with content matches the pattern"
+            if pattern
+            else f"--input {name}: the folder holds no file with content that ends in {', '.join(KINDS)} "
+            f"(or these and {', '.join(COMPRESSIONS)}); for other text give a pattern, as in {name.rstrip('/')}/*.py"
         )
     return found
 
@@ -123,10 +153,10 @@ def _source(system: Any, info: dict[str, Any], given: str) -> Source:
     path = info["name"]
     local = isinstance(system, LocalFileSystem)
     name = path if local else system.unstrip_protocol(path)
-    stem, compression = _split(path)
-    if stem.suffix.lower() in REFUSED:
-        raise UserError(f"--input {name}: {stem.suffix} files are not read; unpack or convert it to .txt or .jsonl")
-    kind = KINDS.get(stem.suffix.lower(), "text")
+    suffix, compression = kind_of(path)
+    if suffix in REFUSED:
+        raise UserError(f"--input {name}: {suffix} files are not read; unpack or convert it to .txt or .jsonl")
+    kind = KINDS.get(suffix, "text")
     if kind == "parquet" and compression:
         raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
     if local and not os.access(path, os.R_OK):
@@ -149,17 +179,6 @@ def _identity(info: dict[str, Any], size: int, local: bool) -> str:
     return f"{size} {known}".strip()
 
 
-def _known(path: str) -> bool:
-    return _split(path)[0].suffix.lower() in KINDS
-
-
-def _split(path: str) -> tuple[PurePosixPath, str]:
-    """The path without the suffix of its compression, and that compression."""
-    whole = PurePosixPath(path.split("?")[0])
-    compression = COMPRESSIONS.get(whole.suffix.lower(), "")
-    return (whole.with_suffix("") if compression else whole), compression
-
-
 @contextmanager
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The decompressed content, and the stored file under it, whose position shows the progress."""
@@ -172,7 +191,7 @@ def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def _stored(name: str) -> Any:
-    return fsspec.open(name, "rb").open()  # pyright: ignore[reportAttributeAccessIssue]
+    return reach(name, lambda system, path: system.open(path, "rb"))
 
 
 @contextmanager

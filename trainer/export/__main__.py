@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainer.config.paths import folder
 from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, usage
 from trainer.export import model_card
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m trainer.export", description="Write a model as a Hugging Face folder."
     )
     sources.add_options(parser)
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="where to write; must not exist")
+    parser.add_argument("--output", required=True, type=folder, metavar="FOLDER", help="where to write; must not exist")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
     parser.add_argument(
         "--safetensors-only", action="store_true", help="weights and config only: no tokenizer, no card"

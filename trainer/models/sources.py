@@ -17,6 +17,7 @@ from trainer.checkpoint.format import (
     weight_files,
 )
 from trainer.config import memory
+from trainer.config.paths import folder, place
 from trainer.errors import UserError, one_line
 from trainer.models import adapters
 
@@ -38,10 +39,14 @@ class Source:
 def add_options(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument(
-        "--run", type=Path, metavar="DIR", help="run directory: its newest checkpoint, or that of --step"
+        "--run", type=folder, metavar="DIR", help="run directory: its newest checkpoint, or that of --step"
     )
-    chosen.add_argument("--model", metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name")
-    parser.add_argument("--base", default="", metavar="FOLDER", help="the model of an adapter, if it was moved")
+    chosen.add_argument(
+        "--model", type=place, metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name"
+    )
+    parser.add_argument(
+        "--base", default="", type=place, metavar="FOLDER", help="the model of an adapter, if it was moved"
+    )
     parser.add_argument("--step", type=int, help="the checkpoint of this step of --run instead of the newest")
 
 
@@ -77,7 +82,7 @@ def from_name(name: str, key: str) -> Source:
 
     key: the option or setting that gave the name, for error messages. Raises UserError if there is nothing to use.
     """
-    path = Path(name).expanduser()
+    path = Path(name)
     if (path / "checkpoints").is_dir():
         found = newest_checkpoint(path)
         if found is None:
@@ -128,12 +133,12 @@ def base_of(source: Source) -> str:
     Raises UserError if it is in none of the places that the adapter names.
     """
     places = [source.base] if source.base else adapters.bases(Path(source.model))
-    for place in places:
-        if Path(place).is_dir():
-            return from_name(place, "--base").model
-    for place in places:
-        if not place.startswith(("/", ".", "~")) and place.count("/") < 2:
-            return place
+    for model in places:
+        if Path(model).is_dir():
+            return from_name(model, "--base").model
+    for model in places:
+        if not model.startswith(("/", ".", "~")) and model.count("/") < 2:
+            return model
     where = f"is not in {' or '.join(places)}" if places else "is named nowhere"
     raise UserError(
         f"{source.model}: the base model of this adapter {where}; give its folder or its name on the hub with --base"

@@ -266,7 +266,7 @@ def broken_zstandard() -> bytes:
         ("a.jsonl", records(TEXTS[:3]) + b'{"text": "cut', [], "a.jsonl, line 4: not JSON"),
         ("a.json", b'[{"text": "a list"}]\n', [], "no field 'text'; it is not a JSON object"),
         ("a.jsonl", records(TEXTS, "body"), [], "a.jsonl, line 1: no field 'text'; it has id, body"),
-        ("a.jsonl", b'{"text": 5}\n', [], "holds int, not text"),
+        ("a.jsonl", b'{"text": 5}\n', [], "holds a number, not text"),
         ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], [], "is damaged or cut short"),
         ("a.jsonl.gz", b"\x1f\x8b no gzip", [], "is damaged or cut short"),
         ("a.txt.zst", broken_zstandard(), [], "is damaged or cut short"),
@@ -307,7 +307,7 @@ def test_bad_input_is_one_line(
         ("nothing://bucket/x", "Protocol not known"),
         ("http://127.0.0.1:9/data.jsonl", "cannot be reached"),
         ("hf:no-such/dataset", "no such dataset, split or configuration, or the hub cannot be reached"),
-        ("hf:", "write hf:NAME"),
+        ("hf:", "names nothing; give a file or folder"),
     ],
 )
 def test_names_that_lead_nowhere_are_one_line(

@@ -1,0 +1,110 @@
+"""The limits of every key of a stack: none is missing beside a sibling that has one, and the words are the code's."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from infra.clouds import sections
+from infra.config import ConfigError
+from infra.parse import parse
+from tests.infra.recorded import changed
+from trainer.config.schema import Config
+from trainer.config.section import keys_of
+
+#: Amounts of work, which nothing but patience limits; the trainer's own, by hand also on machines of the future.
+STACK = {key: section for key, section in sections().items() if section is not Config}
+NUMBERS = {
+    f"{name}.{key}": (field, kind)
+    for name, section in STACK.items()
+    for key, field in keys_of(section).items()
+    for kind in (int, float)
+    if kind in (field.annotation, *get_args(field.annotation))
+    or any(kind in get_args(inner) for inner in get_args(field.annotation))
+}
+
+
+def bounds(field: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+
+    def look(item: Any) -> None:
+        for name in ("ge", "gt", "le", "lt"):
+            if getattr(item, name, None) is not None:
+                found[name] = getattr(item, name)
+        for inner in (*getattr(item, "metadata", ()), *getattr(item, "__metadata__", ()), *get_args(item)):
+            look(inner)
+
+    look(field)
+    look(field.annotation)
+    return found
+
+
+def problems(values: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(values, "test")
+    return caught.value.problems
+
+
+def test_all_numbers_of_a_stack_were_found() -> None:
+    assert {"workers.cpu", "storage.size_gib", "job.max_hours", "eks.system_nodes", "check.megabytes"} <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_every_number_has_a_limit_at_both_ends_and_the_message_says_it(key: str) -> None:
+    field, kind = NUMBERS[key]
+    found = bounds(field)
+    assert {name[0] for name in found} == {"g", "l"}, f"{key} has only {found}"
+    section, name = key.split(".")
+    for bound, limit in found.items():
+        step = (1 if kind is int else 0.0005) * (-1 if bound[0] == "g" else 1) * (bound in ("ge", "le"))
+        lines = problems({"cluster": {"context": "x"}, section: {name: limit + step}})
+        (line,) = [line for line in lines if line.startswith(f"{section}.{name}: ")]
+        assert "must be " in line
+        assert f" {limit:g}" in line.replace(f"{limit:.0f}", f"{limit:g}")
+
+
+@pytest.mark.parametrize(
+    ("stack", "values", "said"),
+    [
+        (
+            "gcp-c3",
+            {"storage": {"kind": "nfs", "sizeGib": 100_000}},
+            "100000 with nfs, whose disk it is; allowed: 10 to",
+        ),
+        ("gcp-c3", {"storage": {"kind": "nfs", "sizeGib": 9}}, "9 with nfs, whose disk it is; allowed: 10 to 65536"),
+        ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 200_000}}, "allowed: 1024 to 102400"),
+        ("aws-smoke", {"storage": {"sizeGib": 2_000_000}}, "must be less than or equal to 1048576"),
+        ("gcp-c3", {"storage": {"kind": "nfs", "disk": "My_Disk"}}, "'My_Disk' is no name of a disk"),
+        ("local", {"storage": {"kind": "storageClass", "className": "Fast Disk"}}, "is not the name of a StorageClass"),
+        *(
+            (
+                "aws-smoke",
+                {"eks": {"vpcCidr": cidr}},
+                f"{cidr} {why}; allowed: a range inside 10.0.0.0/8, 172.16.0.0/12",
+            )
+            for cidr, why in (
+                ("198.18.0.0/16", "is for other uses"),
+                ("127.0.0.0/16", "is for other uses"),
+                ("169.254.0.0/16", "is for other uses"),
+                ("100.64.0.0/16", "is for other uses"),
+                ("240.0.0.0/16", "is for other uses"),
+                ("172.32.0.0/16", "is public"),
+                ("192.169.0.0/16", "is public"),
+            )
+        ),
+        *(
+            ("aws-smoke", {"eks": {"apiAllowedCidrs": [cidr]}}, f"{cidr} is a private range")
+            for cidr in ("100.64.1.0/24", "198.18.0.0/24", "169.254.1.0/24", "224.0.0.0/24", "172.31.0.0/16")
+        ),
+    ],
+)
+def test_what_one_key_is_checked_for_its_siblings_are_too(stack: str, values: dict[str, Any], said: str) -> None:
+    (line,) = problems(changed(stack, **values))
+    assert said in line
+    assert line.startswith(f"{next(iter(values))}.{next(iter(reversed(next(iter(values.values())))))}")
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.31.0.0/16", "192.168.0.0/20", "10.255.240.0/20"])
+def test_what_the_words_allow_the_code_allows(cidr: str) -> None:
+    assert parse(changed("aws-smoke", eks={"vpcCidr": cidr}), "test")

@@ -1,0 +1,99 @@
+"""Which files of a folder are read, and that the others are said or refused, never dropped."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from cli.transfer import Pair
+from cli.upload import unread
+from trainer import prepare
+from trainer.data.sources import find
+from trainer.errors import UserError
+
+TEXT = "Light is not similar, or homogeneal. " * 40
+
+
+def folder(top: Path, *names: str) -> Path:
+    for name in names:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(gzip.compress(TEXT.encode()) if name.endswith(".gz") else TEXT.encode())
+    return top
+
+
+READ = ["a.txt", "b.rst", "c.md", "d.markdown", "e.adoc", "f.tex", "g.org", "h.TXT", "i.rst.gz", "deep/er/j.text"]
+
+
+def test_every_kind_of_plain_text_is_read(tmp_path: Path) -> None:
+    found = find([str(folder(tmp_path, *READ))])
+    assert {str(Path(source.name).relative_to(tmp_path)) for source in found} == set(READ)
+    assert {source.kind for source in found} == {"text"}
+
+
+def test_the_job_says_which_files_it_passed_over_and_why_at_once_and_at_its_end(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = folder(tmp_path / "corpus", *READ, "page.html", "code.py", "LICENSE", ".git/HEAD.txt", ".b.txt.part")
+    (corpus / "empty.txt").touch()
+    arguments = ["--input", str(corpus), "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]
+    for state in ("written", "found"):
+        assert prepare.main(arguments) == 0
+        said = capsys.readouterr().out
+        for why, names in {
+            "of kind .html": "page.html",
+            "of kind .py": "code.py",
+            "without a suffix": "LICENSE",
+            "empty": "empty.txt",
+        }.items():
+            assert f"event=passed_over folder={corpus} why='{why}' files=1 such_as={names}\n" in said
+        assert f"event=passed_over folder={corpus} why='hidden' files=2 such_as=" in said
+        (last,) = [line for line in said.splitlines() if "event=prepared" in line]
+        assert f"state={state}" in last
+        assert f"files={len(READ)} passed_over='6 (" in last
+
+
+def test_nothing_is_said_where_everything_is_read(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = folder(tmp_path / "corpus", *READ)
+    assert prepare.main(["--input", str(corpus), "--output", str(tmp_path / "o"), "--tokenizer", str(tokenizer)]) == 0
+    assert "passed_over" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["b.pdf", "b.csv", "deep/b.tsv", "b.docx", "b.zip", "b.arrow", "b.csv.gz", "b.EPUB", "b.tar.gz"]
+)
+def test_a_folder_with_text_that_nothing_here_takes_out_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    folder(tmp_path, "a.txt", name)
+    with pytest.raises(UserError) as caught:
+        find([str(tmp_path)])
+    assert f"{tmp_path / name} is of a kind that is not read from a folder, and what it says would be lost" in str(
+        caught.value
+    )
+    # The way that the message names.
+    assert len(find([f"{tmp_path}/*.txt"])) == 1
+
+
+def test_a_pattern_reads_what_it_names_and_says_what_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, "a.py", "b.py", "c.txt")
+    (tmp_path / "empty.py").touch()
+    assert len(find([f"{tmp_path}/*.py"])) == 2
+    assert "why='empty' files=1 such_as=empty.py" in capsys.readouterr().out
+
+
+def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: Path) -> None:
+    corpus = folder(tmp_path / "corpus", "a.txt", "b.rst", "page.html", "old.pdf", ".git/HEAD")
+    pairs = [Pair(path, f"/data/{path.name}", 9) for path in sorted(corpus.iterdir()) if path.is_file()]
+    assert unread(corpus, pairs) == [
+        "1 hidden file was not sent.",
+        "As dataset.input this folder is refused: old.pdf would be passed over; convert it.",
+        "1 of kind .pdf are not read as text: old.pdf",
+        "1 of kind .html are not read as text: page.html",
+    ]
+    model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
+    assert unread(model, [Pair(path, "/data/x", 9) for path in model.iterdir()]) == [], "a model is no dataset"
+    assert unread(corpus / "a.txt", pairs[:1]) == []

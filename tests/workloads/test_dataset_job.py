@@ -1,0 +1,96 @@
+"""A dataset Job with bad input ends at once, in the words of the stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.parse import parse
+from review.recording import Recording, record
+from tests.infra.recorded import changed
+from trainer.contract import EXIT_RESTART, EXIT_USAGE, STACK_KEYS
+from trainer.data import sources
+from trainer.errors import Passing, UserError, usage
+from workloads.dataset import prepare_command
+
+pytestmark = pytest.mark.usefixtures("local_kubeconfig")
+
+
+def container(stack: Recording) -> dict:
+    return stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_bad_input_fails_the_job_with_its_first_pod(local_stack: Recording) -> None:
+    rules = local_stack.one("Job", "dataset").inputs["spec"]["podFailurePolicy"]["rules"]
+    assert rules[0] == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_USAGE]}}
+    assert rules[1]["action"] == "Ignore"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "extra", "said"),
+    [
+        ({"input": ["missing.txt"]}, {}, "dataset.input /data/missing.txt: no such file or folder; `trainyard upload`"),
+        ({"input": ["no/*.txt"]}, {}, "dataset.input /data/no/*.txt: no file with content matches the pattern"),
+        ({"tokenizer": "/data/models/none"}, {}, "dataset.tokenizer"),
+        ({"textField": "body", "input": ["/data/a.jsonl"]}, {}, "dataset.input"),
+    ],
+)
+def test_the_job_speaks_of_the_stacks_keys_and_of_upload(dataset: dict, extra: dict, said: str, tmp_path: Path) -> None:
+    values = changed("local", dataset=dataset, **extra)
+    keys = {entry["name"]: entry.get("value") for entry in container(record("local", values))["env"]}[STACK_KEYS]
+    config = parse(values, "local")
+    module, *arguments = prepare_command(config.training, config.dataset, str(tmp_path / "out"))
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, STACK_KEYS: keys},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_USAGE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(said)
+    assert "--" not in line
+
+
+def test_by_hand_the_arguments_keep_their_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.delenv(STACK_KEYS, raising=False)
+
+    @usage
+    def main() -> int:
+        raise UserError("--input x: no such file; see --documents")
+
+    assert main() == EXIT_USAGE
+    assert capsys.readouterr().err == "--input x: no such file; see --documents\n"
+    monkeypatch.setenv(STACK_KEYS, json.dumps({"--input": "dataset.input", "--documents": "dataset.documents"}))
+    assert main() == EXIT_USAGE
+    assert capsys.readouterr().err == "dataset.input x: no such file; see dataset.documents\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ConnectionResetError("Connection reset by peer"), True),
+        (TimeoutError("timed out"), True),
+        (OSError("503 Service Unavailable"), True),
+        (OSError("SlowDown: reduce your request rate"), True),
+        (PermissionError("403 Forbidden"), False),
+        (OSError("Unable to locate credentials: NoCredentialsError"), False),
+        (OSError("Cannot connect to host nowhere:443 [Name or service not known]"), False),
+        (ValueError("404 Not Found"), False),
+    ],
+)
+def test_what_a_second_attempt_may_not_meet_is_retried_and_nothing_else(error: Exception, passes: bool) -> None:
+    found = sources._unreached("https://host/a.txt", error)
+    assert isinstance(found, Passing) == passes
+
+    @usage
+    def main() -> int:
+        raise found
+
+    assert main() == (EXIT_RESTART if passes else EXIT_USAGE)

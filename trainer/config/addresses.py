@@ -1,0 +1,151 @@
+"""What a person may name as data: files, folders, patterns and addresses, in one spelling, and how they are opened.
+
+One reader for a stack's preview, the dataset Job and `trainyard upload`: what the one accepts the others read.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+KINDS = {
+    **dict.fromkeys((".txt", ".text", ".md", ".markdown", ".mdx", ".rst", ".adoc", ".org", ".tex", ".log"), "text"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+    ".parquet": "parquet",
+}
+"""Suffix -> how a file of a folder is read. A file that is named itself is text by default."""
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+"""By fsspec's names."""
+REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow", ".feather", ".orc")
+"""Kinds that hold text which nothing here takes out of them."""
+TABLES = (".csv", ".tsv")
+"""Read as plain text where they are named themselves. A folder with them or with REFUSED ones is refused: to pass over
+them would lose data."""
+SCHEMES = ("s3", "gs", "https", "http")
+"""Schemes that a cluster reads."""
+SPELLED = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+NOWHERE = (
+    "names nothing; give a file or folder on the shared volume, hf:NAME, or an address with its bucket or server, such "
+    "as gs://BUCKET/FOLDER"
+)
+ANONYMOUS: dict[str, list[dict[str, Any]]] = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
+"""Options for a public bucket: without them, a pod without credentials fails before its first request."""
+_ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+
+def address(text: str) -> str:
+    """An input in its one spelling. Raises ValueError with what to write instead."""
+    text = text.strip()
+    scheme, colon, rest = text.partition(":")
+    scheme = scheme.lower()
+    if not text:
+        raise ValueError(f"'{text}' {NOWHERE}")
+    if scheme == "hf" and colon:
+        return _of_hub(text, rest)
+    scheme = SPELLED.get(scheme, scheme)
+    if colon and scheme in (*SCHEMES, "file") and not rest.startswith("//"):
+        raise ValueError(f"'{text}' lacks slashes; write {scheme}://{rest.lstrip('/')}")
+    if "://" not in text:
+        return text
+    server, slash, path = rest.removeprefix("//").partition("/")
+    if scheme == "file":
+        return f"/{path}"
+    if not server.strip() or (scheme.startswith("http") and server.startswith("?")):
+        raise ValueError(f"'{text}' {NOWHERE}")
+    if scheme in ("s3", "gs"):
+        if not re.fullmatch(r"[A-Za-z0-9][-._A-Za-z0-9]+", server):
+            raise ValueError(f"'{text}': '{server}' is no name of a bucket; allowed: letters, digits, '-', '.' and '_'")
+        if query := re.search(r"\?\w+=", path):
+            raise ValueError(f"'{text}' ends in a query, which {scheme}:// has not; leave out {path[query.start() :]}")
+    elif scheme.startswith("http"):
+        server = server.lower()
+        _refuse_page(text, server, path)
+    return f"{scheme}://{server}{slash}{path}"
+
+
+def _of_hub(text: str, rest: str) -> str:
+    if not rest.strip("/ "):
+        raise ValueError(f"'{text}' {NOWHERE}")
+    if found := re.fullmatch(r"//(?:datasets/)?([^/]+/[^/]+)(/.*)?", rest):
+        raise ValueError(f"'{text}' is no name on the Hugging Face hub; write hf:{found[1]}")
+    if rest.startswith("/") and not rest.startswith("//"):
+        return f"hf:{rest}"  # a folder of this machine that `datasets` opens
+    return f"hf:{rest.strip('/ ')}"
+
+
+def _refuse_page(text: str, server: str, path: str) -> None:
+    """Refuse pages that show a file or a data set: their HTML would be learned."""
+    hub = re.fullmatch(r"datasets/([^/?]+/[^/?]+)(?:/(?:tree|viewer)\b.*|/|\?.*)?", path)
+    if server == "huggingface.co" and hub:
+        raise ValueError(f"'{text}' is a page about a data set; write hf:{hub[1]}")
+    raw = {"huggingface.co": "/resolve/", "github.com": "/raw/", "gitlab.com": "/-/raw/"}.get(server)
+    shown = re.search(r"/(-/)?blob/", f"/{path}")
+    if raw and shown:
+        raise ValueError(f"'{text}' is a page that shows a file; write {raw} in place of {shown[0]}")
+
+
+def on_volume(text: str, volume: str) -> str:
+    """An input as pods name it: what is no address is on the shared volume. Raises ValueError for what pods cannot see.
+
+    `text` is in its one spelling.
+    """
+    if text == "sample" or (text.startswith("hf:") and not re.match(r"hf:[./~]", text)):
+        return text
+    if "://" in text:
+        if text.partition(":")[0] not in SCHEMES:
+            raise ValueError(
+                f"'{text}': {text.partition(':')[0]}:// is not read; allowed: {', '.join(SCHEMES)}, hf:NAME"
+            )
+        return text
+    here = text.removeprefix("hf:")
+    whole = PurePosixPath(volume, here)
+    if here.startswith("~") or "\\" in here or ".." in whole.parts or not whole.is_relative_to(volume):
+        raise ValueError(
+            f"'{text}' is not on the shared volume, and pods see no other files; `trainyard upload {here}` brings it "
+            "there and says what to give"
+        )
+    return f"{text.removesuffix(here)}{whole}"
+
+
+def reach(name: str, act: Callable[[Any, str], Found]) -> Found:
+    """What `act` returns for the file system of an address and its path there.
+
+    With this machine's credentials, else anonymously, as for a public bucket. Raises what the first way raised.
+    """
+    import fsspec
+
+    scheme, _, rest = name.partition("://")
+    place, first = (scheme, rest.partition("/")[0]), None
+    for options in _ways.get(place) or [{}, *ANONYMOUS.get(scheme, [])]:
+        system, path = fsspec.core.url_to_fs(name, **options)
+        try:
+            found = act(system, path)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each file system raises its own kinds: no credentials, no route, no bucket
+            first = first or error
+        else:
+            _ways[place] = [options]
+            return found
+    assert first is not None
+    raise first
+
+
+def kind_of(path: str) -> tuple[str, str]:
+    """The suffix that says what a file holds, and its compression; of an address without its query."""
+    whole = PurePosixPath(path.split("?")[0])
+    compression = COMPRESSIONS.get(whole.suffix.lower(), "")
+    return (PurePosixPath(whole.stem).suffix if compression else whole.suffix).lower(), compression
+
+
+def passed_over(path: str, top: str, size: int | None) -> str:
+    """Why a file of a folder is not read; empty if it is. `top`: the folder."""
+    inside = path.removeprefix(top)
+    suffix = kind_of(path)[0]
+    if any(part.startswith(".") for part in PurePosixPath(inside).parts):
+        return "hidden"
+    if suffix not in KINDS:
+        return f"of kind {suffix}" if suffix else "without a suffix"
+    return "empty" if size == 0 else ""
