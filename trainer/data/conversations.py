@@ -44,7 +44,7 @@ class _Day(datetime):
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
     """tokenizer_config.json and chat template of the tokenizer that `spec` names; empty without one.
 
-    Several templates stay in the former, by name, as transformers reads them.
+    Several templates stay in the former, by name, as transformers reads them where there is no other file.
     """
     folder = find_folder(spec)
     text = _beside(folder, CONFIG)
@@ -61,7 +61,7 @@ def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
     if isinstance(named := files or named, dict):
         if set(named) > {"default"} or (named and "default" not in named):
             given["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
-        named = named.get("default", "")
+        named = "" if "chat_template" in given else named.get("default", "")
     given.pop("auto_map", None)  # code
     end = tokenizer.id_to_token(end_of_text(tokenizer, folder)) if not given.get("eos_token") else None
     return {**given, **({"eos_token": end} if end else {})}, named
@@ -139,19 +139,23 @@ class Chat:
         return text
 
     def _read(self, record: Any) -> str:
+        from jinja2 import UndefinedError
+
         talk = records.read(record)
         if isinstance(talk, tuple):
             prompt, completion = map(self._safe, talk)
             begun = self._begin + prompt
             whole = begun + completion + self._words["eos_token"]
             return marked(whole, [(len(begun), len(whole))])
-        try:
-            return self._text(talk)
-        except TypeError:  # the template joins the arguments of a call to a text, so it wants them as text
-            plain = records.read(record, wire=True)
-            if not isinstance(plain, Talk) or plain == talk:
-                raise
-            return self._text(plain)
+        error: Exception | None = None
+        # As transformers takes it; else with empty contents for calls alone, or their arguments as text (DeepSeek V3).
+        for wire, blank in ((False, False), (False, True), (True, False), (True, True)):
+            try:
+                return self._text(records.read(record, wire, blank))  # pyright: ignore[reportArgumentType]
+            except (TypeError, UndefinedError) as found:
+                error = error or found
+        assert error is not None
+        raise error
 
     def _text(self, talk: Talk) -> str:
         talk = Talk(self._safe(talk.messages), talk.learned, self._safe(talk.tools), self._safe(talk.options))

@@ -60,10 +60,10 @@ class Talk:
     """Further variables of the template, such as enable_thinking."""
 
 
-def read(record: Any, wire: bool = False) -> Talk | tuple[str, str]:
+def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[str, str]:
     """The conversation of a record, or its prompt and completion as texts. Raises Wrong.
 
-    wire: leave the arguments of calls as text, for the templates that write them as they are (DeepSeek V3's).
+    wire: leave the arguments of calls as text. blank: give an answer without a content an empty one.
     """
     if not isinstance(record, dict):
         raise Wrong("it is not a JSON object")
@@ -80,6 +80,11 @@ def read(record: Any, wire: bool = False) -> Talk | tuple[str, str]:
             if system or tools:
                 raise Wrong(f"{'system' if system else 'tools'} belongs to messages, not to a prompt that is text")
             return record["prompt"], record["completion"]
+        for name in ("prompt", "completion"):
+            if not isinstance(record[name], str | list):
+                raise Wrong(f"{name} holds {type(record[name]).__name__}, not text")
+        if isinstance(record["prompt"], str) or isinstance(record["completion"], str):
+            raise Wrong("of prompt and completion one is text and one is messages")
         asked, said = (_messages(record[name], name, wire) for name in ("prompt", "completion"))
         said = [*((message, False) for message, _ in asked), *said]
         key = "completion"
@@ -93,7 +98,7 @@ def read(record: Any, wire: bool = False) -> Talk | tuple[str, str]:
         if first["role"] == "system" and first.get("content") != system:
             raise Wrong("system and its first message are two system prompts")
         said = said if first["role"] == "system" else [({"role": "system", "content": system}, False), *said]
-    messages = [message for message, _ in said]
+    messages = [{"content": "", **message} if blank else message for message, _ in said]
     roles = dict.fromkeys(message["role"] for message in messages)
     if "assistant" not in roles:
         raise Wrong(f"no message has role assistant (roles: {', '.join(roles)})")
