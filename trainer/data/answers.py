@@ -9,6 +9,7 @@ which no text can hold.
 import json
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,11 @@ class Encoder:
         self._unknown = model.get("unk_id", tokenizer.token_to_id(model.get("unk_token") or ""))
         words, either = ("|".join(map(re.escape, each)) or "(?!)" for each in (self.special, longest))
         self._like = re.compile(words)
-        self._written = re.compile(f"{LITERAL}({words}){PLAIN}|{either}|[{LITERAL}{PLAIN}]")
+        # A template may change what stands between two marks (it splits at a letter), or lose one of them.
+        near = f"[^{LITERAL}{PLAIN}]{{1,{2 * len(longest[0]) if longest else 1}}}"
+        self._written = re.compile(f"{LITERAL}({near}){PLAIN}|{either}|[{LITERAL}{PLAIN}]")
         self._between = re.compile(f"{SPECIAL}(?:{words})")
+        self._ids = {tokenizer.token_to_id(word) for word in self.special} - {self._unknown}
         self._tokenizer, self._renamed = tokenizer, _renamed(tokenizer, parts)
         normalizer = tokenizer.normalizer
         self._normal: Callable[[str], str] = normalizer.normalize_str if normalizer is not None else str
@@ -71,6 +75,11 @@ class Encoder:
         encoded = self._renamed.encode_batch([text for _, text, _ in parts], add_special_tokens=False)
         result, answers = [b""] * len(texts), []
         for (number, text, spans), encoding in zip(parts, encoded, strict=True):
+            if not self._found(encoding, text):
+                if LITERAL in texts[number]:
+                    raise Undecodable(number, "does not tell its special tokens from text")
+                text, spans = _without(text, spans)
+                encoding = self._tokenizer.encode(text, add_special_tokens=False)
             ids, chosen = _flagged(encoding, spans)
             result[number] += ids.tobytes()
             answers += [(number, text[slice(*span)], part) for span, part in zip(spans, chosen, strict=True)]
@@ -82,7 +91,15 @@ class Encoder:
 
     def ids(self, text: str) -> list[int]:
         """The ids of a rendered text without answers."""
-        return self._renamed.encode(self._split(text)[0], add_special_tokens=False).ids
+        text = self._split(text)[0]
+        encoding = self._renamed.encode(text, add_special_tokens=False)
+        if not self._found(encoding, text):
+            encoding = self._tokenizer.encode(text.replace(SPECIAL, ""), add_special_tokens=False)
+        return encoding.ids
+
+    def _found(self, encoding: Encoding, text: str) -> bool:
+        """Whether each special token was found: some tokenizers find them only behind a space (the first Llama 2)."""
+        return sum(id in self._ids for id in encoding.ids) == text.count(SPECIAL)
 
     def _split(self, text: str) -> tuple[str, list[Span]]:
         """The text as the encoder takes it, and the spans of its answers in it."""
@@ -138,6 +155,12 @@ def _holds(text: str, parts: Iterable[str]) -> bool:
             return False
         place += len(part)
     return True
+
+
+def _without(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
+    """A text and its spans without the marks of special tokens."""
+    before = [0, *accumulate(letter == SPECIAL for letter in text)]
+    return text.replace(SPECIAL, ""), [(start - before[start], end - before[end]) for start, end in spans]
 
 
 def squeezed(text: str) -> str:
