@@ -203,9 +203,9 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
     dataset = open_dataset(options.data)
     net = sources.load_language_model(source)
     words, most = net.config.get_text_config().vocab_size, networks.positions(net.config)
-    if dataset.vocabulary > words:
+    if dataset.largest >= words:
         raise UserError(
-            f"--data {options.data}: its tokenizer has {dataset.vocabulary} tokens, the model {words}; "
+            f"--data {options.data}: its largest token is {dataset.largest}, the model has {words}; "
             "prepare the text with the model's tokenizer (trainer.prepare --tokenizer)"
         )
     length = options.sequence_length or min(most or WINDOW, WINDOW)

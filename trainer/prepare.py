@@ -171,6 +171,8 @@ def prepare(
     _begin(output, identity)
     write_atomic(output / FILE, words_of)
     copy_companions(folder, output)
+    if beside:
+        (output / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
     for name, text in beside.items():
         write_atomic(output / name, text)
     pieces = plan(sources)
@@ -211,14 +213,16 @@ def _conversation_files(
             raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
     config, template = conversations.described(spec, tokenizer)
     if chat_template is not None:
+        config.pop("chat_template", None)
         try:
             template = chat_template.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--chat-template {chat_template}: cannot be read ({error})") from None
-    if not template:
+    elif not template and "chat_template" not in config:
         template = conversations.plain_template(tokenizer, config)
         event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=conversations.TEMPLATE)
-    return {conversations.CONFIG: json.dumps(config, indent=1) + "\n", conversations.TEMPLATE: template}
+    described = {conversations.CONFIG: json.dumps(config, indent=1) + "\n"}
+    return described | ({conversations.TEMPLATE: template} if template else {})
 
 
 def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
@@ -333,6 +337,7 @@ def _index(
         "version": CONVERSATIONS if recipe.documents == conversations.DOCUMENTS else VERSION,
         "recipe": identity,
         "vocabulary": vocabulary,
+        "largest": max(shard["largest"] for split in splits.values() for shard in split["shards"]),
         "end_of_text": end_of_text,
         "dtype": np.dtype(np.uint32 if recipe.documents == conversations.DOCUMENTS else token_type(vocabulary)).name,
         "documents": documents,

@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
-from trainer.data.tokenizer import load_tokenizer
+from trainer.data.tokenizer import find_folder, load_tokenizer
 from trainer.errors import UserError, usage
 from trainer.models import sources
 
@@ -67,14 +68,13 @@ def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = Fal
 
 
 def _asked(model: str, message: str) -> list[int]:
-    """The tokens of a user's message and of the chat template's generation prompt. Raises UserError."""
-    from transformers import PreTrainedTokenizerFast
+    """The tokens of a user's message and of the chat template's generation prompt, as in training. Raises UserError."""
+    from trainer.data.conversations import Chat
 
-    known = PreTrainedTokenizerFast.from_pretrained(model)
-    if not known.chat_template:
+    chat = Chat(find_folder(model) or Path(model), load_tokenizer(model))
+    if not chat.has_template:
         raise UserError(f"--chat: {model} has no chat template, which fine-tuning on conversations gives; leave it out")
-    conversation = [{"role": "user", "content": message}]
-    return known.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return chat.asked([{"role": "user", "content": message}])
 
 
 if __name__ == "__main__":

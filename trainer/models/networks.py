@@ -242,7 +242,10 @@ def _drop_nothing(config: "PreTrainedConfig") -> None:
 
 
 def _check(key: str, name: str, config: "PreTrainedConfig", vocabulary: int, length: int) -> None:
-    """Raise UserError if vocabulary or positions are too few. A larger vocabulary is padded (Qwen's by 271 rows)."""
+    """Raise UserError if vocabulary or positions are too few. A larger vocabulary is padded (Qwen's by 271 rows).
+
+    vocabulary: the largest id in the data, and one; the tokenizer may have more (Gemma 3 1B's has one more than rows).
+    """
     words, most = config.get_text_config().vocab_size, positions(config)
     if words < vocabulary:
         raise UserError(
@@ -257,7 +260,13 @@ def _same_words(name: str, source: str, ours: Path) -> None:
     from tokenizers import Tokenizer
 
     theirs = cached_file(source, ours.name, _raise_exceptions_for_missing_entries=False)
-    if theirs is not None and Tokenizer.from_file(theirs).get_vocab() != Tokenizer.from_file(str(ours)).get_vocab():
+    words = Tokenizer.from_file(str(ours)).get_vocab()
+    if theirs is None or Tokenizer.from_file(theirs).get_vocab() == words:
+        return
+    from transformers import AutoTokenizer
+
+    # Another file may name further tokens, and a class others.
+    if AutoTokenizer.from_pretrained(source, trust_remote_code=False).get_vocab() != words:
         raise UserError(
             f"model.name: {name} has another tokenizer than the data; prepare the data with --tokenizer {source}"
         )

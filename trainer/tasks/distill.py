@@ -39,7 +39,8 @@ def build(config: Config) -> Work:
     dataset = open_dataset(config.data.directory, config.data.verify)
     teacher = load_teacher(config, dataset)
     work = pretrain.build(config)
-    student = plain_gpt2("model.name", config.model.name, work.net, dataset.vocabulary)
+    student = plain_gpt2("model.name", config.model.name, work.net, work.net.config.vocab_size)
+    plain_gpt2("distillation.teacher", settings.teacher, teacher, student.config.vocab_size)
     begun = list_checkpoints(Path(config.run.directory))
     if settings.student_from_teacher and not begun:
         copy_layers(teacher, student)
@@ -66,22 +67,22 @@ def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
     tokenizer = dataset.directory / "tokenizer.json"
     name = config.distillation.teacher
     try:
-        teacher = networks.load(name, dataset.vocabulary, config.sequence_length, tokenizer)
+        teacher = networks.load(name, dataset.largest + 1, config.sequence_length, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.name", "distillation.teacher")) from None
-    return plain_gpt2("distillation.teacher", name, teacher, dataset.vocabulary).requires_grad_(False)
+    return plain_gpt2("distillation.teacher", name, teacher, teacher.config.vocab_size).requires_grad_(False)
 
 
 def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
-    """Return `net`. Raises UserError if it is no GPT-2, or its vocabulary is not that of the data."""
+    """Return `net`. Raises UserError if it is no GPT-2, or its vocabulary is not that of the student."""
     if net.config.model_type != "gpt2":
         raise UserError(
             f"{key}: {name} is a {net.config.model_type} model; distillation supports only GPT-2, such as gpt2"
         )
     if net.config.vocab_size != vocabulary:
         raise UserError(
-            f"{key}: {name} has a vocabulary of {net.config.vocab_size}, the data of {vocabulary}; name a GPT-2 of the "
-            "data's tokenizer"
+            f"{key}: {name} has a vocabulary of {net.config.vocab_size}, the student of {vocabulary}; name a GPT-2 of "
+            "the student's tokenizer"
         )
     return net
 

@@ -122,9 +122,9 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     A run that has a checkpoint resumes its weights from there. Here it needs only the shape, also from the checkpoint:
     the folder or hub name that it began with may be gone by now. An adapter's base model is in no checkpoint.
     """
-    model, words, length = config.model, dataset.vocabulary, config.sequence_length
+    model, words, length = config.model, dataset.largest + 1, config.sequence_length
     if model.size:
-        return networks.build(model.size, words, dataset.end_of_text, config.run.seed)
+        return networks.build(model.size, dataset.vocabulary, dataset.end_of_text, config.run.seed)
     if config.adapter.kind != "none":
         return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):

@@ -29,3 +29,57 @@ MARKED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
     "<|im_end|>{% endgeneration %}{{ '\n' }}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
 )
+TOOLS = (  # Qwen's and Hermes': tools in the system prompt, calls and results in tags; a call hides no content
+    "{% if tools %}<|im_start|>system\n{% if messages[0].role == 'system' %}{{ messages[0].content + '\n' }}{% endif %}"
+    "{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% elif messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}"
+    "{% if m.role == 'user' or (m.role == 'system' and not loop.first) or "
+    "(m.role == 'assistant' and not m.tool_calls) %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% elif m.role == 'assistant' %}{{ '<|im_start|>assistant' }}{% if m.content %}{{ '\n' + m.content }}{% endif %}"
+    "{% for call in m.tool_calls %}{% set call = call.function %}"
+    '{{ \'\n<tool_call>\n{"name": "\' + call.name + \'", "arguments": \' }}{{ call.arguments | tojson }}'
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% elif m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + m.content }}"
+    "{{ '\n</tool_response><|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+ZEPHYR = (  # TinyLlama's: knows three roles, and says nothing of others
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '<|start|>user\n' + m.content + eos_token }}"
+    "{% elif m.role == 'system' %}{{ '<|start|>system\n' + m.content + eos_token }}"
+    "{% elif m.role == 'assistant' %}{{ '<|start|>assistant\n' + m.content + eos_token }}{% endif %}{{ '\n' }}"
+    "{% if loop.last and add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}{% endfor %}"
+)
+GEMMA = (  # the model's role has a name of its own, and there is no system prompt
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
+    "{{ m.content | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
+)
+JSON_RESULTS = (  # Llama 3.1's: one call, which hides the content beside it; results are JSON
+    "{{ bos_token }}{% for m in messages %}{% if m.tool_calls is defined %}{% if m.tool_calls | length != 1 %}"
+    "{{ raise_exception('one call at once') }}{% endif %}{% set call = m.tool_calls[0].function %}"
+    '{{ \'<|start|>assistant<|end|>\n\n{"name": "\' + call.name + \'", "parameters": \' }}'
+    "{{ call.arguments | tojson }}}<|eot|>{% elif m.role == 'tool' %}<|start|>ipython<|end|>\n\n"
+    "{{ m.content | tojson }}<|eot|>"
+    "{% else %}{{ '<|start|>' + m.role + '<|end|>\n\n' + m.content | trim + '<|eot|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant<|end|>\n\n{% endif %}"
+)
+WIRE = (  # DeepSeek V3's: the arguments of a call are joined as text
+    "{% for m in messages %}{% if m.tool_calls is defined %}{% for call in m.tool_calls %}"
+    "{{ '<|start|>' + call.function.name + '\n' + call.function.arguments + '<|eot|>' }}{% endfor %}"
+    "{% else %}{{ '<|start|>' + m.role + '<|end|>' + m.content + '<|eot|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>{% endif %}"
+)
+PRINTED = WIRE.replace("+ call.function.arguments + '<|eot|>' }}", "}}{{ call.function.arguments }}<|eot|>")
+"""Functionary's: an object would be written as Python writes it."""
+FORGETFUL = CHATML.replace("m.content", "(m.content.split('</think>') | last if m.role == 'assistant' else m.content)")
+"""DeepSeek R1's: thoughts are left out everywhere."""
+LAST_TOOLS = (  # Mistral's: tools and system prompt stand before the last question
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% if tools and loop.index0 == (messages | map(attribute='role') | list | length - 1 - "
+    "(messages | map(attribute='role') | list)[::-1].index('user')) %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}"
+    "{{ '[INST] ' + m.content + ' [/INST]' }}{% elif m.role == 'tool' %}{{ '[RESULTS]' + m.content + '[/RESULTS]' }}"
+    "{% elif m.tool_calls is defined %}[CALLS]{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}"
+    "{{ eos_token }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+)

@@ -7,24 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.processors import TemplateProcessing
+from tokenizers import Tokenizer
 
+from tests.trainer.data.chats import shown, tokens
 from tests.trainer.data.pieces import prepare_in_pieces
 from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.batches import open_dataset
-from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
+from trainer.data.conversations import COUNTS, ID, Chat
 from trainer.errors import UserError
 
 Message = dict[str, Any]
 
-SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|end|>", "<|eot|>"]
 TALK: list[Message] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is light?"},
@@ -32,52 +30,6 @@ TALK: list[Message] = [
     {"role": "user", "content": "And colours?"},
     {"role": "assistant", "content": "Sorts of rays."},
 ]
-
-
-@pytest.fixture(scope="module")
-def words(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small tokenizer with special tokens, which begins texts with <s> by itself."""
-    folder = tmp_path_factory.mktemp("words")
-    built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    built.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
-    begin = built.token_to_id("<s>")
-    built.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])  # pyright: ignore[reportAttributeAccessIssue]
-    built.save(str(folder / "tokenizer.json"))
-    described = {
-        "bos_token": "<s>",
-        "eos_token": {"__type": "AddedToken", "content": "</s>"},
-        "auto_map": {"x": "code.py"},
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(described))
-    return folder
-
-
-@pytest.fixture
-def chat(words: Path, tmp_path: Path) -> Callable[[str], Chat]:
-    def build(template: str) -> Chat:
-        for path in words.iterdir():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-        (tmp_path / "chat_template.jinja").write_text(template)
-        return Chat(tmp_path)
-
-    return build
-
-
-def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:
-    """The conversations that a record becomes."""
-    values = np.frombuffer(chat.encode([chat.read(record, lambda: "here")])[0], np.uint32)
-    return np.split(values, np.flatnonzero(values & BEGINS)[1:])
-
-
-def shown(folder: Path, values: np.ndarray) -> str:
-    """The text, with the tokens that count in brackets."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    counts = (values & COUNTS) != 0
-    text = ""
-    for part in np.split(np.arange(len(values)), np.flatnonzero(np.diff(counts)) + 1):
-        decoded = tokenizer.decode((values[part] & ID).tolist(), skip_special_tokens=False)
-        text += f"⟦{decoded}⟧" if counts[part[0]] else decoded
-    return text
 
 
 @pytest.mark.parametrize(
@@ -212,13 +164,16 @@ def run(*arguments: str | Path) -> int:
     ("record", "said"),
     [
         ([1], "it is not a JSON object"),
-        ({"text": "x"}, "it has text; a record has messages, conversations, or prompt and completion"),
+        ({"text": "x"}, "it has text; a record has messages, conversations, prompt and completion, or instruction"),
         ({"prompt": "x"}, "it has prompt; a record has"),
         ({"prompt": "x", "completion": 3}, "completion holds int, not text"),
         ({"messages": []}, "messages holds nothing, not a list of messages"),
         ({"messages": "hi"}, "messages holds str, not a list of messages"),
         ({"messages": [{"role": "user"}]}, "message 1 of messages has no content"),
-        ({"messages": [TALK[1], {"role": "assistant", "content": [1]}]}, "message 2 of messages has list as content"),
+        (
+            {"messages": [TALK[1], {"role": "assistant", "content": [1]}]},
+            "message 2 of messages has a part of type int",
+        ),
         ({"messages": [{"content": "x"}]}, "message 1 of messages has no role"),
         ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
         (

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from tests.trainer.data.test_answers import bpe, prepended
 from trainer import prepare
+from trainer.config import schema
 from trainer.data.batches import open_dataset
 from trainer.data.tokenizer import end_of_text, save_tokenizer
 from trainer.errors import UserError
+from trainer.tasks import pretrain
 
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
 
@@ -184,16 +187,116 @@ def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("vocab.json", "{cut"), ("vocab.json", "[1]"), ("merges.txt", "a b c\n")]
+    ("name", "content"), [("vocabulary", "{cut"), ("vocabulary", "[1]"), ("merges", "a b c\n"), ("vocabulary", "")]
 )
+@pytest.mark.parametrize("files", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 def test_damaged_files_of_the_old_format_are_one_line(
-    name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: tuple[str, str], name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = tmp_path / "words"
     words.mkdir()
-    for file, whole in {"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b\n", name: content}.items():
-        (words / file).write_text(whole)
+    whole = {"vocabulary": '{"a": 0, "b": 1, "ab": 2}', "merges": "a b\n", name: content}
+    for file, kind in zip(files, ("vocabulary", "merges"), strict=True):
+        (words / file).write_text(whole[kind])
+    (words / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(words)]
     assert prepare.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"--tokenizer {words}: vocab.json and merges.txt are no byte-level tokenizer (")
+    said = f"{files[0]} and {files[1]} are no byte-level tokenizer (" if files[0] == "encoder.json" else "transformers"
+    assert line.startswith(f"--tokenizer {words}: {said}")
+
+
+ASKED = "I'll be 1234 at 12:30,  don't\n\nyou? <|im_start|>user Ünï\u0301 日本語"
+OLD: dict[str, dict[str, Any]] = {
+    "Qwen2Tokenizer": {},
+    "Qwen2TokenizerFast": {},
+    "GPT2Tokenizer": {},
+    "GPT2Tokenizer with a space": {"add_prefix_space": True},
+    "CLIPTokenizer": {},
+}
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_a_tokenizer_of_the_old_format_is_built_by_its_class_as_transformers_builds_it(
+    tokenizer: Path, text: Path, tmp_path: Path, kind: str
+) -> None:
+    """Its files are those of GPT-2's; only the class says how text is cut into words."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    (folder / "added_tokens.json").write_text(json.dumps({"<|im_start|>": 500, "<|im_end|>": 501}))
+    described = {"tokenizer_class": kind.split()[0], "eos_token": "<|im_end|>", **OLD[kind]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
+    expected = theirs(ASKED, add_special_tokens=False)["input_ids"]
+    assert ours.encode(ASKED, add_special_tokens=False).ids == expected
+    again: Any = AutoTokenizer.from_pretrained(tmp_path / "data")
+    assert again(ASKED, add_special_tokens=False)["input_ids"] == expected
+    for name in ("tokenizer_config.json", "added_tokens.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match="do not say how text is cut into words; name the class in tokenizer_config"):
+        prepare.prepare([str(text)], tmp_path / "other", str(folder), fraction=0.2, shard_tokens=10**6)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "a class of its own": {"tokenizer_class": "LlamaTokenizer", "legacy": False},
+    "a class with a space before each text": {"tokenizer_class": "LlamaTokenizer", "legacy": True},
+    "a beginning": {"add_bos_token": True},
+    "further tokens": {"added_tokens_decoder": {"700": {"content": "<|im_start|>", "special": True}}},
+    "nothing": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    "a class that nobody has": {"tokenizer_class": "SomebodysTokenizer"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_transformers_makes_of_a_tokenizer_json_is_what_reads_the_data(
+    text: Path, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    bpe(prepended()).save(str(folder / "tokenizer.json"))
+    described = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", **CHANGES[change]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
+    for given in ("the a</s>the b <|im_start|>the", "[the] a"):
+        assert ours.encode(given).ids == theirs(given)["input_ids"]
+
+
+@pytest.mark.parametrize(("largest", "said"), [(500, ""), (502, "has a vocabulary of 502, the data of 503")])
+@pytest.mark.parametrize("conversations", [False, True])
+def test_a_model_needs_rows_for_the_tokens_of_the_data_alone(
+    tokenizer: Path, tmp_path: Path, largest: int, said: str, conversations: bool
+) -> None:
+    """Gemma 3 1B's tokenizer has one token more than the model has rows."""
+    folder = tmp_path / "words"
+    folder.mkdir()
+    built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    built.add_tokens(["<picture>"])  # 502: the model has no row for it
+    built.save(str(folder / "tokenizer.json"))
+    lines = [{"text": f"Ray {number}.", "prompt": "Say:", "completion": f" {number}."} for number in range(40)]
+    if largest == 502:
+        lines[7] = {"text": "A <picture>.", "prompt": "Say:", "completion": " a <picture>."}
+    source = tmp_path / "data.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kind = "conversations" if conversations else "file"
+    prepare.prepare([str(source)], tmp_path / "data", str(folder), 0.2, 10**6, documents=kind)
+    dataset = open_dataset(str(tmp_path / "data"), conversations=conversations)
+    assert dataset.vocabulary == 503
+    net = GPT2LMHeadModel(GPT2Config(vocab_size=502, n_positions=64, n_embd=16, n_layer=1, n_head=1))
+    net.save_pretrained(tmp_path / "net")
+    folders = {"model.name": "net", "data.directory": "data", "run.directory": "run"}
+    config = schema.load(["sequence_length=16", *(f"{key}={tmp_path / name}" for key, name in folders.items())])
+    if said:
+        with pytest.raises(UserError, match=said):
+            pretrain.network(config, dataset, dataset.directory / "tokenizer.json")
+    else:
+        assert pretrain.network(config, dataset, dataset.directory / "tokenizer.json").config.vocab_size == 502

@@ -1,0 +1,40 @@
+"""What a record becomes, for the tests of conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
+
+
+def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:
+    """The conversations that a record becomes."""
+    values = np.frombuffer(chat.encode([chat.read(record, lambda: "here")])[0], np.uint32)
+    return np.split(values, np.flatnonzero(values & BEGINS)[1:])
+
+
+def shown(folder: Path, values: np.ndarray) -> str:
+    """The text, with the tokens that count in brackets."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    counts = (values & COUNTS) != 0
+    text = ""
+    for part in np.split(np.arange(len(values)), np.flatnonzero(np.diff(counts)) + 1):
+        decoded = tokenizer.decode((values[part] & ID).tolist(), skip_special_tokens=False)
+        text += f"⟦{decoded}⟧" if counts[part[0]] else decoded
+    return text
+
+
+def ids(chat: Chat, record: dict[str, Any]) -> list[int]:
+    """The ids of a record that becomes one conversation."""
+    (found,) = tokens(chat, record)
+    return (found & ID).tolist()
+
+
+def answers(folder: Path, chat: Chat, record: dict[str, Any]) -> list[str]:
+    """What is learned of a record, answer by answer."""
+    texts = [shown(folder, values) for values in tokens(chat, record)]
+    return [part.split("⟧")[0] for text in texts for part in text.split("⟦")[1:]]

@@ -1,0 +1,308 @@
+"""A record in any of the usual forms teaches what it says, as transformers writes it, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from transformers import PreTrainedTokenizerFast
+
+from tests.trainer.data import templates
+from tests.trainer.data.chats import answers, ids, shown, tokens
+from tests.trainer.data.templates import CHATML, GEMMA, JSON_RESULTS, MARKED, TOOLS, ZEPHYR
+from trainer import prepare
+from trainer.data.batches import open_dataset
+from trainer.data.conversations import Chat
+from trainer.errors import UserError
+
+Build = Callable[[str], Chat]
+Record = dict[str, Any]
+
+
+def said(*pairs: str) -> list[Record]:
+    """Messages from "role: content"."""
+    return [{"role": pair.split(": ", 1)[0], "content": pair.split(": ", 1)[1]} for pair in pairs]
+
+
+def call(name: str = "look", wire: bool = False, **arguments: Any) -> Record:
+    return {
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments) if wire else arguments},
+    }
+
+
+def calling(*calls: Record, **more: Any) -> Record:
+    return {"role": "assistant", **more, "tool_calls": list(calls)}
+
+
+WEATHER: Record = {
+    "type": "function",
+    "function": {"name": "look", "description": "See.", "parameters": {"type": "object", "properties": {}}},
+}
+ASKED, RESULT, TOLD = said("user: Rain?", "tool: yes", "assistant: It rains.")
+SYSTEM = said("system: You are Nemo.")[0]
+WHOLE = [ASKED, calling(call(place="here")), RESULT, TOLD]
+HUMAN, GPT = {"from": "human", "value": "Rain?"}, {"from": "gpt", "value": "It rains."}
+LOOK = json.dumps({"name": "look", "arguments": {"place": "here"}})
+SEEN = {"from": "observation", "value": "yes"}
+
+FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
+    "ShareGPT's calls": (
+        {"conversations": [HUMAN, {"from": "function_call", "value": LOOK}, SEEN, GPT]}, WHOLE, None),
+    "ShareGPT's calls at once": (
+        {"conversations": [HUMAN, {"from": "function_call", "value": f"[{LOOK}, {LOOK}]"}, SEEN, SEEN, GPT]},
+        [ASKED, calling(call(place="here"), call(place="here")), RESULT, RESULT, TOLD], None),
+    "ShareGPT's tools": (
+        {"conversations": [HUMAN, GPT], "tools": json.dumps([WEATHER["function"]]), "system": ""},
+        [ASKED, TOLD], [WEATHER]),
+    "large letters": ({"mask": "User", "conversations": [HUMAN | {"from": "User"}, GPT | {"from": "Assistant"}]},
+                      [ASKED, TOLD], None),
+    "Axolotl's": ({"conversations": [ASKED, TOLD]}, [ASKED, TOLD], None),
+    "pygmalion's": ({"conversations": [{"role": "user", "value": "Rain?"}, {"role": "assistant", "value": "Yes."}]},
+                    said("user: Rain?", "assistant: Yes."), None),
+    "a system beside": ({"messages": [ASKED, TOLD], "system": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
+    "a system twice": ({"messages": [SYSTEM, ASKED, TOLD], "system": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
+    "ShareGPT's system": ({"conversations": [HUMAN, GPT], "system": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
+    "tools as text": ({"messages": WHOLE, "tools": json.dumps([WEATHER])}, WHOLE, [WEATHER]),
+    "each tool as text": ({"messages": WHOLE, "tools": [json.dumps(WEATHER)]}, WHOLE, [WEATHER]),
+    "no tools": ({"messages": [ASKED, TOLD], "tools": []}, [ASKED, TOLD], None),
+    "OpenAI's arguments": (
+        {"messages": [ASKED, calling(call(wire=True, c=1, d={"e": None}), content=None), RESULT, TOLD]},
+        [ASKED, calling(call(c=1, d={"e": None})), RESULT, TOLD], None),
+    "no arguments": (
+        {"messages": [ASKED, calling({"function": {"name": "look", "arguments": ""}}), RESULT, TOLD]},
+        [ASKED, calling(call()), RESULT, TOLD], None),
+    "a null in JSON": (
+        {"messages": [ASKED, calling(call(unit=None)), RESULT, TOLD], "tools": None},
+        [ASKED, calling(call(unit=None)), RESULT, TOLD], None),
+    "OpenAI's functions": (
+        {
+            "messages": [ASKED, {"role": "assistant", "content": None, "function_call": json.loads(LOOK)},
+                         {"role": "function", "name": "look", "content": "yes"}, TOLD],
+            "functions": [WEATHER["function"]],
+        },
+        WHOLE, [WEATHER]),
+    "text parts": (
+        {"messages": [ASKED | {"content": [{"type": "text", "text": "Ra"}, {"type": "text", "text": "in?"}]}, TOLD]},
+        [ASKED, TOLD], None),
+    "TRL's prompt and completion": ({"prompt": [SYSTEM, ASKED], "completion": [TOLD]}, [SYSTEM, ASKED, TOLD], None),
+    "Alpaca's": ({"instruction": "Rain?", "input": "", "output": "It rains."}, [ASKED, TOLD], None),
+    "Alpaca's input": ({"instruction": "Is it", "input": "wet?", "output": "Yes."},
+                       said("user: Is it\nwet?", "assistant: Yes."), None),
+    "Alpaca's history": (
+        {"instruction": "And now?", "input": None, "output": "No.", "system": "You are Nemo.",
+         "history": [["Rain?", "It rains."]]},
+        [SYSTEM, ASKED, TOLD, *said("user: And now?", "assistant: No.")], None),
+    "messages first": ({"prompt": "Rain?", "completion": "x", "messages": [ASKED, TOLD]}, [ASKED, TOLD], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_of_any_usual_form_has_the_tokens_that_transformers_gives_its_messages(
+    chat: Build, tmp_path: Path, form: str
+) -> None:
+    record, messages, tools = FORMS[form]
+    found = ids(chat(TOOLS), record)
+    known = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert found == known.apply_chat_template(messages, tools=tools)["input_ids"]
+
+
+def test_a_learned_call_is_an_object_and_closes_as_an_answer(chat: Build, tmp_path: Path) -> None:
+    record = {"messages": [ASKED, calling(call(wire=True, c=1), call("go", unit=None)), RESULT, TOLD]}
+    expected = [
+        '<tool_call>\n{"name": "look", "arguments": {"c": 1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "go", "arguments": {"unit": null}}\n</tool_call><|im_end|>',
+        "It rains.<|im_end|>",
+    ]
+    assert answers(tmp_path, chat(TOOLS), record) == expected
+
+
+@pytest.mark.parametrize("template", ["WIRE", "PRINTED"])
+@pytest.mark.parametrize("arguments", ['{"c":1}', {"c": 1}])
+def test_a_template_that_writes_arguments_as_text_gets_text(
+    chat: Build, tmp_path: Path, template: str, arguments: Any
+) -> None:
+    record = {
+        "messages": [ASKED, calling({"type": "function", "function": {"name": "f", "arguments": arguments}}), TOLD]
+    }
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    assert answers(tmp_path, chat(getattr(templates, template)), record)[0] == f"f\n{text}<|eot|>"
+
+
+TALK = {"messages": [SYSTEM, ASKED, TOLD]}
+CALLS = {"messages": WHOLE}
+DROPPED = [
+    ("ZEPHYR", CALLS, "call 1 of message 2"),
+    ("ZEPHYR", {"messages": [ASKED, RESULT, TOLD]}, "message 2 (tool)"),
+    ("CHATML", CALLS, "call 1 of message 2"),
+    ("CHATML", TALK | {"tools": [WEATHER]}, "tool 1"),
+    ("GEMMA", {"messages": [ASKED, TOLD], "tools": [WEATHER]}, "tool 1"),
+    ("GEMMA", TALK, "no system role"),
+    ("TOOLS", {"messages": [ASKED, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"}]}, "reasoning"),
+    ("TOOLS", {"messages": [ASKED, {"role": "assistant", "content": None, "refusal": "No."}]}, "message 2"),
+    ("JSON_RESULTS", {"messages": [ASKED, calling(call(), content="I look."), RESULT, TOLD]}, "message 2"),
+    ("JSON_RESULTS", {"messages": [ASKED, calling(call(), call()), RESULT, TOLD]}, "one call at once"),
+    ("FORGETFUL", {"messages": [ASKED, {"role": "assistant", "content": "<think>hm</think>Yes."}]}, "message 2"),
+    ("TOOLS", {"messages": [ASKED, {"role": "critic", "content": "So?"}, TOLD]}, "message 2 has role critic"),
+    ("CHATML", {"conversations": [HUMAN, {"from": "bing", "value": "x"}, GPT]}, "message 2 has role bing"),
+    ("plain", CALLS, "message 2"),
+    ("plain", TALK | {"tools": [WEATHER]}, "tool 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "record", "said"), DROPPED)
+def test_what_a_template_leaves_out_refuses_the_record_by_file_and_line(
+    tmp_path: Path, words: Path, template: str, record: Record, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "talk.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [{"messages": [ASKED, TOLD]}] * 9 + [record]))
+    options = ["--conversations", "--input", str(path), "--output", str(tmp_path / "out"), "--tokenizer", str(words)]
+    if template != "plain":
+        (tmp_path / "t.jinja").write_text(getattr(templates, template))
+        options += ["--chat-template", str(tmp_path / "t.jinja")]
+    assert prepare.main(options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--input {path}, line 10: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("template", "record"),
+    [
+        (JSON_RESULTS, {"messages": [ASKED, calling(call()), RESULT | {"content": '{"a": "b\n"}'}, TOLD]}),
+        (JSON_RESULTS, {"messages": [ASKED, TOLD | {"content": "  It rains. \n"}]}),
+        (GEMMA, {"messages": [ASKED, TOLD]}),
+        (templates.LAST_TOOLS, {"messages": [ASKED, TOLD, *WHOLE], "tools": [WEATHER]}),
+        (templates.THINKING, {"messages": [ASKED, TOLD | {"content": "<think>a</think>b"}] * 2}),
+        (templates.CHATML, {"messages": [ASKED, RESULT, TOLD]}),
+    ],
+)
+def test_what_a_template_only_writes_in_another_way_is_learned(
+    chat: Build, tmp_path: Path, template: str, record: Record
+) -> None:
+    found = answers(tmp_path, chat(template), record)
+    wanted = [m["content"].strip() for m in record["messages"] if m["role"] == "assistant" and m.get("content")]
+    assert [text for text in wanted if not any(text in each for each in found)] == []
+
+
+LYON = [*said("user: Where?"), {"role": "assistant", "content": "Lyon."}, *said("user: Sure?", "assistant: Rome.")]
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, ZEPHYR])
+@pytest.mark.parametrize(
+    "key", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}, {"loss": False}]
+)
+def test_an_answer_that_the_data_mask_is_not_learned(chat: Build, tmp_path: Path, template: str, key: Record) -> None:
+    (name,) = key
+    other = dict.fromkeys(key, type(key[name])(1))
+    masked = [LYON[0], LYON[1] | key, LYON[2], LYON[3] | other]
+    closing = "</s>" if template == ZEPHYR else "<|im_end|>"
+    built = chat(template)
+    assert answers(tmp_path, built, {"messages": masked}) == [f"Rome.{closing}"]
+    assert "Lyon." in shown(tmp_path, tokens(built, {"messages": masked})[0])
+    twin = [{"from": m["role"], "value": m["content"], **{k: m[k] for k in m if k == name}} for m in masked]
+    assert answers(tmp_path, built, {"conversations": twin}) == [f"Rome.{closing}"]
+    masked = [LYON[0], LYON[1], LYON[2], LYON[3] | key]
+    assert answers(tmp_path, built, {"messages": masked}) == [f"Lyon.{closing}"]
+    assert built.read({"messages": [LYON[0], LYON[1] | key]}, lambda: "") == ""
+
+
+def test_of_prompt_and_completion_only_the_completion_is_learned(chat: Build, tmp_path: Path) -> None:
+    record = {"prompt": LYON[:3], "completion": [LYON[3]]}
+    assert answers(tmp_path, chat(CHATML), record) == ["Rome.<|im_end|>"]
+
+
+REFUSED = [
+    ({"messages": [LYON[0], LYON[1] | {"weight": 0.5}]}, "message 2 of messages has 0.5 as weight; give 0 or 1"),
+    ({"messages": [LYON[0], LYON[1] | {"weight": 1, "train": False}]}, "weight and train contradict"),
+    ({"messages": [LYON[0] | {"train": True}, LYON[1]]}, "message 1 of messages is to be learned by its train"),
+    ({"conversations": [HUMAN, GPT | {"train_detail": [{"begin_offset": 0, "end_offset": 2, "train": False}]}]},
+     "message 2 of conversations has train_detail"),
+    ({"messages": [LYON[0], LYON[1] | {"mask": 1}]}, "message 2 of messages has mask"),
+    ({"messages": LYON[:2], "loss_mask": [0, 1]}, "loss_mask is not read"),
+    ({"mask": "Assistant", "conversations": [HUMAN, GPT]}, "mask is not read"),
+    ({"prompt": "x", "completion": "y", "label": False}, "label is false"),
+    ({"messages": LYON[:2], "images": ["a.png"]}, "it has images; only text"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, TOLD]}, "type image_url"),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}, TOLD]}, "type input_audio"),
+    ({"conversations": [HUMAN, {"from": "function_call", "value": "look(here)"}, SEEN, GPT]}, "its call: not JSON"),
+    ({"conversations": [HUMAN, {"from": "function_call", "value": "[3]"}, SEEN, GPT]}, "call 1 has no name"),
+    ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are list"),
+    ({"messages": LYON[:2], "tools": "look"}, "tools: not JSON"),
+    ({"messages": LYON[:2], "tools": [3]}, "tools holds int"),
+    ({"messages": [SYSTEM, *LYON[:2]], "system": "Other."}, "two system prompts"),
+    ({"prompt": "x", "completion": "y", "system": "z"}, "system belongs to messages"),
+    ({"prompt": "x", "completion": [TOLD]}, "one is text and one is messages"),
+    ({"instruction": "x", "response": "y"}, "it has instruction, response; a record has messages"),
+    ({"instruction": "x", "output": "y", "history": ["z"]}, "history is not a list of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "said"), REFUSED)
+def test_what_is_not_honoured_is_refused_by_name(chat: Build, record: Record, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        chat(TOOLS).read(record, lambda: "chats.jsonl, line 7")
+    assert str(error.value).startswith("--input chats.jsonl, line 7: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_null_in_a_table_is_a_key_that_another_row_has(tmp_path: Path, words: Path) -> None:
+    rows: list[Record] = [
+        {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [call(**{key: 1})]}, RESULT, TOLD]}
+        for key in ("c", "d") * 10
+    ]
+    (tmp_path / "set").mkdir()
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "set" / "train.parquet")
+    (tmp_path / "t.jinja").write_text(TOOLS)
+    for source in (str(tmp_path / "set"), f"hf:{tmp_path / 'set'}"):
+        out = tmp_path / source[:2].strip("/").replace("hf", "hub")
+        options = ["--conversations", "--tokenizer", str(words), "--chat-template", str(tmp_path / "t.jinja")]
+        assert prepare.main([*options, "--workers", "1", "--input", source, "--output", str(out)]) == 0
+        train = open_dataset(str(out), conversations=True).train
+        text = shown(out, train.read(0, len(train)))
+        assert text.count('"arguments": {"c": 1}}') + text.count('"arguments": {"d": 1}}') == text.count("<tool_call>")
+
+
+NAMED = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": TOOLS}]
+
+
+@pytest.mark.parametrize("where", ["list", "folder"])
+def test_of_several_templates_the_one_of_transformers_is_taken_and_stays_with_the_data(
+    tmp_path: Path, words: Path, where: str
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in words.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    if where == "list":
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": NAMED}))
+    else:
+        (model / "chat_template.jinja").write_text(CHATML)
+        (model / "additional_chat_templates").mkdir()
+        (model / "additional_chat_templates" / "tool_use.jinja").write_text(TOOLS)
+    path = tmp_path / "talk.jsonl"
+    records: list[Record] = [{"messages": WHOLE, "tools": [WEATHER]}, {"messages": [ASKED, TOLD]}] * 10
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    out = tmp_path / "out"
+    options = ["--conversations", "--input", str(path), "--output", str(out), "--tokenizer", str(model)]
+    assert prepare.main(options) == 0
+    theirs = PreTrainedTokenizerFast.from_pretrained(model)
+    for known in (theirs, PreTrainedTokenizerFast.from_pretrained(out)):
+        for record in records[:2]:
+            expected = theirs.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"]
+            assert ids(Chat(out), record) == expected
+            assert known.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"] == expected
+
+
+def test_further_variables_reach_the_template(chat: Build, tmp_path: Path) -> None:
+    built = chat("{% if not enable_thinking %}<|start|>{% endif %}" + CHATML)
+    record = {"messages": [ASKED, TOLD], "chat_template_kwargs": {"enable_thinking": True}}
+    assert shown(tmp_path, tokens(built, record)[0]).startswith("<|im_start|>")
+    assert shown(tmp_path, tokens(built, TALK)[0]).startswith("<|start|>")
