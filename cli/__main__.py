@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.filename == "pulumi":  # subprocess puts a missing program there
             return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)
-        return _refuse(str(error), 1)
+        return _refuse(str(error) or type(error).__name__, 1)
     except ValueError as error:
         from infra.config import ConfigError  # reads every section
 

@@ -131,7 +131,7 @@ def _github(url: str, change: dict[str, str] | None = None) -> Any:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
     except OSError as error:
-        raise CommandError(f"{url}: {error}") from None
+        raise CommandError(f"{url}: {str(error) or type(error).__name__}") from None
 
 
 def image(

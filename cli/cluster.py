@@ -44,7 +44,7 @@ def asking(what: str, missing: str = "", verb: str = "read") -> Iterator[None]:
             raise GoneError(missing) from None
         raise CommandError(f"cannot {verb} {what}: {_server_message(error)}") from None
     except urllib3.exceptions.HTTPError as error:
-        reason = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise SilentError(f"the cluster does not answer: {reason}") from None
 
 

@@ -23,7 +23,7 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
-from trainer.errors import Stopped, TrainingError, UserError
+from trainer.errors import Stopped, TrainingError, UserError, one_line
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
@@ -294,7 +294,7 @@ class Loop:
             done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
             write_json(self.folder / DONE, done | self.work.results())
         except OSError as error:
-            return error.strerror or str(error)
+            return one_line(error.strerror or error)
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
         return ""
 

@@ -23,8 +23,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
-from trainer.errors import Retry
-from trainer.files import read_json, write_atomic, write_json
+from trainer.errors import Retry, one_line
+from trainer.files import read_record, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -209,7 +209,7 @@ class Reporter:
             try:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
-                _failed(METRICS, error.strerror or str(error))
+                _failed(METRICS, one_line(error.strerror or error))
         self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
@@ -281,13 +281,13 @@ class Reporter:
             try:
                 act(exporter)
             except Exception as error:  # each library has its own; none may end a training
-                _failed(exporter.name, str(error))
+                _failed(exporter.name, one_line(error))
                 self._exporters.remove(exporter)
 
     def _read_status(self) -> dict[str, Any]:
         """Empty without a status.json, or if the storage is out of reach."""
         with contextlib.suppress(OSError):
-            return read_json(self._run / STATUS) or {}
+            return read_record(self._run / STATUS)
         return {}
 
     def _write_status(self) -> None:
@@ -295,7 +295,7 @@ class Reporter:
             write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
             self._former = None
         except OSError as error:
-            _failed(STATUS, error.strerror or str(error))
+            _failed(STATUS, one_line(error.strerror or error))
 
     def _hold(self) -> None:
         """Raise Retry if another training writes to the run, as when a network partition hides one from the other. The
@@ -325,7 +325,7 @@ class Reporter:
             self._pending = []
         except OSError as error:
             if len(self._pending) == 1:  # once for each outage, not for each line
-                _failed(METRICS, error.strerror or str(error))
+                _failed(METRICS, one_line(error.strerror or error))
             self._pending = self._pending[-PENDING_LINES:]
 
 
