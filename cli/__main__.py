@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli import CommandError
 from cli.target import either
+from trainer.plain import plain
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Group -> command -> what it runs: a function, or a Typer of further commands.
@@ -162,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _refuse(text: str, code: int) -> int:
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {plain(text)}", file=sys.stderr)
     return code
 
 

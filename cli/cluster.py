@@ -132,7 +132,9 @@ def workers(pods: list[dict[str, Any]], *also: str) -> list[dict[str, Any]]:
 
 
 def index(pod: dict[str, Any]) -> int:
-    return int(pod["metadata"]["labels"][INDEX])
+    """The pod's index in its Job; -1 for a pod that somebody else made under the Job's label."""
+    text = str((pod["metadata"].get("labels") or {}).get(INDEX))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:

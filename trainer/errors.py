@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
+from trainer.plain import plain
+
 P = ParamSpec("P")
 
 EXIT_USAGE = 2
@@ -35,7 +37,7 @@ def usage(main: Callable[P, int]) -> Callable[P, int]:
         try:
             return main(*given, **named)
         except UserError as error:
-            print(error, file=sys.stderr)
+            print(plain(error), file=sys.stderr)
             return EXIT_USAGE
 
     return told
