@@ -290,6 +290,7 @@ class Loop:
         try:
             self.saver.wait()
             done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+            done |= {"adapter_of": self.config.model.name} if self.config.adapter.kind != "none" else {}
             # With divided weights each token would need all workers: sample the checkpoint with trainer.sample.
             done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
             write_json(self.folder / DONE, done | self.work.results())

@@ -189,7 +189,7 @@ class Reporter:
         self._former: str | None = None
         """The writer in status.json until this attempt has written its own name, which a full disk may delay."""
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": ""}
+        self._status |= {"world_size": world.size, "round": world.round, "message": "", "times": {}}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
         self._status["writer"] = self._found.get("writer")
@@ -213,8 +213,12 @@ class Reporter:
         self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
-        """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does."""
-        self._status |= changes
+        """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does.
+
+        `times` says when each value was written, in seconds since 1970: another write repeats what is old.
+        """
+        written = dict.fromkeys(changes, time.time()) | changes.get("times", {})
+        self._status |= changes | {"times": self._status["times"] | written}
         if self._first:
             self._hold()
             self._write_status()
@@ -225,7 +229,8 @@ class Reporter:
         An attempt that ends before `start` has no figures of its own: those of the run stay.
         """
         with contextlib.suppress(Retry):
-            self.status(**self._found | {"state": state, "message": str(reason)})
+            found = self._found if isinstance(self._found.get("times", {}), dict) else {}
+            self.status(**found | {"state": state, "message": str(reason)})
 
     def training(self, figures: StepFigures) -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
