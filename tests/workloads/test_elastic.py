@@ -206,7 +206,7 @@ def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(n
 
 def test_a_training_is_ended_after_its_hours() -> None:
     assert stack(job={"maxHours": 1.5}).one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 5400
-    assert "activeDeadlineSeconds" not in stack().one("Job", "training").inputs["spec"]
+    assert stack().one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600, "a week by default"
 
 
 def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:

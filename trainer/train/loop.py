@@ -130,7 +130,7 @@ class Loop:
         self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
         self.watch = Stopwatch(work, world)
         self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
-        self.advice = communication.advice(config, communication.wire(config, world.device, dtype))
+        self.share = communication.Share(communication.advice(config, communication.wire(config, world.device, dtype)))
         self.step = 0
         self.figures: dict[str, Any] = {}
 
@@ -227,13 +227,8 @@ class Loop:
         )
         if self.progress.in_a_row > 0:
             return  # a skipped step has no figures; event=step_skipped reports it
-        self.reporter.training(figures)
-        share = figures.communication_seconds / figures.step_seconds
-        if share >= communication.NOTABLE and self.advice:
-            if self.world.first:
-                log.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
-            self.reporter.status(advice=self.advice)
-            self.advice = ""  # told once
+        advice = self.share.add(figures.communication_seconds, figures.step_seconds, self.world.first)
+        self.reporter.training(figures, advice)
 
     def evaluate(self) -> None:
         with self.paused(), self.engine.agreed():

@@ -232,7 +232,7 @@ class Reporter:
             found = self._found if isinstance(self._found.get("times", {}), dict) else {}
             self.status(**found | {"state": state, "message": str(reason)})
 
-    def training(self, figures: StepFigures) -> None:
+    def training(self, figures: StepFigures, advice: str = "") -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
         self._append(figures.step, figures.values())
         self.status(
@@ -243,6 +243,7 @@ class Reporter:
             eta_seconds=round(figures.eta_seconds),
             epoch=round(figures.epoch, 4),
             mfu=figures.mfu,
+            advice=advice,
         )
         if self._first:
             text = line(
