@@ -210,8 +210,8 @@ def _checkpoint(events: dict[str, Lines]) -> tuple[int | None, datetime | None]:
     lines = [
         (when, figures(fields)) for lines in events.values() for when, fields in lines if _is(fields, "checkpoint")
     ]
-    saved = [(when, known["step"]) for when, known in lines if "step" in known]
-    return max(saved)[::-1] if saved else (None, None)
+    when, step = max(((when, known["step"]) for when, known in lines if "step" in known), default=(None, None))
+    return step, when
 
 
 def _is(fields: dict[str, str], event: str) -> bool:

@@ -205,7 +205,7 @@ class Reporter:
         self._write_status()
         path = self._run / METRICS
         if path.exists():
-            kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
+            kept = [text for text in path.read_text("utf-8", errors="replace").splitlines() if _step(text) <= step]
             try:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
@@ -343,5 +343,5 @@ def _step(text: str) -> int:
     """The step of a metrics line; a torn last line counts as beyond every step."""
     try:
         return int(json.loads(text)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 2**62
