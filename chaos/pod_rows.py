@@ -138,7 +138,7 @@ def play(row: Row, pods: Pods, stack: Stack) -> Result:
         expect(job["metadata"]["uid"] == pods.uid, "the Job is another one")
         expect(not job["status"].get("failedIndexes"), f"an index was given up: {job['status']}")
     except Expected as error:
-        problem = str(error)
+        problem = str(error) or "an expectation failed"
     lost, codes = pods.journal.lost - before, tuple(end.code for end in ends)
     return Result(row, problem or judge(row, lost), lost, pods.journal.longest_pause(begin), codes)
 

@@ -38,7 +38,7 @@ class Matrix:
                 done = lab.done() if row.done else {}
                 undisturbed = self._reference(done["step"]) if row.done else math.nan
             except (Expected, LookupError) as error:
-                problem = str(error).splitlines()[0]
+                problem = (str(error).splitlines() or [type(error).__name__])[0]
             journal = lab.journal()
             for each in lab.journals.values():
                 each.end()

@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli import CommandError
 from cli.target import either
+from trainer.plain import plain
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Group -> command -> what it runs: a function, or a Typer of further commands.
@@ -150,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.filename == "pulumi":  # subprocess puts a missing program there
             return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)
-        return _refuse(str(error), 1)
+        return _refuse(str(error) or type(error).__name__, 1)
     except ValueError as error:
         from infra.config import ConfigError  # reads every section
 
@@ -166,7 +167,7 @@ def _at_home(word: str) -> str:
 
 
 def _refuse(text: str, code: int) -> int:
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {plain(text)}", file=sys.stderr)
     return code
 
 

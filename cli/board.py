@@ -19,6 +19,7 @@ from cli import CommandError
 from cli.cluster import as_json, asking, connect, why_waiting
 from cli.reach import Pod, relay
 from cli.target import Kubeconfig, RunningStack, target_of
+from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT
 
 SELECTOR = "app.kubernetes.io/component=tensorboard"
@@ -43,7 +44,7 @@ def board(
         relay(
             listening,
             lambda: _connection(api, target.namespace),
-            lambda error: print(f"{error}; reload the page", file=sys.stderr),
+            lambda error: print(f"{plain(error)}; reload the page", file=sys.stderr),
         )
 
 

@@ -7,7 +7,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import urllib3.exceptions
@@ -24,6 +25,14 @@ JOB = "batch.kubernetes.io/job-name="
 STARTED = ("Running", "Succeeded", "Failed")
 LOG_LINES = 2000
 """Lines read from the end of a log: some minutes at one line in ten steps, and every round of most trainings."""
+
+
+#: Seconds beyond its grace period after which a deleted pod's kubelet is not just slow.
+OVERDUE_SECONDS = 60
+#: By it the pod garbage collector frees the pods of a node that is off (docs: Non-graceful node shutdown, 2026-11-25).
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+#: Selects the training's Job (workloads/objects.py, component).
+TRAINING = "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
 
 
 class SilentError(CommandError):
@@ -44,7 +53,7 @@ def asking(what: str, missing: str = "", verb: str = "read") -> Iterator[None]:
             raise GoneError(missing) from None
         raise CommandError(f"cannot {verb} {what}: {_server_message(error)}") from None
     except urllib3.exceptions.HTTPError as error:
-        reason = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise SilentError(f"the cluster does not answer: {reason}") from None
 
 
@@ -110,6 +119,33 @@ class TrainingJob:
         newest = max(found, key=lambda event: event.get("lastTimestamp") or "", default={})
         return " ".join(newest.get("message", "").split())
 
+    def silent_nodes(self, pods: list[dict[str, Any]]) -> dict[str, datetime]:
+        """The nodes of these pods whose kubelet has stopped to answer -> since when.
+
+        Only pods that are unready or overdue lie on such a node. Not everybody may read nodes: then a pod that is to
+        be gone for OVERDUE_SECONDS says the same of its node.
+        """
+        found: dict[str, datetime | None] = {}
+        for node, waiting in _doubtful(pods).items():
+            due = min(filter(None, (moment(pod["metadata"].get("deletionTimestamp")) for pod in waiting)), default=None)
+            try:
+                conditions = as_json(self.core.read_node, node)["status"].get("conditions") or []
+            except (ApiException, urllib3.exceptions.HTTPError) as error:
+                overdue = due is not None and (datetime.now(UTC) - due).total_seconds() > OVERDUE_SECONDS
+                found[node] = due if overdue and getattr(error, "status", 0) == 403 else None
+                continue
+            ready = next((each for each in conditions if each["type"] == "Ready"), {})
+            found[node] = moment(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
+        return {node: since for node, since in found.items() if since}
+
+    def successor(self) -> TrainingJob | None:
+        """The newest training Job of the namespace, which another `pulumi up` has made in place of this one."""
+        with asking(f"the Jobs of {self.namespace}"):
+            found = as_json(self.batch.list_namespaced_job, self.namespace, label_selector=TRAINING)["items"]
+        alive = [job["metadata"] for job in found if not job["metadata"].get("deletionTimestamp")]
+        newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
+        return replace(self, name=newest["name"]) if newest else None
+
     def log_end(self, pod: str) -> str:
         """The end of a pod's log with time stamps; empty when it cannot be read (its node is gone)."""
         try:
@@ -119,6 +155,36 @@ class TrainingJob:
             return answer.data.decode(errors="replace")
         except (ApiException, urllib3.exceptions.HTTPError):
             return ""
+
+
+def _doubtful(pods: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Node -> its pods that have not ended and are either not ready or being deleted."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for pod in pods:
+        conditions = pod["status"].get("conditions") or []
+        phase, node = pod["status"].get("phase"), (pod.get("spec") or {}).get("nodeName")
+        unready = any(each["type"] == "Ready" and each["status"] != "True" for each in conditions)
+        doubtful = (unready and phase == "Running") or pod["metadata"].get("deletionTimestamp")
+        if node and doubtful and phase not in ("Succeeded", "Failed"):
+            found.setdefault(node, []).append(pod)
+    return found
+
+
+def moment(text: Any) -> datetime | None:
+    """An API time stamp as UTC; those of log lines are in their node's time zone."""
+    try:
+        return datetime.fromisoformat(text or "").astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def silence(node: str, lasted: str) -> str:
+    """What to do about a node that does not answer: nobody else deletes the Node where no cloud does."""
+    return (
+        f"node {node} has not answered for {lasted}, and its pods are not replaced before it is known to be off. If it "
+        f"is, and no cloud deletes it: kubectl delete node {node}. To keep the Node, until it is back: "
+        f"kubectl taint nodes {node} {OUT_OF_SERVICE}"
+    )
 
 
 def pods_of(core: Any, namespace: str, job: str) -> list[dict[str, Any]]:
@@ -132,7 +198,9 @@ def workers(pods: list[dict[str, Any]], *also: str) -> list[dict[str, Any]]:
 
 
 def index(pod: dict[str, Any]) -> int:
-    return int(pod["metadata"]["labels"][INDEX])
+    """The pod's index in its Job; -1 for a pod that somebody else made under the Job's label."""
+    text = str((pod["metadata"].get("labels") or {}).get(INDEX))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -170,8 +238,13 @@ def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 def record_of(ended: dict[str, Any]) -> dict[str, Any]:
     """The launcher's or the trainer's JSON record in a termination message; empty: there is none."""
+    return record(ended.get("message"))
+
+
+def record(text: Any) -> dict[str, Any]:
+    """The JSON object that a text holds; empty: it holds none. Pods and the volume may say anything."""
     try:
-        record = json.loads(ended.get("message") or "")
-    except ValueError:
+        found = json.loads(text or "")
+    except (TypeError, ValueError, RecursionError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return found if isinstance(found, dict) else {}

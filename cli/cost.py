@@ -17,17 +17,19 @@ from infra.cost import LEFT_OUT, estimate, shown
 def cost(
     stack: StackName,
     hours: Annotated[
-        float | None, typer.Option(min=0, help="Also show the cost of this many hours at full size.")
+        float | None, typer.Option(min=0, help="The cost of this many hours at full size. Default: job.maxHours.")
     ] = None,
 ) -> None:
-    bill = estimate(configuration(stack))
+    config = configuration(stack)
+    bill = estimate(config)
     if bill is None:
         print(f"Stack {stack} uses an existing cluster: its owner pays.")
     else:
-        show(stack, bill, hours)
+        show(stack, bill, config.job.max_hours if hours is None else hours, by_limit=hours is None)
 
 
-def show(stack: str, bill: Estimate, hours: float | None) -> None:
+def show(stack: str, bill: Estimate, hours: float | None, by_limit: bool = False) -> None:
+    """`by_limit`: these hours are job.maxHours, the most that one training's Job can take."""
     table = Table(box=box.SIMPLE_HEAD, title=f"{stack}: USD per hour, {bill.region}", title_justify="left")
     table.add_column("item")
     table.add_column("at rest", justify="right")
@@ -39,7 +41,8 @@ def show(stack: str, bill: Estimate, hours: float | None) -> None:
     if bill.at_rest is not None:
         table.add_row("a month at rest", shown(bill.at_rest * HOURS_PER_MONTH), "")
     if hours is not None and bill.at_full is not None:
-        table.add_row(f"{hours:g} hours at full size", "", shown(bill.at_full * hours))
+        most = ", the most for one training (job.maxHours)" if by_limit else ""
+        table.add_row(f"{hours:g} hours at full size{most}", "", shown(bill.at_full * hours))
     console = Console(width=100, highlight=False)
     console.print(table)
     console.print(f"List prices of {bill.date}, {bill.source}, {LEFT_OUT}.", style="dim")

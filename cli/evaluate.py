@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from kubernetes.client.exceptions import ApiException
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.cluster import GoneError, TrainingJob, asking, ending
 from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
@@ -90,7 +90,7 @@ def evaluate(
         return 130
     if not ended.succeeded:
         _, pods = own.read()
-        said = [last_words(pod).splitlines()[-1] for pod in pods if pod["status"].get("phase") == "Failed"]
+        said = [last_line(last_words(pod)) for pod in pods if pod["status"].get("phase") == "Failed"]
         raise CommandError(f"the evaluation failed: {said[-1] if said else ended.message}")
     fetch = f"trainyard fetch --stack {stack}" + (f" --run {run}" if run else "")
     print(f"In {folder}/{EVALUATIONS}; `{fetch}` downloads it with the report.")

@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 
 from cli import CommandError, last_line
+from cli.progress import counted
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, get
 from trainer.contract import MANIFEST, checkpoint_step
+from trainer.plain import plain
 from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
@@ -42,13 +44,13 @@ def fetch(
         made = volume.files(f"{SCRATCH}/{REPORT}")
         pairs += [Pair(folder / REPORT / name, f"{SCRATCH}/{REPORT}/{name}", size) for name, size in made.items()]
         get(volume, pairs, bar)
-    print(f"{len(pairs)} files of {remote} are in {folder}")
+    print(f"{counted(len(pairs), 'file')} of {plain(remote)} in {folder}")
     if problem:
-        print(f"  no report: {problem}")
+        print(f"  no report: {plain(problem)}")
     else:
         print(f"  report: {folder / REPORT / 'index.html'}")
     if (folder / MODEL).is_dir():
-        print(f"  model:  {folder / MODEL}  ({how_to_load(folder / MODEL)})")
+        print(f"  model:  {folder / MODEL}  ({plain(how_to_load(folder / MODEL))})")
 
 
 def how_to_load(model: Path) -> str:

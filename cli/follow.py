@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -16,23 +18,39 @@ import urllib3.exceptions
 from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
-from cli.cluster import INDEX, SilentError, TrainingJob, ending, ends, record_of, started, why_waiting
-from cli.progress import Board
+from cli.cluster import (
+    GoneError,
+    SilentError,
+    TrainingJob,
+    ending,
+    ends,
+    index,
+    record_of,
+    silence,
+    started,
+    why_waiting,
+)
+from cli.progress import LONGEST, Board, counted, figures, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
+from trainer.plain import plain
 from workloads.layout import DATA
 
 #: A shell runs this once before the advised commands, where the stack's state is in .local/.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
 #: Seconds between two polls of the Job and its pods; log lines arrive as they are written.
 POLL_SECONDS = 1.0
+#: Seconds between two looks at the nodes of pods that may be lost.
+NODES_SECONDS = 15.0
+#: Seconds that a replaced Job's successor gets to come: `pulumi up` deletes the old one first.
+SUCCESSOR_SECONDS = 300.0
 #: Seconds of silence after which the cluster is reported as unreachable; shorter outages are ignored.
 OUTAGE_SECONDS = 60.0
 
 
 def follow(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> int:
     target = target_of(stack)
-    watch = JobWatch(TrainingJob.of(target, kubeconfig))
+    watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
     try:
         with Board() as board:
             ended = watch.follow(board)
@@ -56,8 +74,13 @@ class Outcome:
 class JobWatch:
     """Follows one Job: its conditions, its pods, and their logs as they are written."""
 
-    def __init__(self, job: TrainingJob):
-        self.job = job
+    def __init__(self, job: TrainingJob, replaced: Callable[[TrainingJob], TrainingJob | None] | None = None):
+        """`replaced` finds the Job that takes the place of one that is gone."""
+        self.job, self._replaced = job, replaced
+        self._seen: float | None = None
+        """When the Job was there."""
+        self._silent: dict[str, datetime] = {}
+        self._looked = -NODES_SECONDS
         self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._followed: set[str] = set()
         self._finished: set[str] = set()
@@ -65,12 +88,17 @@ class JobWatch:
         """Pod -> time stamp of its newest line."""
 
     def follow(self, board: Board) -> Outcome:
-        """Report to `board` until the Job has ended. Raises CommandError when it is gone."""
+        """Report to `board` until the Job has ended. Raises CommandError when it is gone and none takes its place."""
         heard = time.monotonic()
         while True:
             try:
                 job, pods = self.job.read()
-                heard = time.monotonic()
+                heard = self._seen = time.monotonic()
+            except GoneError:
+                if not self._succeed(board):
+                    raise
+                time.sleep(POLL_SECONDS)
+                continue
             except SilentError:
                 if time.monotonic() - heard > OUTAGE_SECONDS:
                     raise
@@ -79,6 +107,7 @@ class JobWatch:
             self._follow_logs(pods)
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
+            self._look_at_nodes(board, pods)
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
@@ -87,6 +116,31 @@ class JobWatch:
                 if self._follow_logs(pods):
                     self._drain(board, POLL_SECONDS)
                 return ended
+
+    def _succeed(self, board: Board) -> bool:
+        """Go on with the Job that another `pulumi up` makes; whether it may still come."""
+        if self._replaced is None or self._seen is None or time.monotonic() - self._seen > SUCCESSOR_SECONDS:
+            return False
+        found = self._replaced(self.job)
+        if found is not None and found.name != self.job.name:
+            board.print(f"Job {self.job.name} was replaced; following {found.name}")
+            self.job = found
+        else:
+            board.look(f"Job {self.job.name} is gone; waiting for the one that `pulumi up` makes in its place")
+        return True
+
+    def _look_at_nodes(self, board: Board, pods: list[dict[str, Any]]) -> None:
+        """Say which nodes do not answer, and which answer again."""
+        if time.monotonic() - self._looked < NODES_SECONDS:
+            return
+        self._looked = time.monotonic()
+        silent = self.job.silent_nodes(pods)
+        for node in silent.keys() - self._silent.keys():
+            lasted = time_to_go((datetime.now(UTC) - silent[node]).total_seconds())
+            board.print(silence(node, lasted), "yellow")
+        for node in self._silent.keys() - silent.keys():
+            board.print(f"node {node} answers again, or its pods are replaced")
+        self._silent = silent
 
     def _follow_logs(self, pods: list[dict[str, Any]]) -> bool:
         """Read the logs that are not read already or to their end; return whether there were any."""
@@ -98,8 +152,7 @@ class JobWatch:
                 continue
             opened = True
             self._followed.add(name)
-            index = pod["metadata"].get("labels", {}).get(INDEX)
-            shown = name if index is None else f"pod {index}"
+            shown = name if index(pod) < 0 else f"pod {index(pod)}"
             threading.Thread(target=self._read_log, args=(name, shown, phase != "Running"), daemon=True).start()
         return opened
 
@@ -110,7 +163,7 @@ class JobWatch:
                 pod, self.job.namespace, follow=True, timestamps=True, _preload_content=False
             )
             for raw in log:
-                stamp, _, line = raw.decode(errors="replace").rstrip("\n").partition(" ")
+                stamp, _, line = raw[:LONGEST].decode(errors="replace").rstrip("\n").partition(" ")
                 # Nanoseconds of one clock: text order is time order.
                 if stamp > self._newest.get(pod, ""):
                     self._newest[pod] = stamp
@@ -156,7 +209,7 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
     """Print how the training ended. `local`: the state is in .local/, and commands need its environment."""
 
     def write(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     write("")
     if not outcome.succeeded:
@@ -166,17 +219,20 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
         write(f"  logs: {target.commands.get('logsCommand', '')}")
         write(f"  to retry after fixing it: {target.commands.get('retryCommand', '')}")
         return
-    done = outcome.result
-    loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
+    done, known = outcome.result, figures(outcome.result)
+    loss, start = known.get("validation_loss"), known.get("initial_validation_loss")
     if loss is not None and start is not None:
-        further = f" ({done['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in done else ""
-        further += f", F1 {done['f1']:.1f}, exact match {done['exact_match']:.1f}" if "f1" in done else ""
-        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{further} in {done.get('step')} steps", "bold green")
+        further = f" ({known['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in known else ""
+        further += f", F1 {known['f1']:.1f}" if "f1" in known else ""
+        further += f", exact match {known['exact_match']:.1f}" if "exact_match" in known else ""
+        steps = f" in {counted(known['step'], 'step')}" if "step" in known else ""
+        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{further}{steps}", "bold green")
     if sample := str(done.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")
     where = "" if target.data_folder else ", on the shared volume"
-    write(f"\nThe model, for transformers{where}:", "bold")
+    base = done.get("adapter_of")
+    write(f"\nThe adapter of {base}, for peft{where}:" if base else f"\nThe model, for transformers{where}:", "bold")
     write(f"  {checkpoint_path(done, target)}/model")
     write("\nNext:", "bold")
     if local:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import codecs
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 from cli import CommandError
-from cli.cluster import INDEX, TrainingJob, asking, started
+from cli.cluster import TrainingJob, asking, index, started
+from cli.progress import LONGEST
 from cli.state import first_pod
 from cli.target import Kubeconfig, RunningStack, target_of
+from trainer.plain import plain
 
 
 def logs(
@@ -25,20 +28,32 @@ def logs(
     name = choose(started(pods), pod, job.log_end)
     with asking(f"the log of {name}"):
         answer: Any = job.core.read_namespaced_pod_log(name, target.namespace, follow=follow, _preload_content=False)
-        for chunk in answer.stream(decode_content=True):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.flush()
+        for line in lines(answer.stream(decode_content=True)):
+            print(plain(line), end="", flush=True)
 
 
-def choose(pods: list[dict[str, Any]], index: int | None, read: Any) -> str:
-    """Choose the newest pod of `index`; without one, that of rank 0, else the newest. Raises CommandError."""
+def lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Whole lines, so that no escape sequence is seen in halves; one that is longer than LONGEST comes in pieces."""
+    decoder, text = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
+    for chunk in chunks:
+        text += decoder.decode(chunk)
+        *whole, text = text.split("\n")
+        yield from (f"{line}\n" for line in whole)
+        if len(text) > LONGEST:
+            yield text
+            text = ""
+    yield text + decoder.decode(b"", final=True)
+
+
+def choose(pods: list[dict[str, Any]], wanted: int | None, read: Any) -> str:
+    """Choose the newest pod of index `wanted`; without one, that of rank 0, else the newest. Raises CommandError."""
     pods = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
-    if index is not None:
-        there = {int(pod["metadata"]["labels"][INDEX]): pod["metadata"]["name"] for pod in pods}
-        if index not in there:
+    if wanted is not None:
+        there = {index(pod): pod["metadata"]["name"] for pod in pods}
+        if wanted not in there:
             known = ", ".join(map(str, sorted(there))) or "none yet"
-            raise CommandError(f"no pod {index} has started; there are: {known}")
-        return there[index]
+            raise CommandError(f"no pod {wanted} has started; there are: {known}")
+        return there[wanted]
     if not pods:
         raise CommandError("no pod has started yet; `trainyard status` says what they wait for")
     return (

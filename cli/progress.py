@@ -2,34 +2,86 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
+from rich.text import Text
+
+from trainer.plain import plain
 
 #: Seconds between two lines without a terminal to redraw.
 PLAIN_SECONDS = 15.0
 #: Characters of a file name, which leave room for the figures.
 NAME_WIDTH = 32
+#: Characters of a line that is read: the trainer's lines have some hundreds, and a hostile one may be a gigabyte.
+LONGEST = 16_384
 
 
 #: Phases of a training that log nothing for a while.
 STARTING = "the pods start Python and load the model"
 COMPILING = "compiling the model; the first time takes a minute or more"
 FIRST_STEPS = "the first evaluation and the first steps"
+
+#: Figures that commands show, by their type. Fractions beyond LARGEST, infinities and NaN are none.
+WHOLE = ("step", "steps", "world_size", "round", "rank")
+FRACTIONS = (
+    *("loss", "validation_loss", "initial_validation_loss", "bits_per_byte", "f1", "exact_match"),
+    *("tokens_per_second", "eta_seconds", "updated"),
+)
+LARGEST = 1e15
+
+
+class Flow(Progress):
+    """A progress line whose parts go on in the next line where the terminal is narrow: none is cut or left out.
+
+    Further parts are in the task's field `parts`.
+    """
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            cells = [column if isinstance(column, str) else column(task) for column in self.columns]
+            yield _Parts([*cells, *(Text(part) for part in task.fields.get("parts", ()))])
+
+
+class _Parts:
+    def __init__(self, cells: list[RenderableType]) -> None:
+        self._cells = cells
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line: list[RenderableType] = []
+        left = options.max_width
+        for cell in self._cells:
+            width = Measurement.get(console, options, cell).maximum
+            if width == 0:
+                continue
+            if line and width > left:
+                yield _row(line)
+                line, left = [], options.max_width
+            line.append(cell)
+            left -= width + 2
+        yield _row(line)
+
+
+def _row(cells: list[RenderableType]) -> Table:
+    row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    row.add_row(*cells)
+    return row
 
 
 class Board:
@@ -43,17 +95,14 @@ class Board:
         self._since = time.monotonic()
         """When the shown phase began."""
         self._printed = self._due = time.monotonic()
+        self._parts: tuple[str, ...] = ()
+        """Figures of the newest step."""
         self._progress: Progress | None = None
         if redraw and self.console.is_terminal:
-            self._progress = Progress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[numbers]}", markup=False),
-                TimeElapsedColumn(),
-                console=self.console,
+            self._progress = Flow(
+                TextColumn("[bold]{task.description}"), BarColumn(24), TimeElapsedColumn(), console=self.console
             )
-            self._task = self._progress.add_task("waiting", total=None, numbers="")
+            self._task = self._progress.add_task("waiting", total=None, parts=())
 
     def __enter__(self) -> Self:
         if self._progress:
@@ -70,60 +119,83 @@ class Board:
         """Show that it goes on; call it each second. `waiting`: why no pod runs; empty once one does."""
         now = time.monotonic()
         if waiting:
-            self.doing = STARTING
-        if (doing := waiting or self.doing) != self.shown:
+            self.doing, self._parts = STARTING, ()
+        if (doing := plain(waiting or self.doing)) != self.shown:
             self.shown, self._since = doing, now
             if self._progress:
-                self._progress.update(self._task, numbers=doing)
+                self._progress.update(self._task, parts=(doing,))
             else:
                 self.print(doing)
+        elif self._progress and self._parts and now - self._since >= PLAIN_SECONDS:
+            self._progress.update(self._task, parts=(*self._parts, f"({time_to_go(now - self._since)} ago)"))
         elif not self._progress and now - max(self._printed, self._since) >= PLAIN_SECONDS:
             self.print(f"… {doing} ({now - self._since:.0f} s)")
 
     def print(self, text: str, style: str | None = None) -> None:
         """Print one line, however long: a log is not wrapped."""
         self._printed = time.monotonic()
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self._progress)
+        self.console.print(
+            plain(text)[:LONGEST], style=style, markup=False, highlight=False, soft_wrap=not self._progress
+        )
 
     def line(self, pod: str, line: str) -> None:
         fields = parse_logfmt(line)
+        known = figures(fields)
         if fields.get("event") in ("compile", "compiled"):
             self.doing = COMPILING if fields.get("compile") == "true" else FIRST_STEPS
-        if "validation_loss" in fields and "event" not in fields:
-            self.validation = "  " + validation_text(fields)
+        if "validation_loss" in known and "event" not in fields:
+            self.validation = validation_text(known)
         if "event" in fields and fields["event"] != "done":
             self._say(pod, line)
-        elif "loss" in fields:
-            self._step(fields)
+        elif known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
+            self._step(known)
         elif "error" in line.lower() or "warning" in line.lower():
             self._say(pod, line)
 
-    def _step(self, fields: dict[str, str]) -> None:
-        step, steps = int(fields["step"]), int(fields["steps"])
-        numbers = f"loss {float(fields['loss']):.3f}{self.validation}"
-        numbers += (
-            f"  {float(fields['tokens_per_second']):,.0f} tokens/s  {time_to_go(float(fields['eta_seconds']))} to go"
-        )
+    def _step(self, known: dict[str, Any]) -> None:
+        step, steps = known["step"], known["steps"]
+        parts = (f"loss {known['loss']:.3f}", self.validation, f"{known['tokens_per_second']:,.0f} tokens/s")
+        to_go = f"{time_to_go(known['eta_seconds'])} to go"
         self.doing = self.shown = f"step {step}/{steps} is the newest"
         self._since = time.monotonic()
         if self._progress:
-            self._progress.update(self._task, description="training", completed=step, total=steps, numbers=numbers)
+            self._parts = (to_go, *filter(None, parts))
+            self._progress.update(
+                self._task, description=f"step {step}/{steps}", completed=step, total=steps, parts=self._parts
+            )
         elif step == steps or self._since >= self._due:
-            self.print(f"step {step}/{steps}  {numbers}")
+            self.print(f"step {step}/{steps}  {'  '.join(filter(None, (*parts, to_go)))}")
             self._due = self._since + PLAIN_SECONDS
 
     def _say(self, pod: str, line: str) -> None:
         self.print(f"{pod}: {line}", "dim")
 
 
-def validation_text(figures: Mapping[str, Any]) -> str:
-    text = f"validation {float(figures['validation_loss']):.3f}"
-    text += f" ({float(figures['bits_per_byte']):.3f} bits/byte)" if figures.get("bits_per_byte") is not None else ""
-    return text + (f" (F1 {float(figures['f1']):.1f})" if figures.get("f1") is not None else "")
+def figures(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The known figures of a record that anybody may have written: those that are numbers of their type."""
+    found = {name: _number(fields.get(name)) for name in (*WHOLE, *FRACTIONS)}
+    whole = {name: int(value) for name, value in found.items() if name in WHOLE and value is not None and value >= 0}
+    return whole | {name: value for name, value in found.items() if name in FRACTIONS and value is not None}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < LARGEST else None
+
+
+def validation_text(known: Mapping[str, Any]) -> str:
+    text = f"validation {known['validation_loss']:.3f}"
+    text += f" ({known['bits_per_byte']:.3f} bits/byte)" if "bits_per_byte" in known else ""
+    return text + (f" (F1 {known['f1']:.1f})" if "f1" in known else "")
 
 
 def parse_logfmt(line: str) -> dict[str, str]:
     """The `key=value` pairs of a line; empty when it is not one of the trainer's."""
+    if len(line) > LONGEST:
+        return {}
     try:
         words = shlex.split(line)
     except ValueError:
@@ -136,18 +208,23 @@ def parse_logfmt(line: str) -> dict[str, str]:
 
 def time_to_go(seconds: float) -> str:
     """h:mm:ss, or m:ss below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 class Bar:
     """Shows a transfer: files, bytes, speed, time to go; without a terminal, a line every PLAIN_SECONDS."""
 
     def __init__(self, console: Console | None = None):
-        columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        texts = [TextColumn(column) if isinstance(column, str) else column for column in columns]
-        self._progress = Progress(*texts, console=console)
+        description = TextColumn("{task.description}", markup=False)
+        columns = (description, BarColumn(24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._progress = Flow(*columns, console=console)
         self._task = self._progress.add_task("connecting", total=None)
         self._printed = time.monotonic()
 
@@ -166,7 +243,7 @@ class Bar:
         self._tell()
 
     def total(self, files: int, size: int | None) -> None:
-        self._progress.update(self._task, description=f"{files} files", total=size)
+        self._progress.update(self._task, description=counted(files, "file"), total=size)
 
     def file(self, name: str) -> None:
         self._progress.update(self._task, description=_short(name))
@@ -182,10 +259,12 @@ class Bar:
         self._printed = time.monotonic()
         of = f" of {task.total / 1e6:,.0f}" if task.total else ""
         size = f": {task.completed / 1e6:,.0f}{of} MB" if of or task.completed else ""
-        console.print(f"… {task.description}{size} ({task.elapsed or 0:.0f} s)", highlight=False, soft_wrap=True)
+        console.print(
+            f"… {task.description}{size} ({task.elapsed or 0:.0f} s)", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _short(text: str) -> str:
-    """Cut to NAME_WIDTH; brackets would be rich's markup."""
-    text = text.replace("[", "(").replace("]", ")")
+    """Cut to NAME_WIDTH."""
+    text = plain(text)
     return text if len(text) <= NAME_WIDTH else f"…{text[1 - NAME_WIDTH :]}"

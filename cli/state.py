@@ -3,12 +3,13 @@ machine sees the shared volume. Plain data, no printing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.cluster import INDEX, ending, ends, record_of, why_waiting
-from cli.progress import parse_logfmt
+from cli.cluster import ending, ends, index, moment, record_of, why_waiting
+from cli.progress import counted, figures, parse_logfmt
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 
 MEANING = {
@@ -23,6 +24,8 @@ MEANING = {
 
 Lines = list[tuple[datetime, dict[str, str]]]
 """Time and fields of a pod's log lines."""
+ROUND_SECONDS = 120
+"""Workers that report a round of the same number within this time are in one round."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class PodState:
     rank: int | None = None
     """Rank of its first worker in the newest round that it took part in."""
     round: int = 0
+    silent: datetime | None = None
+    """Since when its node has not answered."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,11 @@ class State:
     active: int
     failed: int
     round: int = 0
+    """Counted by time: the launcher's own count begins again when the rendezvous store has lost its data."""
     figures: dict[str, Any] = field(default_factory=dict)
     """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
+    told: dict[str, datetime] = field(default_factory=dict)
+    """Figure -> when it was true."""
     checkpoint: int | None = None
     """Step of the newest checkpoint in the logs."""
     pods: tuple[PodState, ...] = ()
@@ -72,38 +80,42 @@ def state(
     logs: dict[str, str],
     status: dict[str, Any] | None = None,
     refusal: str = "",
+    silent: Mapping[str, datetime] | None = None,
 ) -> State:
     """Combine the API's answers into one state.
 
     `logs` are the ends of the pods' logs, with time stamps; `status` is the run's status.json, or None; `refusal` is
-    why the cluster makes no pod.
+    why the cluster makes no pod; `silent` are nodes that do not answer, and since when.
     """
     events = {name: list(_events(text)) for name, text in logs.items()}
-    rounds = {name: _last_round(found) for name, found in events.items()}
+    rounds = _rounds(events)
+    newest_of = {pod: each for each in rounds for pod in each.ranks}
+    values, when = _figures(events, status)
+    checkpoint, saved = _checkpoint(events)
     told, end = job.get("status") or {}, ending(job)
-    ordered = sorted(pods, key=lambda pod: (_index(pod), pod["metadata"].get("creationTimestamp") or ""))
-    newest = max([number for number, _ in rounds.values()], default=0)
+    ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
     return State(
         job=job["metadata"]["name"],
         condition=_condition(end, pods, refusal),
-        started=_time(told.get("startTime")),
-        ended=_time(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
+        started=moment(told.get("startTime")),
+        ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
         active=told.get("active") or 0,
         failed=told.get("failed") or 0,
-        round=max(newest, int((status or {}).get("round") or 0)),
-        figures=_figures(events, status),
-        checkpoint=_checkpoint(events),
-        pods=tuple(_pod(pod, rounds.get(pod["metadata"]["name"])) for pod in ordered),
-        incidents=tuple(sorted(_incidents(pods, events), key=lambda incident: incident.time)),
+        round=_newest(rounds, status or {}),
+        figures=values,
+        told=when | ({"checkpoint": saved} if saved else {}),
+        checkpoint=checkpoint,
+        pods=tuple(_pod(pod, newest_of.get(pod["metadata"]["name"]), silent or {}) for pod in ordered),
+        incidents=tuple(sorted(_incidents(pods, events, rounds), key=lambda incident: incident.time)),
     )
 
 
 def first_pod(pods: list[dict[str, Any]], logs: dict[str, str]) -> str | None:
     """The pod that has, or had, rank 0 of the newest round."""
-    found = [(*_last_round(list(_events(logs.get(pod["metadata"]["name"], "")))), pod) for pod in pods]
-    first = [(number, pod["metadata"]["name"]) for number, rank, pod in found if rank == 0]
-    return max(first)[1] if first else None
+    names = [pod["metadata"]["name"] for pod in pods]
+    rounds = _rounds({name: list(_events(logs.get(name, ""))) for name in names})
+    return next((pod for each in reversed(rounds) for pod, rank in each.ranks.items() if rank == 0), None)
 
 
 def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str) -> str:
@@ -115,52 +127,52 @@ def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str) ->
     return f"Waiting: {why_waiting(pods, refusal)}".replace("Waiting: waiting ", "Waiting ")
 
 
-def _pod(pod: dict[str, Any], seen: tuple[int, int | None] | None) -> PodState:
+def _pod(pod: dict[str, Any], seen: Round | None, silent: Mapping[str, datetime]) -> PodState:
     status = pod["status"]
     phase = status.get("phase") or "Unknown"
-    since, text = _time(status.get("startTime")), phase
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    since, text = moment(status.get("startTime")), phase
     container = next(iter(status.get("containerStatuses") or []), {}).get("state", {})
-    if "terminated" in container:
-        code, since = container["terminated"]["exitCode"], _time(container["terminated"].get("finishedAt"))
+    if ended := "terminated" in container:
+        code, since = container["terminated"]["exitCode"], moment(container["terminated"].get("finishedAt"))
         text = f"ended with {code}: {MEANING.get(code, container['terminated'].get('reason') or 'an error of its own')}"
+    elif node in silent:
+        text, since = "its node does not answer", silent[node]
     elif pod["metadata"].get("deletionTimestamp"):
         text = "leaving"
     elif phase == "Pending":
         text = why_waiting([pod])
     elif "running" in container:
-        since = _time(container["running"].get("startedAt"))
-    number, rank = seen or (0, None)
-    node = (pod.get("spec") or {}).get("nodeName") or ""
-    return PodState(pod["metadata"]["name"], _index(pod), node, text, since, rank, number)
+        since = moment(container["running"].get("startedAt"))
+    name = pod["metadata"]["name"]
+    number, rank = (seen.count, seen.ranks[name]) if seen else (0, None)
+    return PodState(name, index(pod), node, text, since, rank, number, None if ended else silent.get(node))
 
 
-def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines]) -> list[Incident]:
+def _incidents(pods: list[dict[str, Any]], events: dict[str, Lines], known: list[Round]) -> list[Incident]:
     found: list[Incident] = []
     for pod in pods:
         name = pod["metadata"]["name"]
         for condition in pod["status"].get("conditions") or []:
             if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-                when = _time(condition.get("lastTransitionTime"))
+                when = moment(condition.get("lastTransitionTime"))
                 if when:
                     found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
         for ended in ends(pod):
-            when = _time(ended.get("finishedAt"))
+            when = moment(ended.get("finishedAt"))
             if when and ended["exitCode"] != 0:
                 found.append(Incident(when, name, _last_words(ended)))
     # Every pod of a round reports its end: keep the earliest report, which has the reason.
-    rounds: dict[str, list[Incident]] = {}
+    rounds: dict[int, list[Incident]] = {}
     for name, lines in events.items():
-        number = "0"
         for when, fields in lines:
             kind = fields.get("event")
-            if kind == "round":
-                number = fields.get("round", number)
-            elif kind == "workers_ended":
+            number = max((each.count for each in known if name in each.ranks and each.began <= when), default=0)
+            if kind == "workers_ended":
                 cause = fields.get("reason", "").strip("'\"") or f"exit codes {fields.get('codes')}"
                 rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {cause}"))
-            elif kind == "new_round" and fields.get("lost_members", "0") != "0":
-                lost = fields["lost_members"]
-                cause = f"{lost} {'member' if lost == '1' else 'members'} lost"
+            elif kind == "new_round" and (lost := figures({"step": fields.get("lost_members")}).get("step")):
+                cause = f"{counted(lost, 'member')} lost"
                 rounds.setdefault(number, []).append(Incident(when, name, f"round {number} ended: {cause}"))
             elif kind == "worker_stopped":
                 found.append(Incident(when, name, f"a worker was stopped for {fields.get('seconds')} s, and replaced"))
@@ -174,55 +186,97 @@ def _last_words(ended: dict[str, Any]) -> str:
     return f"ended with {code}: {message}"
 
 
-def _figures(events: dict[str, Lines], status: dict[str, Any] | None) -> dict[str, Any]:
-    """Figures from status.json where this machine sees it, else from the newest log lines of rank 0."""
-    if status:
-        return {key: value for key, value in status.items() if value is not None}
-    found: dict[str, Any] = {}
-    for _, fields in sorted((line for lines in events.values() for line in lines), key=lambda line: line[0]):
-        if "step" in fields and ("loss" in fields or "validation_loss" in fields) and "event" not in fields:
-            for key, value in fields.items():
-                try:
-                    found[key] = float(value) if "." in value or "e" in value else int(value)
-                except ValueError:
-                    found[key] = value
-    return found
+def _figures(events: dict[str, Lines], status: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, datetime]]:
+    """Figures, and when each was true: the newer of rank 0's log lines and, where this machine sees it, status.json."""
+    values: dict[str, Any] = {}
+    when: dict[str, datetime] = {}
+    for at, fields in sorted((line for lines in events.values() for line in lines), key=lambda line: line[0]):
+        known = figures(fields)
+        if "step" in known and ("loss" in known or "validation_loss" in known) and "event" not in fields:
+            values |= known
+            when |= dict.fromkeys(known, at)
+    told = status or {}
+    for key, value in figures(told).items():
+        # A worker that resumed repeats figures of its checkpoint, whose time nobody knows.
+        written = _moment(told["times"].get(key) if isinstance(told.get("times"), dict) else told.get("updated"))
+        if key not in values or (written or datetime.max.replace(tzinfo=UTC)) >= when[key]:
+            values[key] = value
+            when |= {key: written} if written else {}
+    return values, when
 
 
-def _checkpoint(events: dict[str, Lines]) -> int | None:
-    lines = [line for lines in events.values() for line in lines if line[1].get("event") == "checkpoint"]
-    return int(max(lines, key=lambda line: line[0])[1]["step"]) if lines else None
+def _checkpoint(events: dict[str, Lines]) -> tuple[int | None, datetime | None]:
+    """Step and time of the newest checkpoint in the logs."""
+    lines = [
+        (when, figures(fields)) for lines in events.values() for when, fields in lines if _is(fields, "checkpoint")
+    ]
+    when, step = max(((when, known["step"]) for when, known in lines if "step" in known), default=(None, None))
+    return step, when
+
+
+def _is(fields: dict[str, str], event: str) -> bool:
+    return fields.get("event") == event
 
 
 def _events(text: str) -> Lines:
     """Time and fields of the trainer's lines in a log with time stamps."""
     found = []
-    for raw in text.splitlines():
+    for raw in text.split("\n"):
         stamp, _, line = raw.partition(" ")
-        when, fields = _time(stamp), parse_logfmt(line)
+        when, fields = moment(stamp), parse_logfmt(line)
         if when and fields:
             found.append((when, fields))
     return found
 
 
-def _last_round(events: Lines) -> tuple[int, int | None]:
-    """The newest round of a pod, and the least rank of its workers in it."""
-    ranks: dict[int, int] = {}
-    for _, fields in events:
-        if fields.get("event") == "round" and fields.get("round", "").isdigit() and fields.get("rank", "").isdigit():
-            number, rank = int(fields["round"]), int(fields["rank"])
-            ranks[number] = min(rank, ranks.get(number, rank))
-    newest = max(ranks, default=0)
-    return newest, ranks.get(newest)
+@dataclass
+class Round:
+    number: int
+    """The launcher's own."""
+    count: int
+    began: datetime
+    ranks: dict[str, int] = field(default_factory=dict)
+    """Pod -> the least rank of its workers."""
+    workers: set[tuple[str, int]] = field(default_factory=set)
 
 
-def _index(pod: dict[str, Any]) -> int:
-    return int((pod["metadata"].get("labels") or {}).get(INDEX, -1))
+def _rounds(events: dict[str, Lines]) -> list[Round]:
+    """The rounds that the logs tell of, in the order in which they began."""
+    found: list[Round] = []
+    lines = [
+        (when, pod, figures(fields)) for pod, told in events.items() for when, fields in told if _is(fields, "round")
+    ]
+    for when, pod, known in sorted(lines, key=lambda line: line[:2]):
+        if not known.keys() >= {"round", "rank"}:
+            continue
+        worker, near = (pod, known["rank"]), when - timedelta(seconds=ROUND_SECONDS)
+        same = [each for each in found if each.number == known["round"] and worker not in each.workers]
+        if not same or same[-1].began < near:
+            same = [_after(found, known["round"], when)]
+            found += same
+        same[-1].workers.add(worker)
+        same[-1].ranks[pod] = min(known["rank"], same[-1].ranks.get(pod, known["rank"]))
+    return found
 
 
-def _time(text: str | None) -> datetime | None:
-    """An API time stamp as UTC; those of log lines are in their node's time zone."""
+def _after(rounds: list[Round], number: int, began: datetime) -> Round:
+    """The next round; a number that does not grow is that of a store that began again."""
+    last = rounds[-1] if rounds else Round(0, 0, began)
+    return Round(number, last.count + (number - last.number if number > last.number else 1), began)
+
+
+def _newest(rounds: list[Round], status: dict[str, Any]) -> int:
+    """The count of the newest round; status.json may know of one whose beginning the logs no longer have."""
+    number, updated = figures(status).get("round", 0), _moment(status.get("updated"))
+    if number and not (rounds and (number == rounds[-1].number or (updated and updated < rounds[-1].began))):
+        return _after(rounds, number, datetime.now(UTC)).count
+    return rounds[-1].count if rounds else 0
+
+
+def _moment(seconds: Any) -> datetime | None:
+    """A time in seconds since 1970, from a file that anybody may have written."""
+    known = figures({"updated": seconds}).get("updated")
     try:
-        return datetime.fromisoformat(text or "").astimezone(UTC)
-    except ValueError:
+        return None if known is None else datetime.fromtimestamp(known, UTC)
+    except (ValueError, OverflowError, OSError):
         return None

@@ -189,7 +189,7 @@ def _load(file: Path, stack: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {reason}"]) from error
 
 

@@ -237,7 +237,7 @@ class DatasetConfig(Section):
     validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: Minutes = 60
-    """How long `pulumi up` waits for the text to be tokenised."""
+    """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
     cpu: Cores = 0.5
     """CPU cores of the dataset Job: the tokenizer uses all of them."""
     memory_gib: Gib = 2.0
@@ -261,9 +261,9 @@ class JobConfig(Section):
     runtime: Literal["job", "trainjob"] = "job"
     """What runs the pods. `job`: a Kubernetes Job, on any cluster. `trainjob`: the same Job inside a TrainJob, for a
     cluster with Kubeflow Trainer v2; `workers.count` is then fixed while it trains."""
-    max_hours: Hours | None = None
+    max_hours: Hours = 168
     """End the Job after this time, whatever it has reached, to limit the bill. The next training of the same name
-    resumes it."""
+    resumes it. The default is a week: a training that only begins rounds, or that everybody forgot, ends then."""
 
 
 class TensorBoardConfig(Section):
@@ -281,7 +281,8 @@ class CheckConfig(Section):
     storage_megabytes: int = Field(default=1024, ge=1, le=1_048_576)
     """What the check writes to the shared volume, MB."""
     timeout_minutes: Minutes = 45
-    """How long `pulumi up` waits for the check: nodes with accelerators take up to 15 minutes to start."""
+    """How long the check may take: nodes with accelerators take up to 15 minutes to start. Then the Job ends, and
+    `pulumi up` says so."""
 
 
 def _login(given: SecretStr) -> SecretStr:

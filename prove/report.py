@@ -22,6 +22,7 @@ from infra.eks.section import EksConfig
 from infra.gke.section import GkeConfig
 from infra.stackfiles import ROOT
 from prove.engine import Result, State, Step, Verdict
+from trainer.plain import plain
 
 FOLDER = ROOT / "bench" / "results"
 MARKS: dict[Verdict, tuple[str, str]] = {
@@ -52,7 +53,7 @@ class Screen:
         assert self._step is not None
         spent = f", up to {self.state.spent():.2f} USD" if self.state.usd_per_hour and self.state.billed_from else ""
         parts = f"{self._step.title}  {minutes(time.monotonic() - self._clock)}{spent}  "
-        text = Text.assemble((parts, "bold"), (" ".join(self._said.split()), "dim"))
+        text = Text.assemble((parts, "bold"), (" ".join(plain(self._said).split()), "dim"))
         text.truncate(self.console.width - 3, overflow="ellipsis")
         self._spinner.update(text=text)
         return self._spinner
@@ -81,7 +82,7 @@ class Screen:
         mark, style = MARKS[result.verdict]
         self.console.print(
             Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{WORDS[result.verdict]:<20}", style)),
-            Text(f"{minutes(result.seconds):>7}  {result.evidence}"),
+            Text(f"{minutes(result.seconds):>7}  {plain(result.evidence)}"),
             soft_wrap=True,
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from trainer.contract import EXIT_RESTART, EXIT_USAGE, STACK_KEYS
+from trainer.plain import plain
 
 P = ParamSpec("P")
 
@@ -41,7 +42,7 @@ def usage(main: Callable[P, int]) -> Callable[P, int]:
         try:
             return main(*given, **named)
         except UserError as error:
-            print(_for_stack(str(error)), file=sys.stderr)
+            print(plain(_for_stack(str(error))), file=sys.stderr)
             return EXIT_RESTART if isinstance(error, Passing) else EXIT_USAGE
 
     return told

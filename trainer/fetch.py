@@ -58,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             fetch_questions(options.questions, options.output)
     except OSError as error:
-        raise UserError(f"--output {options.output}: {error.strerror or error}; give a writable folder") from None
+        raise UserError(
+            f"--output {options.output}: {one_line(error.strerror or error)}; give a writable folder"
+        ) from None
     return 0
 
 

@@ -44,8 +44,14 @@ def read_json(path: Path) -> Any | None:
     """The parsed file, or None when it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):  # a ValueError also for a number of 5,000 digits
         return None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty when it is missing or holds anything else: others write to the volume."""
+    found = read_json(path)
+    return found if isinstance(found, dict) else {}
 
 
 def sha256(path: Path) -> str:

@@ -132,7 +132,7 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
             processes.spawn(_process, (options, host, port, own, result), nprocs=options.processes)  # pyright: ignore
         except (ProcessRaisedException, ProcessExitedException) as error:
             # The process has printed its traceback to stderr; the last line names the error.
-            raise RuntimeError(str(error).strip().splitlines()[-1]) from None
+            raise RuntimeError(one_line((str(error).strip().splitlines() or [error])[-1])) from None
         return json.loads(result.read_text("utf-8")) if options.node_rank == 0 else None
 
 

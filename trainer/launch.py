@@ -6,11 +6,13 @@ Like torchrun, with what a pod needs: it handles SIGTERM from the start, its exi
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -28,14 +30,16 @@ from trainer.contract import (
     TERMINATION_LOG,
 )
 from trainer.elastic import network, processor
-from trainer.errors import Stop, UserError
-from trainer.files import read_json
+from trainer.errors import Stop, UserError, cause
+from trainer.files import read_record
 
 KUBERNETES_LOG = "/dev/termination-log"
 MESSAGE_BYTES = 4096
 """Kubernetes keeps this much of a container's termination message."""
 SAMPLE_CHARACTERS = 1500
 REACH_SECONDS = 120
+DONE_SECONDS = 75
+"""A rendezvous is closed after DONE is written, but an NFS client may miss a new file for 60 s (acdirmax in nfs(5))."""
 HEARD_AGAIN_SECONDS = 0.05
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
 """Workers keep freed memory: otherwise glibc maps and clears pages for the large activations again at each step."""
@@ -55,11 +59,11 @@ def main(arguments: list[str]) -> int:
         launch(options, rest, run)
         stop = Stop(EXIT_RESTART, "the workers ended before the run was finished")
     except UserError as error:
-        stop = Stop(EXIT_FATAL, str(error))
+        stop = Stop(EXIT_FATAL, str(error) or cause(error))
     except Stop as reason:
         stop = reason
-    result = read_json(run / DONE) if run is not None else None
-    if result is not None and stop.code in (EXIT_DONE, EXIT_RESTART):
+    result = read_record(run / DONE) if run is not None else {}
+    if result and stop.code in (EXIT_DONE, EXIT_RESTART):
         log.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
         last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
         return EXIT_DONE
@@ -79,7 +83,9 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd and no store")
     parser.add_argument("--rdzv-backend", choices=("etcd-v3", "c10d"), default="etcd-v3")
     parser.add_argument("--rdzv-endpoint", default="", help="HOST:PORT of etcd, or of the c10d store")
-    parser.add_argument("--rdzv-id", default="trainyard", help="one name for all nodes of this run, no other run's")
+    parser.add_argument(
+        "--rdzv-id", default="", help="one name for all nodes of this run, no other run's; default: by its directory"
+    )
     parser.add_argument(
         "--rdzv-conf", default="", help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
     )
@@ -108,7 +114,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None:
     """Take part in rounds until the run is done. Raises Stop for every other end."""
-    if read_json(run / DONE) is not None:
+    if read_record(run / DONE):
         raise Stop(EXIT_DONE, "done before this launcher began")
     store = standalone(options) if options.standalone else None
     etcd = options.rdzv_backend == "etcd-v3"
@@ -124,18 +130,23 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     if not etcd:  # a TCPStore client otherwise logs forty lines of C++ frames whenever its server is away
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
-    from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
+    from torch.distributed.elastic.rendezvous.api import (
+        RendezvousClosedError,
+        RendezvousError,
+        RendezvousParameters,
+        RendezvousTimeoutError,
+    )
 
     from trainer.elastic import rendezvous, rendezvous_c10d, rendezvous_etcd
     from trainer.elastic.agent import Agent
 
     processor.bind_workers(options.nproc_per_node)
     scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
-
+    name = options.rdzv_id or rendezvous_id(run)
     parameters = RendezvousParameters(
         options.rdzv_backend,
         f"{scheme}{separator}{host}:{port}",
-        options.rdzv_id,
+        name,
         options.min_nodes,
         options.max_nodes,
         options.local_addr or network.address_towards(host),
@@ -145,22 +156,54 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     try:
         # Built here and not through torch's registry: this also works where the entry point is not installed.
         handler = (rendezvous_etcd if etcd else rendezvous_c10d).create(parameters)
+        if not handler.claim(rendezvous_id(run)):
+            raise UserError(
+                f"--rdzv-id {name}: another run than the one in {run} has it; leave --rdzv-id out, or give each run "
+                "its own, and its directory the same path on all nodes"
+            )
         with tempfile.TemporaryDirectory(prefix="trainer-") as logs:
             command = [sys.executable, "-m", "trainer.train", *arguments]
             agent = Agent(
                 handler, options.nproc_per_node, command, run, logs, options.shutdown_timeout, options.patience
             )
             agent.run()
-        if read_json(run / DONE) is not None:
+        if read_record(run / DONE):
             handler.shutdown()  # closes the rendezvous: nodes that wait for the next round end too
-    except RendezvousError as error:  # closed, timed out or out of reach
-        raise Stop(EXIT_RESTART, f"rendezvous {options.rdzv_id}: {error or type(error).__name__}") from None
+    except RendezvousClosedError:
+        if appears(run / DONE, DONE_SECONDS):
+            raise Stop(EXIT_DONE, "done while this launcher waited for a round") from None
+        raise Stop(
+            EXIT_FATAL,
+            f"rendezvous {name} is closed, but {run} has no {DONE}: only a launcher that saw {DONE} closes it, so the "
+            "directory was emptied since, or somebody else wrote to the store; nothing is lost: start the run with "
+            "another --rdzv-id, or on a cluster with a new Job (the stack's retryCommand)",
+        ) from None
+    except RendezvousTimeoutError as error:
+        why = str(error) or f"fewer than {options.min_nodes} nodes came before join_timeout was over"
+        raise Stop(EXIT_RESTART, f"rendezvous {name}: {why}") from None
+    except RendezvousError as error:  # out of reach, or a store that refuses
+        raise Stop(EXIT_RESTART, f"rendezvous {name}: {cause(error)}") from None
     except Stop:
         if handler is not None:
             handler.leave()
         raise
     finally:
         del store
+
+
+def rendezvous_id(run: Path) -> str:
+    """One name for all nodes of a run, and no other run's: by the path of its directory, without links."""
+    return f"trainyard-{hashlib.sha256(os.fsencode(os.path.realpath(run))).hexdigest()[:16]}"
+
+
+def appears(path: Path, seconds: float) -> bool:
+    """Whether a record is there, or comes within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not read_record(path):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1)
+    return True
 
 
 def standalone(options: argparse.Namespace) -> object:

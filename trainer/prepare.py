@@ -37,7 +37,7 @@ from trainer.data.tokenizer import (
     load_tokenizer,
     train,
 )
-from trainer.errors import UserError, usage
+from trainer.errors import UserError, one_line, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
 
@@ -288,7 +288,7 @@ def _complete(output: Path, identity: dict[str, Any]) -> bool:
     try:
         open_dataset(str(output), conversations=identity["documents"] == conversations.DOCUMENTS)
     except UserError as error:
-        print(f"event=prepare_again reason={error!s:.200}", file=sys.stderr)
+        print(f"event=prepare_again reason={one_line(error)}", file=sys.stderr)
         return False
     return True
 

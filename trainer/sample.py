@@ -8,6 +8,7 @@ from typing import Any
 from trainer.data.tokenizer import find_folder, load_tokenizer
 from trainer.errors import UserError, usage
 from trainer.models import sources
+from trainer.plain import plain
 
 
 @usage
@@ -30,7 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     _check(options)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     drawn = {name: getattr(options, name) for name in ("chat", "temperature", "top_k", "top_p", "seed", "count")}
-    print("\n---\n".join(sample(sources.from_options(options), prompt, options.tokens, **drawn)))
+    # Any byte can be a token, and this text ends in somebody's terminal.
+    print(plain("\n---\n".join(sample(sources.from_options(options), prompt, options.tokens, **drawn))))
     return 0
 
 

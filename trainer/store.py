@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from trainer import log
 from trainer.contract import EXIT_DONE, EXIT_USAGE, STORE_PORT
+from trainer.errors import one_line
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.host, options.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
         )
     except (RuntimeError, ValueError) as error:
-        print(f"--port {options.port}: cannot listen on it: {str(error).splitlines()[0]}", file=sys.stderr)
+        reason = one_line((str(error).splitlines() or [error])[0])  # C++ frames follow
+        print(f"--port {options.port}: cannot listen on it: {reason}", file=sys.stderr)
         return EXIT_USAGE
     log.event("store", port=server.port)
     ended.wait()

@@ -62,6 +62,8 @@ class Dataset(pulumi.ComponentResource):
             spec=k8s.batch.v1.JobSpecArgs(
                 # A retry helps when the storage or a server was unavailable, not with bad input.
                 backoff_limit=2,
+                # Text or a template that never comes to an end would hold the volume, and `up`, for ever.
+                active_deadline_seconds=text.timeout_minutes * 60,
                 pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[_bad_input(), ignore_disruptions()]),
                 template=pod_template("dataset", _pod(config, command, fetches, workspace, tokens, account), STAYS),
             ),

@@ -90,6 +90,7 @@ class GpuCheck(pulumi.ComponentResource):
                 completions=workers.count,
                 parallelism=workers.count,
                 backoff_limit=workers.count,
+                active_deadline_seconds=config.check.timeout_minutes * 60,
                 template=pod_template(NAME, pod, STAYS),
             ),
             opts=pulumi.ResourceOptions.merge(

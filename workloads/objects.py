@@ -78,8 +78,11 @@ GONE_AT_ONCE = {"pulumi.com/skipAwait": "true", "pulumi.com/deletionPropagationP
 
 
 def await_annotations(minutes: float) -> dict[str, str]:
-    """Annotations: `pulumi up` waits this long for the Job, and replaces a failed one."""
-    return {"pulumi.com/timeoutSeconds": str(minutes * 60), "pulumi.com/replaceUnready": "true"}
+    """Annotations: `pulumi up` waits for a Job with this deadline, and replaces a failed one.
+
+    A minute longer than the deadline, so that it hears the Job's own reason, DeadlineExceeded.
+    """
+    return {"pulumi.com/timeoutSeconds": str((minutes + 1) * 60), "pulumi.com/replaceUnready": "true"}
 
 
 def make_priority_class(

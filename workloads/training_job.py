@@ -31,7 +31,11 @@ from workloads.workspace import Workspace
 SERVICE = "trainer"
 #: Seconds of a pod's grace period that the launcher needs after the workers have saved.
 LAUNCHER_SECONDS = 5
-#: Seconds until pods of a silent node are replaced (Kubernetes' default is 300).
+#: Seconds until pods of a silent node are deleted (Kubernetes' default is 300). The Job replaces a deleted pod only
+#: when it is Failed, as its kubelet reports. If the machine is off, the pod garbage collector marks it: 40 s after the
+#: Node object is gone, or within 20 s of the Node's taint node.kubernetes.io/out-of-service (Kubernetes 1.34.4:
+#: job_controller.go, onlyReplaceFailedPods; podgc/gc_controller.go). A cloud's node controller deletes the Node; where
+#: there is none, a person must, and `trainyard status` and `follow` say so.
 UNREACHABLE_SECONDS = 30
 #: Restarts of one pod for its own failures; evictions and coordinated restarts do not count.
 RESTARTS_PER_WORKER = 20
@@ -41,7 +45,7 @@ def job_spec(
     workers: WorkersConfig,
     container: str,
     pod: k8s.core.v1.PodSpecArgs,
-    max_hours: float | None,
+    max_hours: float,
     queue: dict[str, str],
 ) -> k8s.batch.v1.JobSpecArgs:
     batch = k8s.batch.v1
@@ -51,7 +55,7 @@ def job_spec(
         # Per index: a Job-wide limit would add up the back-off of all workers and never reset it.
         backoff_limit_per_index=RESTARTS_PER_WORKER,
         success_policy=batch.SuccessPolicyArgs(rules=[batch.SuccessPolicyRuleArgs(succeeded_count=1)]),
-        pod_replacement_policy="Failed",
+        pod_replacement_policy="Failed",  # the only one beside a failure policy
         pod_failure_policy=batch.PodFailurePolicyArgs(
             rules=[
                 _on_exit(container, "FailJob", [EXIT_FATAL]),
@@ -59,7 +63,7 @@ def job_spec(
                 _on_exit(container, "Ignore", [EXIT_RESTART, EXIT_TERMINATED]),
             ]
         ),
-        active_deadline_seconds=round(max_hours * 3600) if max_hours else None,
+        active_deadline_seconds=round(max_hours * 3600),
         # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
         # Autoscalers must not interrupt a training to consolidate nodes.
         template=pod_template("trainer", pod, {**STAYS, "karpenter.sh/do-not-disrupt": "true", **queue}),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, ParamSpec
 
+from trainer.plain import plain
+
 _Given = ParamSpec("_Given")
 
 Level = Literal["ok", "problem", "warning", "unchecked"]
@@ -99,12 +101,12 @@ def show(title: str, findings: Iterable[Finding]) -> None:
     for finding in findings:
         mark, style = MARKS[finding.level]
         text = Text.assemble(
-            (f"{finding.subject}: ", "" if finding.level == "ok" else "bold"),
-            (finding.text, "dim" if finding.level == "unchecked" else ""),
+            (f"{plain(finding.subject)}: ", "" if finding.level == "ok" else "bold"),
+            (plain(finding.text), "dim" if finding.level == "unchecked" else ""),
         )
         line = Table.grid(padding=(0, 1))
         line.add_row(Text(f" {mark}", style=style), text)
         console.print(line)
         if finding.fix:
             # On a line of its own and never wrapped, so that it can be copied.
-            console.print(Text(f"   {finding.fix}", style="cyan"), soft_wrap=True)
+            console.print(Text(f"   {plain(finding.fix)}", style="cyan"), soft_wrap=True)

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from cli import CommandError
-from cli.cluster import INDEX
+from cli.cluster import INDEX, moment
 from cli.logs import choose
-from cli.state import _time, state
+from cli.state import state
 from cli.status import screen, status_file
 from cli.target import Target
 
@@ -97,8 +97,8 @@ def test_a_running_training_on_one_screen() -> None:
 def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
     """containerd stamps log lines in its node's time zone."""
     moments = ("2026-11-21T12:20:00.123456789Z", "2026-11-21T13:20:00.123456789+01:00", "2026-11-21T12:20:00.123456Z")
-    assert len({_time(text) for text in moments}) == 1
-    assert _time(None) is _time("yesterday") is None
+    assert len({moment(text) for text in moments}) == 1
+    assert moment(None) is moment("yesterday") is None
 
 
 def test_causes_of_restarts_each_once_in_order() -> None:

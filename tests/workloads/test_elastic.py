@@ -206,7 +206,7 @@ def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(n
 
 def test_a_training_is_ended_after_its_hours() -> None:
     assert stack(job={"maxHours": 1.5}).one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 5400
-    assert "activeDeadlineSeconds" not in stack().one("Job", "training").inputs["spec"]
+    assert stack().one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600, "a week by default"
 
 
 def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:
@@ -216,3 +216,15 @@ def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:
     values["nodes"] = {**values["nodes"], "consumption": "spot"}
     values["gke"] = {**values["gke"], "project": "p-12345"}
     assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 25
+
+
+@pytest.mark.parametrize("name", ["local", "gcp-a100", "gcp-c3", "gcp-smoke", "aws-g4dn", "aws-smoke"])
+def test_every_job_ends_by_itself_and_up_waits_long_enough_to_hear_why(name: str) -> None:
+    """A template that loops, a rendezvous that only begins rounds: whatever it is, it ends before anybody looks."""
+    jobs = recorded(name).all("kubernetes:batch/v1:Job")
+    limits = {item.name: item.inputs["spec"].get("activeDeadlineSeconds") for item in jobs if "Patch" not in item.type}
+    assert len(limits) >= 2
+    assert all(limit and 60 <= limit <= 7 * 24 * 3600 for limit in limits.values()), limits
+    for item in jobs:
+        waits = item.inputs["metadata"].get("annotations", {}).get("pulumi.com/timeoutSeconds")
+        assert waits is None or int(waits) == limits[item.name] + 60

@@ -47,7 +47,8 @@ def test_the_check_of_the_nodes_ends_in_an_output() -> None:
     )
     assert job.inputs["spec"]["completions"] == 2
     assert job.urn in stack.earlier(training)
-    assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2700"
+    assert job.inputs["spec"]["activeDeadlineSeconds"] == 2700
+    assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2760", "it hears why the Job ended"
     # It may write its own result and nothing else.
     create, patch = stack.one("Role").inputs["rules"]
     assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])

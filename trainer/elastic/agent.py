@@ -22,7 +22,7 @@ from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_REST
 from trainer.elastic.ahead import Ahead
 from trainer.elastic.rendezvous import Handler
 from trainer.errors import Stop
-from trainer.files import read_json
+from trainer.files import read_record
 
 MONITOR_SECONDS = 0.5
 EXIT_BARRIER_SECONDS = 30
@@ -126,7 +126,7 @@ class Agent(LocalElasticAgent):
 
     def _judge(self, failures: list[ProcessFailure]) -> None:
         """Raise Stop where another round cannot help; return where it can."""
-        if read_json(self._run / DONE) is not None:
+        if read_record(self._run / DONE):
             raise Stop(EXIT_DONE, "a worker was lost after the run was done")
         codes = {failure.exitcode for failure in failures}
         for failure in failures:
@@ -185,4 +185,5 @@ def told_code(failure: ProcessFailure) -> int | None:
 def progress(run: Path) -> int:
     """The last step that this run is known to have reached."""
     saved = [step_of(path) for path in list_checkpoints(run)]
-    return max([int((read_json(run / STATUS) or {}).get("step") or 0), *saved])
+    told = read_record(run / STATUS).get("step")
+    return max([0, *saved, *([told] if isinstance(told, int) else [])])

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 
 from trainer.contract import ETCD_PORT
 from trainer.elastic.network import split_endpoint
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 
 RETRY_SECONDS = 90.0
 """An etcd pod that moves to another node is back within 60 s; the rest is for its name to resolve again."""
@@ -231,7 +231,7 @@ class Etcd:
                 if isinstance(error, urllib3.exceptions.ProtocolError) and not dropped:
                     dropped = True  # etcd closed an idle connection: retry over a new one
                     continue
-                reason = str(error) or type(error).__name__
+                reason = one_line(error)
             if time.monotonic() + pause > deadline:
                 raise RendezvousConnectionError(
                     f"etcd at {self._access.endpoint} cannot be reached for {self._retry_seconds:.0f} s: {reason}"

@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 
 _SIOCGIFADDR = 0x8915
 """ioctl that asks an interface for its IPv4 address (linux/sockios.h)."""
@@ -37,7 +37,7 @@ def wait_reachable(host: str, port: int, seconds: float, connect: bool) -> str |
             return None
         except OSError as error:
             if time.monotonic() > deadline:
-                return error.strerror or str(error)
+                return one_line(error.strerror or error)
         time.sleep(1)
 
 

@@ -47,6 +47,8 @@ CLOSE_SECONDS, HEARTBEAT_SECONDS = 30, 5
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
+OWNER = "trainyard/run"
+"""Key of the store that names the run whose rendezvous it is."""
 LARGEST = 10**9
 """The largest number in --rdzv-conf: 30 years in seconds, which a timedelta holds."""
 
@@ -111,6 +113,10 @@ class Handler(DynamicRendezvousHandler):
     def round(self) -> int:
         """The current round, from 1."""
         return self._round + 1
+
+    def claim(self, run: str) -> bool:
+        """Take the rendezvous for a run; False if another has it: in one round they would mix their gradients."""
+        return self._store.compare_set(OWNER, "", run) == run.encode()
 
     def next_rendezvous(self) -> RendezvousInfo:
         # Wait for the store only here: the workers train without it, and monitoring them must not stop for a minute.

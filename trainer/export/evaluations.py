@@ -4,13 +4,14 @@
   "harness": "lm-eval 0.4.13", "precision": "bf16", "metrics": {"acc_norm": {"value": 0.31, "stderr": 0.005}}}}}
 """
 
+import contextlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from trainer.contract import EVALUATIONS
-from trainer.files import read_json, write_json
+from trainer.files import read_record, write_json
 
 HEADER = ("step", "task", "metric", "value", "±", "shots", "examples", "version")
 TEXTS = ("step", "task", "metric")
@@ -26,7 +27,7 @@ def record(run: Path, step: int, tasks: dict[str, Any]) -> Path:
     """Add the results of some tasks to those of the step; a task that was there is replaced."""
     path = run / EVALUATIONS / f"step-{step}.json"
     path.parent.mkdir(exist_ok=True)
-    before = (read_json(path) or {}).get("tasks") or {}
+    before = read_record(path).get("tasks") or {}
     write_json(path, {"step": step, "tasks": before | tasks})
     return path
 
@@ -57,12 +58,13 @@ def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]
 
 def of_run(run: Path, step: int | None = None) -> list[tuple[str, ...]]:
     """The rows of all steps, or of one; files that cannot be read are left out."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, list[tuple[str, ...]]] = {}
     for path in (run / EVALUATIONS).glob("step-*.json"):
-        content = read_json(path)
-        if isinstance(content, dict) and step in (None, content.get("step")):
-            found[int(content["step"])] = content["tasks"]
-    return [row for number in sorted(found) for row in rows(found[number], number)]
+        content = read_record(path)
+        if type(content.get("step")) is int and step in (None, content["step"]):
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+                found[content["step"]] = rows(content["tasks"], content["step"])
+    return [row for number in sorted(found) for row in found[number]]
 
 
 def text(table: Iterable[tuple[str, ...]]) -> str:

@@ -9,7 +9,7 @@ from jinja2 import Environment
 from trainer.config.schema import stored
 from trainer.contract import DONE
 from trainer.export import evaluations
-from trainer.files import read_json
+from trainer.files import read_record
 from trainer.models import adapters
 from trainer.models.sources import Source
 
@@ -56,7 +56,7 @@ def text(source: Source, net: Any, dtype: str) -> str:
     unused = [] if configuration.get("task") == "distillation" else ["distillation."]
     unused += [] if base else ["adapter."]
     used = [key for key in SHOWN if not key.startswith(tuple(unused))]
-    written = (read_json(source.run / DONE) or {}) if source.run else {}
+    written = read_record(source.run / DONE) if source.run else {}
     template = Environment(trim_blocks=True, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
     return template.render(
         header=yaml.safe_dump(header, sort_keys=False),

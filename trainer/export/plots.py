@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import UserError
 from trainer.export import evaluations
-from trainer.files import read_json
+from trainer.files import read_record
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
@@ -48,6 +49,8 @@ PARTS = {
 LOSSES = ("loss", "validation_loss")
 NAME = 30
 """Characters of a run's name in a legend."""
+LARGEST = 1e30
+"""The largest number in a picture: a loss of a diverged run is smaller, and matplotlib's arithmetic needs room."""
 FEW_POINTS = 25
 """Up to this many points each is marked: a line alone would not show one or two."""
 STYLE = Path(__file__).with_suffix(".mplstyle")
@@ -111,15 +114,23 @@ def read(path: Path, name: str) -> Run:
     if not (path / METRICS).exists():
         raise UserError(f"{path}: holds no {METRICS}; give the run.directory of a training that has begun")
     lines: list[dict[str, Any]] = []
-    for text in (path / METRICS).read_text("utf-8").splitlines():
+    for text in (path / METRICS).read_text("utf-8", errors="replace").split("\n"):
         try:
-            line = json.loads(text)
-            int(line["step"])
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that is being written
-        lines.append(line)
-    status, done = read_json(path / STATUS) or {}, read_json(path / DONE)
-    return Run(name, lines, status, done, _resolved(path), evaluations.of_run(path))
+            line = _numbers(json.loads(text))
+        except (ValueError, AttributeError, RecursionError):
+            continue  # a line that is being written, or that somebody else wrote
+        if isinstance(line.get("step"), int):
+            lines.append(line)
+    status, done = read_record(path / STATUS), read_record(path / DONE)
+    of_numbers = {"steps", "updated"}
+    status = {key: value for key, value in status.items() if key not in of_numbers} | _numbers(status, of_numbers)
+    return Run(name, lines, status, done or None, _resolved(path), evaluations.of_run(path))
+
+
+def _numbers(record: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+    """The entries, or those of some names, that a picture can show: finite numbers of at most LARGEST."""
+    kept = record.items() if names is None else [(key, record[key]) for key in names if key in record]
+    return {key: value for key, value in kept if type(value) in (int, float) and abs(value) <= LARGEST}
 
 
 def _resolved(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from trainer import log
 from trainer.config.schema import Config
 
 TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,6 +36,32 @@ def advice(config: Config, sent: str) -> str:
         f"a larger tokens_per_step than {config.tokens_per_step} exchanges less often; between nodes on a "
         "slow link, communication.sync=diloco"
     )
+
+
+class Share:
+    """The exchange's part of this worker's steps so far. One slow step among many is no reason for advice."""
+
+    def __init__(self, advice: str) -> None:
+        self._advice, self._told = advice, False
+        self._waited = self._whole = 0.0
+        self._begun = False
+
+    def add(self, waited: float, whole: float, log_it: bool) -> str:
+        """The advice if the part is NOTABLE, else nothing; the first log step, which warms caches up, does not count.
+
+        Seconds of a step, `whole` of which `waited` for the exchange. With `log_it` the log tells it once.
+        """
+        if not self._begun:
+            self._begun = True
+            return ""
+        self._waited, self._whole = self._waited + waited, self._whole + whole
+        share = self._waited / self._whole if self._whole else 0.0
+        if share < NOTABLE:
+            return ""
+        if log_it and not self._told:
+            log.event("exchange_slow", share=round(share, 3), advice=repr(self._advice))
+        self._told = True
+        return self._advice
 
 
 def ring_bytes(size: int, world: int) -> int:

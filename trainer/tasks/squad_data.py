@@ -24,7 +24,7 @@ import numpy as np
 from trainer import log
 from trainer.data import hub, sources
 from trainer.data.batches import order
-from trainer.errors import UserError, cause
+from trainer.errors import UserError, cause, one_line
 from trainer.files import fsync
 
 ALIGNMENT = 32
@@ -246,7 +246,7 @@ def _read_kept(path: Path) -> list[Feature] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        log.event("questions_damaged", file=str(path), reason=repr(str(error)), action="'made anew'")
+        log.event("questions_damaged", file=str(path), reason=repr(one_line(error)), action="'made anew'")
         return None
 
 

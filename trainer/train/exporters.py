@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.config.schema import Config
+from trainer.errors import one_line
 
 WANDB_ID = "wandb-id.txt"
 """In the run directory: a resumed run continues the same W&B run."""
@@ -40,7 +41,7 @@ def start(
         try:
             started.append(build())
         except Exception as error:  # a port in use, no network, a full disk: each library has its own
-            failed(name, str(error) or type(error).__name__)
+            failed(name, one_line(error))
     return started
 
 

@@ -19,7 +19,7 @@ from trainer.config import memory
 from trainer.config.schema import Config
 from trainer.contract import EXIT_RESTART
 from trainer.errors import Retry, TrainingError, one_line
-from trainer.files import read_json, write_json
+from trainer.files import read_record, write_json
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
 
@@ -64,10 +64,11 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
         traceback.print_exception(error)
         message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {one_line(error, 300)}"
     path, attempt = run / FAULT, f"{world.round} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    before = read_json(path) or {}
+    before = read_record(path)
+    reached = before["step"] if isinstance(before.get("step"), int) else -1
     told = world.size > 1 and before.get("attempt") == attempt  # written by another worker of this round
     try:
-        if step == 0 or (before.get("step", -1) >= step and not told):
+        if step == 0 or (reached >= step and not told):
             path.unlink(missing_ok=True)
             return TrainingError(message)
         write_json(path, {"step": step, "attempt": attempt}, durable=False)

@@ -23,7 +23,7 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
-from trainer.errors import Stopped, TrainingError, UserError
+from trainer.errors import Stopped, TrainingError, UserError, one_line
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
 from trainer.parallel import communication
@@ -130,7 +130,7 @@ class Loop:
         self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
         self.watch = Stopwatch(work, world)
         self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
-        self.advice = communication.advice(config, communication.wire(config, world.device, dtype))
+        self.share = communication.Share(communication.advice(config, communication.wire(config, world.device, dtype)))
         self.step = 0
         self.figures: dict[str, Any] = {}
 
@@ -227,13 +227,8 @@ class Loop:
         )
         if self.progress.in_a_row > 0:
             return  # a skipped step has no figures; event=step_skipped reports it
-        self.reporter.training(figures)
-        share = figures.communication_seconds / figures.step_seconds
-        if share >= communication.NOTABLE and self.advice:
-            if self.world.first:
-                log.event("exchange_slow", share=round(share, 3), advice=repr(self.advice))
-            self.reporter.status(advice=self.advice)
-            self.advice = ""  # told once
+        advice = self.share.add(figures.communication_seconds, figures.step_seconds, self.world.first)
+        self.reporter.training(figures, advice)
 
     def evaluate(self) -> None:
         with self.paused(), self.engine.agreed():
@@ -290,11 +285,12 @@ class Loop:
         try:
             self.saver.wait()
             done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+            done |= {"adapter_of": self.config.model.name} if self.config.adapter.kind != "none" else {}
             # With divided weights each token would need all workers: sample the checkpoint with trainer.sample.
             done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""
             write_json(self.folder / DONE, done | self.work.results())
         except OSError as error:
-            return error.strerror or str(error)
+            return one_line(error.strerror or error)
         self.reporter.status(state="done", step=self.step, eta_seconds=0)
         return ""
 

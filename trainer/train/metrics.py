@@ -23,8 +23,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
-from trainer.errors import Retry
-from trainer.files import read_json, write_atomic, write_json
+from trainer.errors import Retry, one_line
+from trainer.files import read_record, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -189,7 +189,7 @@ class Reporter:
         self._former: str | None = None
         """The writer in status.json until this attempt has written its own name, which a full disk may delay."""
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": ""}
+        self._status |= {"world_size": world.size, "round": world.round, "message": "", "times": {}}
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
         self._status["writer"] = self._found.get("writer")
@@ -205,16 +205,20 @@ class Reporter:
         self._write_status()
         path = self._run / METRICS
         if path.exists():
-            kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
+            kept = [text for text in path.read_text("utf-8", errors="replace").splitlines() if _step(text) <= step]
             try:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
-                _failed(METRICS, error.strerror or str(error))
+                _failed(METRICS, one_line(error.strerror or error))
         self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
-        """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does."""
-        self._status |= changes
+        """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does.
+
+        `times` says when each value was written, in seconds since 1970: another write repeats what is old.
+        """
+        written = dict.fromkeys(changes, time.time()) | changes.get("times", {})
+        self._status |= changes | {"times": self._status["times"] | written}
         if self._first:
             self._hold()
             self._write_status()
@@ -225,9 +229,10 @@ class Reporter:
         An attempt that ends before `start` has no figures of its own: those of the run stay.
         """
         with contextlib.suppress(Retry):
-            self.status(**self._found | {"state": state, "message": str(reason)})
+            found = self._found if isinstance(self._found.get("times", {}), dict) else {}
+            self.status(**found | {"state": state, "message": str(reason)})
 
-    def training(self, figures: StepFigures) -> None:
+    def training(self, figures: StepFigures, advice: str = "") -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
         self._append(figures.step, figures.values())
         self.status(
@@ -238,6 +243,7 @@ class Reporter:
             eta_seconds=round(figures.eta_seconds),
             epoch=round(figures.epoch, 4),
             mfu=figures.mfu,
+            advice=advice,
         )
         if self._first:
             text = line(
@@ -281,13 +287,13 @@ class Reporter:
             try:
                 act(exporter)
             except Exception as error:  # each library has its own; none may end a training
-                _failed(exporter.name, str(error))
+                _failed(exporter.name, one_line(error))
                 self._exporters.remove(exporter)
 
     def _read_status(self) -> dict[str, Any]:
         """Empty without a status.json, or if the storage is out of reach."""
         with contextlib.suppress(OSError):
-            return read_json(self._run / STATUS) or {}
+            return read_record(self._run / STATUS)
         return {}
 
     def _write_status(self) -> None:
@@ -295,7 +301,7 @@ class Reporter:
             write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
             self._former = None
         except OSError as error:
-            _failed(STATUS, error.strerror or str(error))
+            _failed(STATUS, one_line(error.strerror or error))
 
     def _hold(self) -> None:
         """Raise Retry if another training writes to the run, as when a network partition hides one from the other. The
@@ -325,7 +331,7 @@ class Reporter:
             self._pending = []
         except OSError as error:
             if len(self._pending) == 1:  # once for each outage, not for each line
-                _failed(METRICS, error.strerror or str(error))
+                _failed(METRICS, one_line(error.strerror or error))
             self._pending = self._pending[-PENDING_LINES:]
 
 
@@ -337,5 +343,5 @@ def _step(text: str) -> int:
     """The step of a metrics line; a torn last line counts as beyond every step."""
     try:
         return int(json.loads(text)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 2**62

@@ -6,6 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainer import log
+from trainer.errors import one_line
 
 FOLDER = "profile"
 """In the run directory; `trainyard fetch` downloads it."""
@@ -51,6 +52,6 @@ class Profiler:
             table = running.key_averages().table(sort_by=by, row_limit=ROWS)
             path.with_name(f"steps-{self._begin}-{step}.txt").write_text(table, encoding="utf-8")
         except (OSError, RuntimeError) as error:
-            log.event("profile_failed", path=path, reason=repr(str(error)[:200]), action="'training goes on'")
+            log.event("profile_failed", path=path, reason=repr(one_line(error)), action="'training goes on'")
             return
         log.event("profile", path=path)

@@ -107,7 +107,9 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
     except ProfileNotFound as error:
         raise NoAnswer(f"{error} (AWS_PROFILE)") from None
     except (SSOError, TokenRetrievalError) as error:
-        raise NoAnswer(f"the SSO session has expired ({str(error).splitlines()[0][:120]})") from None
+        raise NoAnswer(
+            f"the SSO session has expired ({(str(error).splitlines() or [type(error).__name__])[0][:120]})"
+        ) from None
     except ClientError as error:
         reason = _reason("sts", "get_caller_identity", error)
         if reason.code in INVALID:

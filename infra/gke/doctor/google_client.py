@@ -148,8 +148,7 @@ def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = 
     try:
         credentials.refresh(partial(google.auth.transport.requests.Request(), timeout=sum(patience)))
     except google.auth.exceptions.GoogleAuthError as error:
-        raise NoAnswer(
-            f"application default credentials are not valid any more ({str(error).splitlines()[0][:120]})"
-        ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise NoAnswer(f"application default credentials are not valid any more ({reason})") from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses, patience=patience)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -194,3 +196,35 @@ def test_the_perplexity_of_a_diverged_run_is_a_number_in_report_and_model_card(t
     assert "perplexity" in report.page([plots.read(run, "run")], {})
     rows = dict(model_card._figures(Source("model", figures={"validation_loss": 1000.0}), {}, language=True))
     assert float(rows["validation perplexity"]) > 1e300
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser: apt-get install chromium")
+@pytest.mark.parametrize(
+    "names", [("a",), ("gpt2-small-3f2a9c11", "a-very-long-name-of-a-run-that-somebody-chose", "c", "d")]
+)
+def test_no_table_scrolls_sideways(names: tuple[str, ...], tmp_path: Path) -> None:
+    """At 1200 pixels, with every column and with settings that are long."""
+    runs = []
+    for number, name in enumerate(names):
+        figures = {
+            name: 0.4123 for name in ("loss", "validation_loss", "bits_per_byte", "mfu", "communication_seconds")
+        }
+        figures |= {
+            "tokens_per_second": 1.2e7,
+            "memory_bytes": 7.9e10,
+            "f1": 90.87,
+            "step_seconds": 1.3,
+            "step": 100_000,
+        }
+        settings = {"model.name": f"/data/weights/{'a-long-name-' * 6}{number}", "steps": 100_000 + number}
+        status = {"state": "done", "steps": 100_000, "world_size": 128}
+        runs.append(plots.Run(name, [figures, figures], status, {"step": 100_000}, settings))
+    measure = "document.title=[...document.querySelectorAll('.card')].map(c=>c.scrollWidth-c.clientWidth).join(' ')"
+    page = report.page(runs, {}).replace("</body>", f"<script>{measure}</script></body>")
+    (tmp_path / "index.html").write_text(page)
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,900", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'browser'}", f"file://{tmp_path / 'index.html'}"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    found = re.search(r"<title>([\d ]+)</title>", shown)
+    assert found is not None
+    assert set(found[1].split()) == {"0"}, found[1]

@@ -1,0 +1,248 @@
+"""Nodes that do not answer, Jobs that are replaced, rounds and figures of another time: what status and follow say."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+from rich.console import Console
+
+from cli import CommandError
+from cli.cluster import TrainingJob
+from cli.follow import JobWatch, Outcome, report
+from cli.state import first_pod, state
+from cli.status import screen
+from cli.target import Target
+from tests.cli.test_status import NOW, STEP, TARGET, job, lines, pod
+
+
+def shown(found: Any) -> str:
+    text = io.StringIO()
+    Console(file=text, width=160).print(screen(found, TARGET, NOW))
+    return " ".join(text.getvalue().split())
+
+
+def at(minute: int, *texts: str) -> str:
+    return lines(*texts, minute=minute)
+
+
+def test_every_figure_has_the_age_of_its_own_line() -> None:
+    log = at(10, "step=100 validation_loss=3.5") + at(20, STEP) + at(25, "event=checkpoint step=120")
+    assert "as of 10:00 ago, validation 20:00 ago, checkpoint 5:00 ago" in shown(state(job(), [pod(0)], {"a": log}))
+    only = shown(state(job(), [pod(0)], {"a": at(29, "step=0 validation_loss=9.1")}))
+    assert "step 0/?" in only
+    assert "as of 1:00 ago" in only
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({"updated": 100}, "as of 1:40 ago"),
+        ({"updated": 5, "times": {"step": 100, "loss": 100, "tokens_per_second": 100}}, "as of 1:40 ago"),
+        ({"updated": 5, "times": {}}, "as of the time of the checkpoint it resumed from"),
+        (
+            {"updated": 5, "times": {"step": 100, "loss": 100, "tokens_per_second": 100, "validation_loss": 700}},
+            "as of 1:40 ago, validation 11:40 ago",
+        ),
+    ],
+)
+def test_figures_of_status_json_are_as_old_as_they_are(status: dict[str, Any], told: str) -> None:
+    """A write that changed other keys, as the next round's first, repeats them."""
+
+    def moment(ago: Any) -> Any:
+        return {key: moment(each) for key, each in ago.items()} if isinstance(ago, dict) else NOW.timestamp() - ago
+
+    figures = {"step": 120, "steps": 500, "loss": 3.21, "tokens_per_second": 900.0, "state": "compiling"}
+    further = {"validation_loss": 3.5} if "validation_loss" in status.get("times", {}) else {}
+    found = state(job(), [pod(0)], {}, figures | further | {key: moment(ago) for key, ago in status.items()})
+    assert told in shown(found)
+
+
+def joined(number: int, rank: int) -> str:
+    return f"event=round round={number} world_size=2 rank={rank}"
+
+
+def test_rounds_go_on_after_etcd_has_lost_its_data() -> None:
+    """The launcher's count begins again at 1; the newest round is the one that began last."""
+    first, second = pod(0), pod(1)
+    names = [each["metadata"]["name"] for each in (first, second)]
+    ended = "event=workers_ended codes=75 reason='{}' step=1"
+    logs = {
+        names[0]: at(11, joined(1, 0), ended.format("one"))
+        + at(15, joined(2, 0))
+        + at(19, joined(1, 1), ended.format("two")),
+        names[1]: at(11, joined(1, 1)) + at(15, joined(2, 1)) + at(19, joined(1, 0)) + at(20, joined(2, 0), STEP),
+    }
+    found = state(job(), [first, second], logs)
+    assert found.round == 4
+    assert [(each.round, each.rank) for each in found.pods] == [(3, 1), (4, 0)]
+    assert [each.cause for each in found.incidents] == ["round 1 ended: one", "round 3 ended: two"]
+    assert first_pod([first, second], logs) == names[1]
+    # status.json has the launcher's number of a round whose beginning is in no log any more, or of a former one.
+    for number, ago, count in ((2, 10, 4), (3, 10, 5), (1, 10, 5), (1, 30 * 60, 4), (7, 30 * 60, 4)):
+        status = {"round": number, "updated": NOW.timestamp() - ago, "step": 1}
+        assert state(job(), [first, second], logs, status).round == count
+
+
+def test_clocks_that_differ_by_seconds_split_no_round() -> None:
+    logs = {
+        "a": at(11, joined(1, 0)) + at(12, joined(2, 0)) + at(13, joined(3, 0)),
+        "b": at(12, "event=x", joined(1, 1)) + at(13, "event=x", joined(2, 1)) + at(14, "event=x", joined(3, 1)),
+    }
+    assert state(job(), [], logs).round == 3
+
+
+def silent_pod(**changes: Any) -> dict[str, Any]:
+    lost = pod(1, conditions=[{"type": "Ready", "status": "False"}])
+    lost["metadata"] |= {"deletionTimestamp": (NOW - timedelta(minutes=4)).isoformat()}
+    lost["status"] |= changes
+    return lost
+
+
+class Nodes:
+    """Stands in for the API: Node objects by name, or the status of the refusal."""
+
+    def __init__(self, ready: str | int, since: str = "2026-11-21T12:25:00Z") -> None:
+        self.ready, self.since, self.asked = ready, since, 0
+
+    def read_node(self, name: str, **_: Any) -> Any:
+        self.asked += 1
+        if isinstance(self.ready, int):
+            raise ApiException(status=self.ready)
+        conditions = [{"type": "Ready", "status": self.ready, "lastTransitionTime": self.since}]
+        return SimpleNamespace(data=json.dumps({"status": {"conditions": conditions}}))
+
+
+DO = (
+    "node node-1 has not answered for {}, and its pods are not replaced before it is known to be off. If it is, and no "
+    "cloud deletes it: kubectl delete node node-1. To keep the Node, until it is back: kubectl taint nodes node-1 "
+    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+)
+
+
+@pytest.mark.parametrize(
+    ("ready", "lasted"),
+    [("Unknown", "5:00"), (403, "4:00"), ("True", None), ("False", None), (404, None), (500, None)],
+    ids=str,
+)
+def test_status_names_the_node_that_does_not_answer(ready: str | int, lasted: str | None) -> None:
+    """A kubelet that reports itself unready answers; a Node that is gone needs nobody."""
+    api: Any = Nodes(ready)
+    pods = [pod(0), silent_pod()]
+    silent = TrainingJob(api, api, "n", "j").silent_nodes(pods)
+    found = state(job(), pods, {}, silent=silent)
+    assert (DO.format(lasted) in shown(found)) == (lasted is not None)
+    assert ("its node does not answer" in shown(found)) == (lasted is not None)
+
+
+def test_only_nodes_of_doubtful_pods_are_read() -> None:
+    api: Any = Nodes("Unknown")
+    well = [pod(0), pod(1, "Pending"), pod(2, "Succeeded", {"exitCode": 0}), silent_pod(phase="Failed")]
+    assert TrainingJob(api, api, "n", "j").silent_nodes(well) == {}
+    assert api.asked == 0
+
+
+class Api(Nodes):
+    """Each look takes the next Job, or none; the namespace's newest Job has the name `there`."""
+
+    def __init__(self, looks: list[Any], there: str = "", pods: list[dict[str, Any]] | None = None) -> None:
+        super().__init__("Unknown", (datetime.now(UTC) - timedelta(seconds=65)).isoformat())
+        self.looks, self.there, self.pods = looks, there, pods or []
+        self.read: list[str] = []
+
+    def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
+        self.read.append(name)
+        look = self.looks.pop(0)
+        if look is None:
+            raise ApiException(status=404)
+        return SimpleNamespace(data=json.dumps(look))
+
+    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": self.pods}))
+
+    def list_namespaced_event(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": []}))
+
+    def list_namespaced_job(self, *_: Any, label_selector: str, **__: Any) -> Any:
+        assert label_selector == "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
+        made = [{"name": self.there, "creationTimestamp": "2026-11-21T12:00:00Z"}] if self.there else []
+        old = {"name": "old", "creationTimestamp": "2026-11-21T13:00:00Z", "deletionTimestamp": "2026-11-21T13:01:00Z"}
+        return SimpleNamespace(data=json.dumps({"items": [{"metadata": each} for each in (*made, old)]}))
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+        return []
+
+
+RUNS, DONE = {"status": {}}, {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+
+
+def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
+    """What the user is told, and how it ended."""
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
+    told: list[str] = []
+    board: Any = SimpleNamespace(
+        look=told.append, line=lambda *_: None, print=lambda text, style=None: told.append(text)
+    )
+    watch = JobWatch(TrainingJob(api, api, "n", "j"), replaced=TrainingJob.successor)
+    try:
+        return told, watch.follow(board)
+    except CommandError as error:
+        return told, str(error)
+
+
+def test_follow_goes_on_with_the_job_that_replaces_the_one_it_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, names in (("j2", ["j", "j", "j2"]), ("j", ["j", "j", "j", "j"])):
+        api: Any = Api([RUNS, None, *([None] if there == "j" else []), DONE], there)
+        told, end = followed(api, monkeypatch)
+        assert end == Outcome(succeeded=True)
+        assert api.read == names
+        assert ("Job j was replaced; following j2" in told) == (there == "j2")
+
+
+def test_a_job_that_never_was_or_never_comes_back_ends_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(followed(Api([None]), monkeypatch)[1]).startswith("Job n/j is gone")
+    monkeypatch.setattr("cli.follow.SUCCESSOR_SECONDS", 0.05)
+    told, end = followed(Api([RUNS, *[None] * 100]), monkeypatch)
+    assert str(end).startswith("Job n/j is gone")
+    assert "Job j is gone; waiting for the one that `pulumi up` makes in its place" in told
+
+
+def test_follow_says_once_which_node_is_silent_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.follow.NODES_SECONDS", 0.0)
+    api: Any = Api([RUNS, RUNS, RUNS, DONE], pods=[silent_pod()])
+    real = api.read_node
+
+    def read_node(name: str, **given: Any) -> Any:
+        api.ready = "Unknown" if api.asked < 2 else "True"
+        return real(name, **given)
+
+    api.read_node = read_node
+    told = [text for text in followed(api, monkeypatch)[0] if text.startswith("node ")]
+    assert told == [DO.format("1:05"), "node node-1 answers again, or its pods are replaced"]
+
+
+@pytest.mark.parametrize(
+    ("record", "title"),
+    [
+        ({"checkpoint": "/data/r"}, "The model, for transformers, on the shared volume:"),
+        (
+            {"checkpoint": "/data/r", "adapter_of": "/data/weights/q"},
+            "The adapter of /data/weights/q, for peft, on the",
+        ),
+    ],
+)
+def test_the_end_calls_an_adapter_an_adapter(record: dict[str, Any], title: str) -> None:
+    text = io.StringIO()
+    report(Console(file=text, width=200), Target("c", "n", "j", None, {}), Outcome(True, result=record), "s", False)
+    assert title in text.getvalue()
+
+
+def test_one_process_is_one_process() -> None:
+    for size, told in ((1, "1 process as"), (2, "2 processes as")):
+        found = state(job(), [pod(0)], {"a": at(21, STEP.replace("world_size=2", f"world_size={size}"))})
+        assert told in shown(found)

@@ -1,0 +1,77 @@
+"""Progress on terminals of any width: no figure is cut or left out."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from cli.progress import Bar, Board
+
+FIGURES = ("step 1200/100000", "━", "0:00:00", "2:13:20 to go", "loss 7.123", "validation 8.500 (3.250 bits/byte)")
+LONG = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {nvidia.com/gpu: present}"
+
+
+def last_frame(shown: io.StringIO, width: int) -> str:
+    """What the terminal shows at the end."""
+    found = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", shown.getvalue())[-1])
+    assert all(len(line.rstrip()) <= width for line in found.splitlines()), found
+    return found
+
+
+@pytest.mark.parametrize("width", [36, 40, 60, 80, 100, 132, 200])
+def test_a_training_shows_every_figure(width: int) -> None:
+    shown = io.StringIO()
+    with Board(Console(file=shown, width=width, force_terminal=True)) as board:
+        board.line("pod 0", "step=1000 validation_loss=8.5 bits_per_byte=3.25")
+        board.line("pod 0", "step=1200 steps=100000 loss=7.1234 tokens_per_second=1234567.8 eta_seconds=8000")
+    frame = last_frame(shown, width)
+    assert [part for part in (*FIGURES, "1,234,568 tokens/s") if part not in frame] == []
+    assert "…" not in frame
+    assert ("\n" in frame.strip()) == (width < 140)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_reason_to_wait_is_read_to_its_end(width: int) -> None:
+    shown = io.StringIO()
+    with Board(Console(file=shown, width=width, force_terminal=True)) as board:
+        board.look(LONG)
+    assert " ".join(last_frame(shown, width).split()).endswith(LONG)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_transfer_shows_every_figure(width: int) -> None:
+    shown = io.StringIO()
+    with Bar(Console(file=shown, width=width, force_terminal=True)) as bar:
+        bar.total(12, 80_000_000)
+        bar.file("model-00001-of-00002.safetensors")
+        bar.advance(20_000_000)
+        bar._progress.refresh()
+        frame = last_frame(shown, width)
+    for part in ("model-00001-of-00002.safetensors", "━", "20.0/80.0 MB", ":"):
+        assert part in frame, frame
+
+
+def test_a_figure_that_is_old_says_how_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("cli.progress.time.monotonic", lambda: now)
+    shown = io.StringIO()
+    with Board(Console(file=shown, width=200, force_terminal=True)) as board:
+        board.line("pod 0", "step=12 steps=100 loss=7.1 tokens_per_second=900 eta_seconds=80")
+        for seconds, told in ((5, ""), (100, "(1:45 ago)"), (1, "(1:46 ago)")):
+            now += seconds
+            board.look("")
+            board._progress.refresh()  # pyright: ignore[reportOptionalMemberAccess]
+            assert told in last_frame(shown, 200)
+            assert (" ago" in last_frame(shown, 200)) == bool(told)
+
+
+def test_what_is_one_is_told_as_one() -> None:
+    shown = io.StringIO()
+    with Bar(Console(file=shown, width=80, force_terminal=True)) as bar:
+        for files, told in ((1, "1 file "), (2, "2 files "), (1200, "1,200 files ")):
+            bar.total(files, None)
+            bar._progress.refresh()
+            assert told in last_frame(shown, 80)

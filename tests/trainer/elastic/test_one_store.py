@@ -1,0 +1,157 @@
+"""Two runs on one store never meet, and a rendezvous that is closed, claimed or deserted says so by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Launcher, termination, wait_until
+from tests.trainer.elastic.test_hostile_state import EtcdPlace, StorePlace, changed
+from trainer import launch
+
+Settings = Callable[..., list[str]]
+
+
+@pytest.fixture(params=["etcd-v3", "c10d"])
+def place(request: pytest.FixtureRequest, run_id: str) -> EtcdPlace | StorePlace:
+    if request.param == "c10d":
+        return StorePlace(run_id)
+    return EtcdPlace(request.getfixturevalue("shared_etcd"), run_id)
+
+
+def options(place: EtcdPlace | StorePlace, *more: str) -> list[str]:
+    backend, endpoint = (
+        ("c10d", f"127.0.0.1:{place._port}") if isinstance(place, StorePlace) else ("etcd-v3", place._endpoint)
+    )
+    timing = "keep_alive_interval=1,last_call_timeout=1,join_timeout=90"
+    return ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-conf", timing, *more]
+
+
+@pytest.fixture
+def node(place: EtcdPlace | StorePlace, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+    """Start a node without --rdzv-id."""
+    started: list[Launcher] = []
+
+    def start(arguments: list[str], *more: str) -> Launcher:
+        number = len(started)
+        environment = {**os.environ, "TRAINYARD_TERMINATION_LOG": str(tmp_path / f"termination-{number}")}
+        command = [*options(place, "--local-addr", f"127.0.0.{number + 1}", *more), "--", *arguments]
+        started.append(Launcher(command, environment, tmp_path / f"launcher-{number}.log", False))
+        return started[-1]
+
+    yield start
+    for launcher in started:
+        if launcher.poll() is None:
+            launcher.kill()
+
+
+def test_a_run_after_another_on_the_same_store_trains(
+    node: Callable[..., Launcher], settings: Settings, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("first", "second", "below/first")):
+        assert node(settings(tmp_path / name, steps=3)).wait(90) == 0
+        assert termination(tmp_path, number)["step"] == 3
+
+
+def test_runs_at_the_same_time_never_meet_and_nodes_of_one_run_do(
+    node: Callable[..., Launcher], settings: Settings, tmp_path: Path
+) -> None:
+    """The second node of the first run spells its directory in another way."""
+    run, other, link = tmp_path / "run", tmp_path / "other", tmp_path / "link"
+    link.symlink_to(tmp_path)
+    nodes = [
+        node(settings(run, steps=100_000), "--nnodes", "2:3"),
+        node(settings(f"{link}/./other/../run/", steps=100_000), "--nnodes", "2:3"),
+        node(settings(other, steps=100_000), "--nnodes", "1:3"),
+    ]
+    sizes = ["world_size=2", "world_size=2", "world_size=1"]
+    for each, size in zip(nodes, sizes, strict=True):
+        wait_until(lambda each=each, size=size: f"event=round round=1 {size}" in each.output, 90, size)
+    assert "round=2" not in "".join(each.output for each in nodes)
+
+
+@pytest.fixture
+def told(
+    place: EtcdPlace | StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str]]:
+    """Run a launcher in this process; return its exit code and last words."""
+    words = tmp_path / "words"
+    monkeypatch.setenv("TRAINYARD_TERMINATION_LOG", str(words))
+
+    def run(arguments: list[str], *more: str) -> tuple[int, str]:
+        code = launch.main([*options(place, "--local-addr", "127.0.0.1", *more), "--", *arguments])
+        return code, json.loads(words.read_text("utf-8")).get("message", "")
+
+    return run
+
+
+def test_one_id_for_two_runs_is_refused(
+    node: Callable[..., Launcher], told: Callable[..., tuple[int, str]], settings: Settings, run_id: str, tmp_path: Path
+) -> None:
+    assert node(settings(tmp_path / "first", steps=3), "--rdzv-id", run_id).wait(90) == 0
+    code, message = told(settings(tmp_path / "second"), "--rdzv-id", run_id)
+    assert code == 42
+    assert message.startswith(f"--rdzv-id {run_id}: another run than the one in {tmp_path / 'second'} has it; leave")
+
+
+@pytest.mark.parametrize("done", ["never", "late"])
+def test_a_closed_rendezvous_is_named_and_not_tried_again(
+    place: EtcdPlace | StorePlace,
+    told: Callable[..., tuple[int, str]],
+    settings: Settings,
+    run_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    done: str,
+) -> None:
+    """Closed by another member, before or while this node waits; over NFS its DONE may come into sight later."""
+    monkeypatch.setattr(launch, "DONE_SECONDS", 0 if done == "never" else 30)
+    run = tmp_path / "run"
+    place.write(changed(closed=True))
+    if done == "late":
+        record = json.dumps({"step": 7, "message": "done"})
+        threading.Timer(4, lambda: (run / "DONE").write_text(record)).start()
+    code, message = told(settings(run), "--rdzv-id", run_id)
+    if done == "late":
+        assert (code, message) == (0, "done")
+    else:
+        assert code == 42
+        assert message.startswith(f"rendezvous {run_id} is closed, but {run} has no DONE: ")
+        assert "nothing is lost: start the run with another --rdzv-id, or on a cluster with a new Job" in message
+
+
+def test_a_node_that_no_other_joins_says_so_and_comes_again(
+    told: Callable[..., tuple[int, str]], settings: Settings, tmp_path: Path
+) -> None:
+    code, message = told(settings(tmp_path / "run"), "--nnodes", "2:2", "--rdzv-conf", "join_timeout=1,close_timeout=1")
+    assert code == 75
+    assert message.endswith("fewer than 2 nodes came before join_timeout was over")
+
+
+@pytest.mark.parametrize("record", ["[]", "{", '"done"', "5", "null", '{"step": ' + "9" * 5000 + "}", "[" * 100_000])
+def test_what_is_no_record_in_the_run_directory_is_none(
+    record: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others write to the volume: neither DONE nor status.json ends a launcher with a traceback."""
+    from trainer.elastic.agent import progress
+
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("DONE", "status.json"):
+        (run / name).write_text(record)
+    assert progress(run) == 0
+    monkeypatch.setattr(launch, "REACH_SECONDS", 0)
+    assert launch.main(["--rdzv-endpoint", "etcd.invalid", "--", *settings(run)]) == 75
+
+
+@pytest.mark.parametrize("step", ['"7"', "NaN", "1e400", "[1]", "{}", "null", "true", "-3"])
+def test_a_status_with_another_kind_of_step_reached_none(step: str, tmp_path: Path) -> None:
+    from trainer.elastic.agent import progress
+
+    (tmp_path / "status.json").write_text(f'{{"step": {step}}}')
+    assert progress(tmp_path) in (0, 1)
