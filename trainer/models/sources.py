@@ -207,11 +207,10 @@ def load_language_model(source: Source) -> Any:
 
 
 def _verified(path: Path, option: str) -> Source:
-    found = verify_checkpoint(path)
+    problems: list[str] = []
+    found = verify_checkpoint(path, problems=problems)
     if found is None:
-        raise UserError(
-            f"{option}: {path} is damaged (a file does not match its checksum in the manifest); use another step"
-        )
+        raise UserError(f"{option}: {path} is damaged ({'; '.join(problems)}); use another step")
     return _from_checkpoint(found)
 
 
