@@ -39,7 +39,7 @@ def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> 
     root = os.path.realpath(inside or path.parent)
     try:
         wanted = os.path.join(root, os.path.relpath(path, inside or path.parent))
-        real = os.path.realpath(wanted) if links else wanted
+        real = os.path.realpath(wanted) if links else os.path.normpath(wanted)
         snapshots = os.path.dirname(root)
         blobs = [os.path.join(os.path.dirname(snapshots), "blobs")] if snapshots.endswith("/snapshots") else []
         base = next((base for base in (root, *blobs) if real.startswith(base.rstrip("/") + "/")), None)

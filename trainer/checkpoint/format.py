@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
-from trainer.files import Unfit, fsync, open_regular, parsed_object, read_json, sha256, write_atomic
+from trainer.files import Unfit, fsync, is_plain_name, open_regular, parsed_object, read_json, sha256, write_atomic
 from trainer.log import say
 
 if TYPE_CHECKING:
@@ -223,16 +223,17 @@ def _manifest(path: Path) -> dict[str, Any]:
     if not sealed:
         raise Unfit(file, "does not match its own checksum")
     kinds = {"step": int, "figures": dict, "state": dict, "bytes": dict, "sha256": dict}
-    named = found.keys() == {*kinds, "digest"} and all(type(found[key]) is kind for key, kind in kinds.items())
-    if (
-        not named
-        or found["bytes"].keys() != found["sha256"].keys()
-        or not {OPTIMIZER, CONFIGURATION} <= {*found["bytes"]}
-    ):
+    typed = found.keys() == {*kinds, "digest"} and all(type(found[key]) is kind for key, kind in kinds.items())
+    if not typed or not _is_list_of_files(found["bytes"], found["sha256"]):
         raise Unfit(file, "is not a manifest of this trainer")
     if checkpoint_step(path.name) not in (None, found["step"]):  # None: a person's copy, under another name
         raise Unfit(file, f"is of step {found['step']}")
     return found
+
+
+def _is_list_of_files(sizes: dict[str, Any], digests: dict[str, Any]) -> bool:
+    whole = sizes.keys() == digests.keys() and sizes.keys() >= {OPTIMIZER, CONFIGURATION}
+    return whole and all(type(size) is int for size in sizes.values())
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -248,18 +249,14 @@ def indexed(index: dict[str, Any], owner: object) -> list[str]:
     """The files that an index names. Raises UserError for any but safetensors beside it: transformers would unpickle
     them."""
     places = index.get("weight_map")
-    names = sorted(set(places.values())) if isinstance(places, dict) and _texts(places.values()) else []
+    names = list(places.values()) if isinstance(places, dict) else []
     for name in names or [""]:
-        if not name.endswith(".safetensors") or name != os.path.basename(name) or "\0" in name:
+        if not is_plain_name(name) or not name.endswith(".safetensors"):
             raise UserError(
-                f"{owner}: its {INDEX} names {name[:100]!r} as weights; give a model whose index names safetensors "
-                "files in the same folder"
+                f"{owner}: its {INDEX} names {str(name)[:100]!r} as weights; give a model whose index names "
+                "safetensors files beside it"
             )
-    return names
-
-
-def _texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    return sorted(set(names))
 
 
 def load_weights(path: Path, model: "nn.Module") -> None:
