@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.errors import UserError
+
 KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
 SPARSE = 16
 """A file of which less than a 16th is stored has holes: text and weights do not compress so far on btrfs or ZFS."""
@@ -84,6 +86,14 @@ def _require_content(descriptor: int, path: Path) -> None:
             raise Unfit(path, f"has holes: {found.st_size} bytes, of which {stored} are stored; copy it again")
     if found.st_size < 1024 and os.pread(descriptor, len(LFS), 0) == LFS:
         raise Unfit(path, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
+
+
+def require_regular(path: Path) -> None:
+    """Raise UserError, in one line, for a file that a library would open by its name and must not."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def open_append(path: Path) -> BinaryIO:
