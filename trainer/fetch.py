@@ -13,17 +13,19 @@ import argparse
 import hashlib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.checkpoint.format import INDEX, indexed
 from trainer.config.paths import folder, place
-from trainer.contract import FETCHED
+from trainer.contract import FETCHED, MANIFEST
 from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, one_line, usage
-from trainer.files import read_json, sha256, write_json
+from trainer.files import Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 BEGUN = "fetching.json"
 """Records the revision of the files until all of them are there."""
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+OURS = (FETCHED, BEGUN, MANIFEST)
+"""Names of the trainer's own notes, which it believes: never taken from the hub."""
 AT_ONCE = 4
 """Weight files downloaded in parallel."""
 
@@ -57,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
             fetch(options.model, options.output)
         else:
             fetch_questions(options.questions, options.output)
+    except Unfit as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
         raise UserError(
             f"--output {options.output}: {one_line(error.strerror or error)}; give a writable folder"
@@ -69,8 +75,9 @@ def fetch(model: str, output: Path) -> None:
 
     Raises UserError when the hub does not serve it or the trainer cannot use it.
     """
-    found = read_json(output / FETCHED)
-    if found is not None and found.get("asked") == model and _all_there(output, found.get("files", {})):
+    found = _note(output / FETCHED)
+    whole = {".json", ".safetensors"} <= {Path(name).suffix for name in found.get("files", {})}
+    if found.get("asked") == model and whole and _all_there(output, found["files"]):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
     from huggingface_hub import HfApi
@@ -80,18 +87,23 @@ def fetch(model: str, output: Path) -> None:
     disable_progress_bars()
     output.mkdir(parents=True, exist_ok=True)
     name, _, revision = model.partition("@")
-    begun = read_json(output / BEGUN) or {}
+    begun = _note(output / BEGUN)
     if begun.get("model") == model:
-        revision = begun["revision"]  # the hub's newest revision may have changed since
+        revision = begun.get("revision", revision)  # the hub's newest revision may have changed since
     try:
         info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
-        files = {file.rfilename: file for file in info.siblings or () if "/" not in file.rfilename}
-        for former in {*(found or {}).get("files", {}), *begun.get("files", ())} - files.keys():
+        there = {file.rfilename: file for file in info.siblings or () if is_plain_name(file.rfilename)}
+        if "adapter_config.json" in there:
+            raise UserError(f"--model {model}: is an adapter, or brings one; give its base model, or a merged model")
+        files = {name: file for name, file in there.items() if name not in OURS}
+        for key in there.keys() - files.keys():
+            event("fetched", state="left_out", file=key, reason="'the trainer keeps notes of its own by that name'")
+        for former in {*found.get("files", {}), *begun.get("files", {})} - files.keys():
             for path in _places(output, former):  # transformers would read another model's template or index
                 path.unlink(missing_ok=True)
         ours = sorted(key for key in files if Path(key).suffix in (*DESCRIPTION, ".safetensors"))
-        write_json(output / BEGUN, {"model": model, "revision": commit, "files": ours})
+        write_json(output / BEGUN, {"model": model, "revision": commit, "files": dict.fromkeys(ours, 0)})
         (output / FETCHED).unlink(missing_ok=True)
         described = [file for key, file in files.items() if Path(key).suffix in DESCRIPTION]
         for file in described:
@@ -101,8 +113,8 @@ def fetch(model: str, output: Path) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda file: _bring(name, commit, file, output), weights))
     except (HTTPError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of the volume, not of the hub
+        if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
+            raise  # an error of the model or of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
     write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
@@ -110,8 +122,30 @@ def fetch(model: str, output: Path) -> None:
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
 
 
+def _note(path: Path) -> dict[str, Any]:
+    """What an earlier fetch noted; empty if it is not in our form: others write on the volume, too."""
+    note = read_json(path, links=False) or {}
+    files, revision = note.get("files"), note.get("revision", "")
+    fine = isinstance(files, dict) and all(is_plain_name(name) and name not in OURS for name in files)
+    return note if fine and isinstance(revision, str) else {}
+
+
+def _size(path: Path) -> int:
+    """Bytes of a regular file; -1 without it. Whatever else has its name goes."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return -1
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size
+    if stat.S_ISDIR(found.st_mode):
+        raise Unfit(path, "is a folder in the place of a file; remove it")
+    path.unlink()
+    return -1
+
+
 def _all_there(folder: Path, sizes: dict[str, int]) -> bool:
-    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+    return all(_size(folder / name) == size for name, size in sizes.items())
 
 
 def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
@@ -127,15 +161,15 @@ def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
             f"--model {model}: transformers does not know its type {kind}, and code that comes with a model is not "
             "run; give a model of a type that it knows"
         )
-    shards = (read_json(output / INDEX) or {}).get("weight_map", {}).values()
-    found = [WEIGHTS] if WEIGHTS in files else sorted(set(shards))
-    if not found or not set(found) <= set(files):
+    index = read_json(output / INDEX) if INDEX in files else None
+    found = [WEIGHTS] if WEIGHTS in files or not index else indexed(index, f"--model {model}")
+    if not set(found) <= set(files):
         raise UserError(f"--model {model}: has no weights as safetensors; give a model or a revision that has")
     return found
 
 
 def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
-    there = [path.stat().st_size for file in files for path in _places(output, file.rfilename) if path.exists()]
+    there = [max(0, _size(path)) for file in files for path in _places(output, file.rfilename)]
     missing, free = sum(file.size or 0 for file in files) - sum(there), shutil.disk_usage(output).free
     if missing > free:
         raise UserError(
@@ -157,13 +191,13 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
     from huggingface_hub.utils import build_hf_headers
 
     path, part = _places(output, file.rfilename)
-    if path.is_file() and _is_whole(path, file):
+    if _is_whole(path, file):
         return
-    if part.is_file() and part.stat().st_size > (file.size or 0):
+    if _size(part) > (file.size or 0):
         part.unlink()
     url = hf_hub_url(name, file.rfilename, revision=commit)
     for _ in range(2):
-        with part.open("ab") as opened:
+        with open_append(part) as opened:
             http_get(url, opened, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
             opened.flush()
             os.fsync(opened.fileno())
@@ -177,11 +211,12 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:
     """Whether the file has the hub's checksum: SHA-256 for large files, git's blob id for the others."""
-    if path.stat().st_size != file.size:
+    if _size(path) != file.size:
         return False
     if file.lfs is not None:
-        return sha256(path) == file.lfs.sha256
-    content = path.read_bytes()
+        return sha256(path, links=False) == file.lfs.sha256
+    with open_regular(path, links=False) as opened:
+        content = opened.read()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob_id
 
 
@@ -220,8 +255,9 @@ def fetch_questions(named: list[str], output: Path) -> None:
 
     if len(named) > 2:
         raise UserError(f"--questions {' '.join(named)}: {len(named)} sources; give hf:NAME, or train and validation")
-    found = read_json(output / FETCHED)
-    if found is not None and found.get("questions") == named and _all_there(output, found.get("files", {})):
+    found = _note(output / FETCHED)
+    splits = {"train.json", "validation.json"}
+    if found.get("questions") == named and found["files"].keys() == splits and _all_there(output, found["files"]):
         event("fetched", state="found", questions=" ".join(named), directory=output)
         return
     output.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,133 @@
-"""Writes that a kill or a power cut leaves either undone or complete."""
+"""Files of a volume on which others write, too: reads that trust no name, writes that a kill leaves undone or complete.
 
+A name may be a link out of its folder, a FIFO that blocks, a device without an end, or 8 TB without one stored byte.
+"""
+
+import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from trainer.errors import UserError
+
+KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
+SPARSE = 16
+"""A file of which less than a 16th is stored has holes: text and weights do not compress so far on btrfs or ZFS."""
+SMALL = 1 << 16
+"""Bytes up to which holes do not matter; file systems store small files in their inode, as no block."""
+LARGEST_JSON = 256 << 20
+LFS = b"version https://git-lfs.github.com/spec/"
+"""Begins a pointer of Git LFS (its specification, version 1), which has less than 1,024 bytes."""
+
+
+class Unfit(OSError):
+    """A name that stands for no regular file of its folder; strerror says what it is."""
+
+    def __init__(self, path: str | Path, problem: str) -> None:
+        super().__init__(errno.EINVAL, problem, str(path))
+
+
+def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> BinaryIO:
+    """Open a file that others may have put there, for reading. Raises Unfit if it is none, as for every odd name.
+
+    inside: the folder below which nothing is believed, by default the file's own; a person named the way to it, and
+    that may have links. Below it a link may lead to a file inside or, in a snapshot of the Hugging Face cache, to one
+    of the cache's blobs; links=False: none may.
+    """
+    root = os.path.realpath(inside or path.parent)
+    try:
+        wanted = os.path.join(root, os.path.relpath(path, inside or path.parent))
+        real = os.path.realpath(wanted) if links else os.path.normpath(wanted)
+        snapshots = os.path.dirname(root)
+        blobs = [os.path.join(os.path.dirname(snapshots), "blobs")] if snapshots.endswith("/snapshots") else []
+        base = next((base for base in (root, *blobs) if real.startswith(base.rstrip("/") + "/")), None)
+        if base is None:
+            raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
+        descriptor = _descend(base, os.path.relpath(real, base).split("/"))
+    except ValueError:  # a NUL or half of a surrogate pair
+        raise Unfit(path, "is no name of a file") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise Unfit(path, "is a link or a socket, no regular file") from None
+        raise
+    try:
+        _require_content(descriptor, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _descend(base: str, parts: list[str]) -> int:
+    """Open base/PARTS step by step, so that no link that appears meanwhile is followed."""
+    folder = os.open(base, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _require_content(descriptor: int, path: Path) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise Unfit(path, f"is {KINDS.get(stat.S_IFMT(found.st_mode), 'a device')}, no regular file")
+    if found.st_size > SMALL and found.st_blocks * 512 * SPARSE < found.st_size:
+        os.lseek(descriptor, 0, os.SEEK_HOLE)  # makes ZFS count what it has not written yet
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        if (stored := os.fstat(descriptor).st_blocks * 512) * SPARSE < found.st_size:
+            raise Unfit(path, f"has holes: {found.st_size} bytes, of which {stored} are stored; copy it again")
+    if found.st_size < 1024 and os.pread(descriptor, len(LFS), 0) == LFS:
+        raise Unfit(path, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
+
+
+def require_regular(path: Path) -> None:
+    """Raise UserError, in one line, for a file that a library would open by its name and must not."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def open_append(path: Path) -> BinaryIO:
+    """Open a regular file for appending, or make it; never through a link. Raises Unfit for anything else."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise Unfit(path, "is a link, a FIFO or a folder, no regular file; remove it") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Unfit(path, "is no regular file; remove it")
+    return os.fdopen(descriptor, "ab")
+
+
+def is_plain_name(name: Any) -> bool:
+    """Whether a name that others wrote stands for something in the folder that it is used in."""
+    return isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name and name == os.path.basename(name)
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file. Raises OSError, and UnicodeDecodeError."""
+    with open_regular(path) as file:
+        return file.read().decode("utf-8")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the content of a regular file to a new file, or over one."""
+    with open_regular(source) as read:
+        target.unlink(missing_ok=True)
+        with open(target, "xb") as written:
+            shutil.copyfileobj(read, written, 1 << 20)
 
 
 def fsync(path: Path) -> None:
@@ -23,7 +146,8 @@ def write_atomic(path: Path, text: str, durable: bool = True) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x", encoding="utf-8") as file:  # a link there would be followed
             file.write(text)
             file.flush()
             if durable:
@@ -40,20 +164,29 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
     write_atomic(path, json.dumps(value, indent=1, sort_keys=True) + "\n", durable)
 
 
-def read_json(path: Path) -> Any | None:
-    """The parsed file, or None when it is missing or not JSON."""
+def read_json(path: Path, links: bool = True) -> dict[str, Any] | None:
+    """The object that the file holds, or None if it is missing, no regular file or anything else."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):  # a ValueError also for a number of 5,000 digits
+        with open_regular(path, links=links) as file:
+            return parsed_object(file.read(LARGEST_JSON))
+    except (FileNotFoundError, NotADirectoryError, Unfit, ValueError):
         return None
+
+
+def parsed_object(content: bytes | str) -> dict[str, Any] | None:
+    """The JSON object in `content`; None for another value. Raises ValueError for what is not JSON."""
+    try:
+        found = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return found if isinstance(found, dict) else None
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty when it is missing or holds anything else: others write to the volume."""
-    found = read_json(path)
-    return found if isinstance(found, dict) else {}
+    return read_json(path) or {}
 
 
-def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+def sha256(path: Path, inside: Path | None = None, links: bool = True) -> str:
+    with open_regular(path, inside, links) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,15 +4,19 @@ checkpoints/step-00000100/
     model/                  a Hugging Face folder: config.json, model.safetensors, tokenizer.json, ...
     optimizer.safetensors   the optimizer's tensors, named PARAMETER/STATE, such as transformer.wte.weight/exp_avg
     config.yaml             the resolved configuration
-    manifest.json           step, figures and small state of the run, size and sha256 of every other file; written last
+    manifest.json           step, figures and small state of the run, size and sha256 of every other file and of itself;
+                            written last
 
 The files are written to a hidden folder, which is fsynced and renamed, so a folder named step-* is complete unless the
-storage damaged it. The checksums detect that, and the previous checkpoint is used. No file holds code (pickle).
+storage damaged it. The checksums detect that, and the previous checkpoint is used. No file holds code (pickle), and
+none is a link, a FIFO or a device: others write on the volume, too.
 
 saver.py decides when to write a checkpoint and which older ones to delete.
 """
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import sys
@@ -24,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
-from trainer.files import fsync, read_json, sha256, write_json
+from trainer.files import Unfit, fsync, is_plain_name, open_regular, parsed_object, read_json, sha256, write_atomic
 from trainer.log import say
 
 if TYPE_CHECKING:
@@ -32,7 +36,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIMIZER = "optimizer.safetensors"
-VERSION = 1
+CONFIGURATION = "config.yaml"
+INDEX = "model.safetensors.index.json"
+LARGEST_MANIFEST = 64 << 20
+"""Bytes; each file of a checkpoint takes 200."""
 
 #: Writes a Hugging Face folder (weights, config, tokenizer) from the given copies of the weights, by their names in
 #: the model's state dict. Runs in the writing thread: it must not touch the model that trains.
@@ -88,7 +95,7 @@ def write_checkpoint(run: Path, step: int, snapshot: Snapshot, write_model: Mode
     try:
         temporary.mkdir(parents=True)
         _write_files(temporary, step, snapshot, write_model, configuration)
-        if target.exists():  # damaged: move it away, since a rename cannot replace a non-empty folder
+        if os.path.lexists(target):  # damaged: move it away, since a rename cannot replace a non-empty folder
             target.rename(target.with_name(f".{target.name}.damaged.{os.getpid()}"))
         temporary.rename(target)
         fsync(target.parent)
@@ -109,20 +116,30 @@ def _write_files(path: Path, step: int, snapshot: Snapshot, write_model: ModelWr
     write_model(dict(snapshot.weights), path / "model")
     tensors = {f"{name}/{key}": value for name, part in snapshot.optimizer.items() for key, value in part.items()}
     save_file(tensors, path / OPTIMIZER)
-    (path / "config.yaml").write_text(configuration, encoding="utf-8")
+    (path / CONFIGURATION).write_text(configuration, encoding="utf-8")
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for file in files:
         fsync(file)
-    content = {
-        "version": VERSION,
-        "step": step,
-        "figures": snapshot.figures,
-        "state": snapshot.state,
-        "bytes": {str(file.relative_to(path)): file.stat().st_size for file in files},
-        "sha256": {str(file.relative_to(path)): sha256(file) for file in files},
-    }
-    write_json(path / MANIFEST, content)
+    write_manifest(path, files, step, snapshot.figures, snapshot.state)
     fsync(path / "model")
+
+
+def write_manifest(path: Path, files: list[Path], step: int, figures: dict[str, Any], state: dict[str, Any]) -> None:
+    """Write the manifest of these files in the folder `path`."""
+    content = {
+        "step": step,
+        "figures": figures,
+        "state": state,
+        "bytes": {str(file.relative_to(path)): file.stat().st_size for file in files},
+        "sha256": {str(file.relative_to(path)): sha256(file, path) for file in files},
+    }
+    write_atomic(path / MANIFEST, _sealed(content))
+
+
+def _sealed(content: dict[str, Any]) -> str:
+    """The text of a manifest: the content, and the digest of it."""
+    whole = {**content, "digest": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+    return json.dumps(whole, indent=1, sort_keys=True) + "\n"
 
 
 def is_writing(run: Path, pid: int) -> bool:
@@ -145,44 +162,101 @@ def list_checkpoints(run: Path) -> list[Path]:
 def newest_checkpoint(run: Path) -> Checkpoint | None:
     """The newest checkpoint whose checksums hold; each damaged one that it skips is named on stderr."""
     for path in reversed(list_checkpoints(run)):
-        found = verify_checkpoint(path)
+        problems: list[str] = []
+        found = verify_checkpoint(path, problems=problems)
         if found is not None:
             return found
-        say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+        say_damaged(path, problems)
     return None
 
 
-def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
-    """The checkpoint in `path` if every file in its manifest is there with the right checksum, else None.
+def say_damaged(path: Path, problems: list[str]) -> None:
+    say(f"event=checkpoint_damaged path={path} action=skipped reason={'; '.join(problems)!r}", sys.stderr)
+
+
+def verify_checkpoint(
+    path: Path, share: tuple[int, int] = (0, 1), problems: list[str] | None = None
+) -> Checkpoint | None:
+    """The checkpoint in `path` if it is whole: its manifest, and every file that is named there. Else None, and what is
+    wrong in `problems`.
 
     share (i, n): read only the i-th of n parts of the files, which are dealt out largest first.
     """
-    manifest: Any = read_json(path / MANIFEST)
     try:
-        digests, sizes = manifest["sha256"], manifest.get("bytes", {})
-        for name in sorted(digests, key=lambda name: (-sizes.get(name, 0), name))[share[0] :: share[1]]:
-            if sha256(path / name) != digests[name]:
-                return None
-        return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])
-    except (OSError, TypeError, KeyError, AttributeError):
+        manifest = _manifest(path)
+        sizes, digests = manifest["bytes"], manifest["sha256"]
+        for name in sorted(digests, key=lambda name: (-sizes[name], name))[share[0] :: share[1]]:
+            with open_regular(path / name, path, links=False) as file:
+                if os.fstat(file.fileno()).st_size != sizes[name]:
+                    raise Unfit(name, f"does not have the {sizes[name]} bytes of the manifest")
+                if hashlib.file_digest(file, "sha256").hexdigest() != digests[name]:
+                    raise Unfit(name, "does not match its checksum in the manifest")
+        return Checkpoint(path, manifest["step"], manifest["figures"], manifest["state"])
+    except OSError as error:
+        if problems is not None:
+            problems.append(f"{error.filename}: {error.strerror}")
         return None
 
 
 def is_complete(path: Path) -> bool:
     """Whether every file of the manifest is there with its size: unlike `verify_checkpoint`, reads no gigabytes."""
-    manifest: Any = read_json(path / MANIFEST)
     try:
-        sizes = manifest.get("bytes", {})  # the oldest manifests have none
-        found = {name: (path / name).stat().st_size for name in manifest["sha256"]}
-        return found == found | sizes
-    except (OSError, TypeError, KeyError, AttributeError):
+        for name, size in _manifest(path)["bytes"].items():
+            with open_regular(path / name, path, links=False) as file:
+                if os.fstat(file.fileno()).st_size != size:
+                    return False
+        return True
+    except OSError:
         return False
 
 
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the folder. Raises OSError if it is not byte for byte what was written for this step."""
+    file = path / MANIFEST
+    with open_regular(file, path, links=False) as opened:
+        text = opened.read(LARGEST_MANIFEST)
+    try:
+        found = parsed_object(text) or {}
+        sealed = text == _sealed({key: value for key, value in found.items() if key != "digest"}).encode()
+    except (ValueError, RecursionError):  # the second by a value that can be read and not written
+        sealed = False
+    if not sealed:
+        raise Unfit(file, "does not match its own checksum")
+    kinds = {"step": int, "figures": dict, "state": dict, "bytes": dict, "sha256": dict}
+    typed = found.keys() == {*kinds, "digest"} and all(type(found[key]) is kind for key, kind in kinds.items())
+    if not typed or not _is_list_of_files(found["bytes"], found["sha256"]):
+        raise Unfit(file, "is not a manifest of this trainer")
+    if checkpoint_step(path.name) not in (None, found["step"]):  # None: a person's copy, under another name
+        raise Unfit(file, f"is of step {found['step']}")
+    return found
+
+
+def _is_list_of_files(sizes: dict[str, Any], digests: dict[str, Any]) -> bool:
+    whole = sizes.keys() == digests.keys() and sizes.keys() >= {OPTIMIZER, CONFIGURATION}
+    return whole and all(type(size) is int for size in sizes.values())
+
+
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a Hugging Face folder: one, or those that its index names."""
-    index = read_json(folder / "model.safetensors.index.json")
-    return sorted(folder / name for name in (set(index["weight_map"].values()) if index else ["model.safetensors"]))
+    """The safetensors files of a Hugging Face folder: one, as transformers prefers, or those that its index names.
+
+    Raises UserError as `indexed`.
+    """
+    one, index = folder / "model.safetensors", read_json(folder / INDEX)
+    return [one] if one.is_file() or index is None else [folder / name for name in indexed(index, folder)]
+
+
+def indexed(index: dict[str, Any], owner: object) -> list[str]:
+    """The files that an index names. Raises UserError for any but safetensors beside it: transformers would unpickle
+    them."""
+    places = index.get("weight_map")
+    names = list(places.values()) if isinstance(places, dict) else []
+    for name in names or [""]:
+        if not is_plain_name(name) or not name.endswith(".safetensors"):
+            raise UserError(
+                f"{owner}: its {INDEX} names {str(name)[:100]!r} as weights; give a model whose index names "
+                "safetensors files beside it"
+            )
+    return sorted(set(names))
 
 
 def load_weights(path: Path, model: "nn.Module") -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import UserError
-from trainer.files import read_json, sha256
+from trainer.errors import UserError, cause
+from trainer.files import Unfit, is_plain_name, open_regular, read_json, sha256
 
 INDEX = "index.json"
 VERSION, CONVERSATIONS = 2, 3
@@ -34,7 +34,10 @@ class Tokens:
         """sizes: tokens in each shard, if its file holds more than tokens."""
         self.paths, self.vocabulary = paths, vocabulary
         wanted: list[Any] = list(sizes) if sizes is not None else [None] * len(paths)
-        self._shards = [np.memmap(path, dtype, "r", shape=size) for path, size in zip(paths, wanted, strict=True)]
+        self._shards: list[np.ndarray] = []
+        for path, size in zip(paths, wanted, strict=True):
+            with open_regular(path) as file:
+                self._shards.append(np.memmap(file, dtype, "r", shape=size))
         self._starts = np.cumsum([0] + [len(shard) for shard in self._shards])
 
     def __len__(self) -> int:
@@ -103,23 +106,36 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
     again = f"run python -m trainer.prepare --output {path} again"
     if index is None:
         raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
-    if not isinstance(index, dict) or index.get("version") not in READ_VERSIONS:
-        have = index.get("version") if isinstance(index, dict) else None
-        raise UserError(f"data.directory: {path} has format {have}, this trainer reads up to {CONVERSATIONS}; {again}")
+    if index.get("version") not in READ_VERSIONS:
+        raise UserError(
+            f"data.directory: {path} has format {index.get('version')}, this trainer reads up to {CONVERSATIONS}; "
+            f"{again}"
+        )
     if conversations and index["version"] != CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds text; for task=finetune prepare the data with --conversations")
     if not conversations and index["version"] == CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds conversations; set task=finetune, or prepare text")
-    dtype = index.get("dtype", "uint16")
-    width = np.dtype(dtype).itemsize
-    splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
-    shards = [shard for split in splits.values() for shard in split]
-    for shard in shards:
-        file = path / shard["file"]
-        size = file.stat().st_size if file.exists() else -1
-        if size != stored_bytes(shard, width):
-            have = "is missing" if size < 0 else f"has {size} bytes, not {stored_bytes(shard, width)}"
-            raise UserError(f"data.directory: {file} {have}; {again}")
+    try:
+        dtype = index.get("dtype", "uint16")
+        width = np.dtype(dtype).itemsize
+        splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
+        shards = [shard for split in splits.values() for shard in split]
+        vocabulary, end = int(index["vocabulary"]), int(index["end_of_text"])
+        largest = int(index.get("largest", vocabulary - 1))
+        wanted = {shard["file"]: stored_bytes(shard, width) for shard in shards}
+        if not all(map(is_plain_name, wanted)):
+            raise ValueError("a shard is not in the folder")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"data.directory: {path / INDEX} is damaged ({cause(error)}); {again}") from None
+    for name, bytes_wanted in wanted.items():
+        try:
+            with open_regular(path / name) as file:
+                size = os.fstat(file.fileno()).st_size
+            have = f"has {size} bytes, not {bytes_wanted}"
+        except (FileNotFoundError, Unfit) as error:
+            size, have = -1, error.strerror if isinstance(error, Unfit) else "is missing"
+        if size != bytes_wanted:
+            raise UserError(f"data.directory: {path / name} {have}; {again}")
     total = width * sum(shard["tokens"] for shard in shards)
     if verify in (True, "always") or (verify == "auto" and total <= VERIFIED_BYTES):
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
@@ -129,7 +145,6 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
                     raise UserError(
                         f"data.directory: {path / shard['file']} does not match its checksum in {INDEX}; {again}"
                     )
-    vocabulary = index["vocabulary"]
     train, validation = (
         Tokens(
             [path / shard["file"] for shard in splits[name]],
@@ -139,7 +154,7 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
         )
         for name in ("train", "validation")
     )
-    return Dataset(path, train, validation, vocabulary, index["end_of_text"], index.get("largest", vocabulary - 1))
+    return Dataset(path, train, validation, vocabulary, end, largest)
 
 
 def windows(tokens: int, length: int) -> int:

@@ -76,6 +76,15 @@ def offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
+def advice(name: str) -> str:
+    """What helps where a library could not read the files by this name: those of a folder, of the cache, of the hub."""
+    if Path(name).exists():
+        return "its files are damaged, or of a kind that this version of transformers does not read"
+    if offline():
+        return "it is no folder, and not in the hub's cache: give a folder, or unset HF_HUB_OFFLINE"
+    return "give a folder, or a name that the hub has and that can be reached"
+
+
 def _parse(spec: str) -> list[tuple[str, str | None, str]]:
     """The possible meanings of hf:NAME[/CONFIG][:SPLIT] as name, configuration and split, the likelier first.
 

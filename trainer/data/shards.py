@@ -23,7 +23,16 @@ from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
 from trainer.data.documents import Advance, Piece, Records, Unit, units
 from trainer.data.encoding import Encode
-from trainer.files import fsync, sha256
+from trainer.files import (
+    Unfit,
+    fsync,
+    is_plain_name,
+    open_append,
+    open_regular,
+    parsed_object,
+    read_text,
+    write_atomic,
+)
 
 SPLITS = ("train", "validation")
 GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
@@ -105,27 +114,33 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
     """The parts of a journal up to the first whose shards do not match; truncates the journal there."""
     parts: list[Part] = []
     try:
-        lines = journal.read_text("utf-8").splitlines()
+        lines = read_text(journal).splitlines()
     except FileNotFoundError:
+        return parts
+    except (UnicodeDecodeError, Unfit):
+        journal.unlink()
         return parts
     for line in lines:
         try:
-            part = json.loads(line)
-        except json.JSONDecodeError:  # the line that a kill cut short
-            break
-        if not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
+            part: Any = parsed_object(line)
+            sound = all(type(part[key]) is int for key in ("units", "documents", "text_bytes"))
+            sound &= type(part["ends"]) is bool
+            if not sound or not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
+                break
+        except (ValueError, TypeError, KeyError, OSError):  # the line that a kill cut short, or no line of ours
             break
         parts.append(part)
     if len(parts) < len(lines):
-        temporary = journal.with_suffix(".new")
-        temporary.write_text("".join(json.dumps(part) + "\n" for part in parts), "utf-8")
-        os.replace(temporary, journal)
+        write_atomic(journal, "".join(json.dumps(part) + "\n" for part in parts))
     return parts
 
 
 def _intact(output: Path, shard: dict[str, Any], width: int) -> bool:
-    path = output / shard["file"]
-    return path.exists() and path.stat().st_size == stored_bytes(shard, width) and sha256(path) == shard["sha256"]
+    if not is_plain_name(shard["file"]):
+        return False
+    with open_regular(output / shard["file"]) as file:
+        whole = os.fstat(file.fileno()).st_size == stored_bytes(shard, width)
+        return whole and hashlib.file_digest(file, "sha256").hexdigest() == shard["sha256"]
 
 
 Placed = tuple[Unit, str, bool]
@@ -229,8 +244,8 @@ class _Writer:
                 part[split] |= {"conversations": len(lines)} if self._conversations else {}
         self._open = {}
         fsync(self._output)
-        with open(self._journal, "a", encoding="utf-8") as file:
-            file.write(json.dumps(part) + "\n")
+        with open_append(self._journal) as file:
+            file.write(json.dumps(part).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.parts.append(part)
@@ -239,7 +254,7 @@ class _Writer:
         path = self._output / f"{split}-{self._piece:05d}-{len(self.parts):04d}.bin"
         # Always a new file: a training may have the old one mapped.
         path.unlink(missing_ok=True)
-        return _Shard(path, open(path, "wb", buffering=1 << 20))
+        return _Shard(path, open(path, "xb", buffering=1 << 20))
 
 
 def table(tokens: np.ndarray) -> np.ndarray:

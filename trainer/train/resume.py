@@ -1,6 +1,5 @@
 """Resume a run from its newest checkpoint, and report the settings that have changed since."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,17 @@ from typing import Any
 import yaml
 
 from trainer import log
-from trainer.checkpoint.format import Checkpoint, list_checkpoints, load_optimizer, verify_checkpoint
+from trainer.checkpoint.format import (
+    CONFIGURATION,
+    Checkpoint,
+    list_checkpoints,
+    load_optimizer,
+    say_damaged,
+    verify_checkpoint,
+)
 from trainer.config.schema import Config, resolved, stored
 from trainer.errors import UserError
+from trainer.files import read_text
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -34,11 +41,13 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     for name in there:
         path = run / "checkpoints" / name
         wait_for(path)
-        found = world.together(lambda path=path: verify_checkpoint(path, (world.rank, world.size)))
-        if not world.any(found is None):
+        own: list[str] = []
+        found = world.together(lambda path=path, own=own: verify_checkpoint(path, (world.rank, world.size), own))
+        problems = list(dict.fromkeys(problem for part in world.gather(own) for problem in part))
+        if not problems:
             return found
         if world.first:
-            log.say(f"event=checkpoint_damaged path={path} action=skipped", sys.stderr)
+            say_damaged(path, problems)
     fresh = config.adapter.kind != "none" or (bool(config.model.size) and config.task == "language_model")
     if there and not fresh:
         raise UserError(
@@ -54,13 +63,13 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
     progress.load(found.state, found.step)
     if first:
         log.event("resume", step=found.step, checkpoint=found.path)
-        for key, before, now in changes(found.path / "config.yaml", config):
+        for key, before, now in changes(found.path / CONFIGURATION, config):
             log.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
     """Read the weights of a checkpoint into the net. Raises UserError for another task's or another adapter.kind's."""
-    settings = _settings(found.path / "config.yaml")
+    settings = _settings(found.path / CONFIGURATION)
     before = settings.get("task", config.task)
     if before != config.task:
         raise UserError(
@@ -82,7 +91,7 @@ def changes(path: Path, config: Config) -> list[tuple[str, Any, Any]]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    return stored(path.read_text(encoding="utf-8"))
+    return stored(read_text(path))
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import threading
@@ -232,21 +231,6 @@ def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
     saver.save(30, training.snapshot())
     saver.wait()
     assert steps(run) == [10, 30]
-
-
-def test_a_checkpoint_of_an_old_version_without_sizes_counts_as_the_good_one_that_it_is(run: Path) -> None:
-    training = Training(1).step()
-    saver = saver_of(run, training, keep=2)
-    saver.save(10, training.snapshot())
-    saver.wait()
-    manifest = run / "checkpoints" / "step-00000010" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    del content["bytes"]
-    manifest.write_text(json.dumps(content))
-    assert newest(run).step == 10
-    saver.save(20, training.snapshot())
-    saver.wait()
-    assert steps(run) == [10, 20]
 
 
 def test_an_error_of_any_kind_in_the_thread_reaches_whoever_waits(run: Path) -> None:

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from tests.trainer.conftest import losses
 from tests.trainer.processes import Workers, run_worker
-from trainer.checkpoint.format import Checkpoint, verify_checkpoint
+from trainer.checkpoint.format import Checkpoint, verify_checkpoint, write_manifest
 from trainer.config.schema import load
 from trainer.contract import CACHE_KEY
 from trainer.parallel.world import World
@@ -72,15 +72,13 @@ def test_a_slow_storage_and_a_slow_compiler_meet_no_time_out(
 
 
 def test_each_worker_reads_a_part_of_a_checkpoint_and_all_of_them_everything(tmp_path: Path) -> None:
-    from trainer.files import sha256, write_json
-
-    sizes = {"optimizer": 4000, "model/weights": 2000, "config": 3, "model/config": 2}
+    optimizer, settings = "optimizer.safetensors", "config.yaml"
+    sizes = {optimizer: 4000, "model/weights": 2000, settings: 3, "model/config": 2}
     (tmp_path / "model").mkdir()
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    content = {"sha256": {name: sha256(tmp_path / name) for name in sizes}, "bytes": sizes}
-    write_json(tmp_path / "manifest.json", {**content, "step": 7, "figures": {}, "state": {}})
-    for damaged, reader in (("optimizer", 0), ("model/weights", 1), ("config", 0), ("model/config", 1)):
+    write_manifest(tmp_path, [tmp_path / name for name in sizes], 7, {}, {})
+    for damaged, reader in ((optimizer, 0), ("model/weights", 1), (settings, 0), ("model/config", 1)):
         before = (tmp_path / damaged).read_bytes()
         (tmp_path / damaged).write_bytes(b"y" * sizes[damaged])
         assert [verify_checkpoint(tmp_path, (rank, 2)) is None for rank in (0, 1)] == [reader == 0, reader == 1]
