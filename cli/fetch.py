@@ -27,7 +27,7 @@ HOME = Path("runs")
 MODEL = "model"
 REPORT = "report"
 OWN = (MODEL, "config.yaml", MANIFEST)
-"""What comes from the newest checkpoint. With the manifest, the folder opens as a run (trainer/checkpoint/format.py)."""
+"""What comes from the newest checkpoint. The manifest makes the folder open as a run (trainer/checkpoint/format.py)."""
 NOTE = ".fetched.json"
 """In a fetched folder: which run it is. Nothing hidden is fetched, so no volume writes it."""
 NEW = ".newer"
@@ -71,8 +71,8 @@ def fetch(
         print(f"  report: {folder / REPORT / 'index.html'}")
     if step is None:
         print(
-            f"  no model yet: {remote} has no complete checkpoint; `trainyard status --stack {stack}` shows when one is "
-            f"saved, then fetch it with the same command: {again}"
+            f"  no model yet: {remote} has no complete checkpoint; once `trainyard status --stack {stack}` shows one, "
+            f"fetch it with the same command: {again}"
         )
     elif everything:
         print(

@@ -7,7 +7,6 @@ cluster.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import threading
 import time
@@ -25,9 +24,10 @@ from websocket import WebSocketException
 
 from cli import CommandError
 from cli.cluster import as_json, asking, connect, why_waiting
+from cli.programs import find, find_rsync
 from cli.progress import Bar
 from cli.target import Target
-from cli.transfer import Volume, require_rsync
+from cli.transfer import Volume
 from workloads.layout import VOLUME_ACCESS
 
 PROGRAM = Path(__file__).with_name("volume_program.py")
@@ -122,14 +122,8 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
-    require_rsync()
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        raise CommandError(
-            "kubectl carries the files and is not on this machine's PATH; install it as "
-            "kubernetes.io/docs/tasks/tools says, such as with apt-get install kubectl from Kubernetes' own packages, or "
-            "brew install kubectl"
-        )
+    find_rsync()
+    kubectl = find("kubectl")
     file = kubeconfig or target.kubeconfig
     api = connect(target.context, file)
     cluster = [*([f"--kubeconfig={file}"] if file else []), f"--context={target.context}"]

@@ -9,7 +9,6 @@ given), and neither links nor devices are created, on either side.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
@@ -26,19 +25,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from cli import CommandError
+from cli.programs import find_rsync
 from cli.progress import Bar
 from cli.volume_program import BUSY, REFUSED, WRITING, RefusedError, enter, prepare
 
 PATIENCE_SECONDS = 60.0
 """Seconds without progress, over several connections, before the error is reported."""
+PAUSE_SECONDS = 1.0
+"""Between two attempts."""
 ANSWER_SECONDS = 120
 """Seconds of silence after which either end gives a connection up."""
-NEWEST_FIXED = (3, 5, 0)
-"""rsync's release of 2026-08-13, whose NEWS names the holes that it closes."""
-FIXES = ("CVE-2024-12084", "CVE-2024-12087", "CVE-2024-12088", "CVE-2026-70458")
-"""Holes through which the other end writes into an older rsync's memory, or out of its folder. A distribution that has
-closed them in an older version says so in the package's changelog."""
-CHANGELOG = Path("/usr/share/doc/rsync/changelog.Debian.gz")
 PARTIAL = ".incomplete"
 LEFT = 16
 """A file with less than this part of its size on the disk is left out: eight terabytes of nothing take hours."""
@@ -141,37 +137,6 @@ def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[by
         for pipe in filter(None, (process.stdin, process.stdout)):
             pipe.close()
         process.wait()
-
-
-def require_rsync() -> str:
-    """The path of an rsync that may talk to an end which is not trusted. Raises CommandError."""
-    get = "apt-get install rsync, or brew install rsync"
-    path = shutil.which("rsync")
-    if path is None:
-        raise CommandError(f"rsync carries the files and is not on this machine's PATH; install it: {get}")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.match(r"rsync +version v?(\d+)\.(\d+)\.(\d+)", said)
-    if not found:
-        name = (said.splitlines() or ["nothing"])[0][:60]
-        raise CommandError(f"{path} is not the rsync that is needed (it says: {name}); install it: {get}")
-    if tuple(map(int, found.groups())) < NEWEST_FIXED and not _fixed(path):
-        raise CommandError(
-            f"{path} is version {'.'.join(found.groups())}, with holes through which a hostile volume writes to this "
-            f"machine ({FIXES[0]}, {FIXES[-1]}); needed: {'.'.join(map(str, NEWEST_FIXED))}, or a package with the "
-            f"fixes; update it: {get}"
-        )
-    return path
-
-
-def _fixed(path: str) -> bool:
-    """Whether the distribution has closed the holes in an older version."""
-    if path != "/usr/bin/rsync":
-        return False
-    try:
-        changes = gzip.decompress(CHANGELOG.read_bytes()).decode("utf-8", "replace")
-    except (OSError, EOFError):
-        return False
-    return all(hole in changes for hole in FIXES)
 
 
 def put(volume: Volume, source: Path, names: list[str], folder: str, bar: Bar, shared: bool = False) -> bool:
@@ -279,7 +244,7 @@ def _rsync(
     """
     incomplete = f"{kept[0]}/{kept[1] or PARTIAL}"
     keep = [f"--partial-dir={incomplete}", f"--temp-dir={incomplete}/{WRITING}", f"--timeout={ANSWER_SECONDS}"]
-    command = [require_rsync(), f"--rsh={REMOTE}", *OPTIONS, *keep, *ends]
+    command = [find_rsync(), f"--rsh={REMOTE}", *OPTIONS, *keep, *ends]
     shell = shlex.join([*volume.shell, *volume.program, "rsync", remote, kept[1]])
     own = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     environment = {**own, "LC_ALL": "C", "TRAINYARD_POD": shell}
@@ -370,4 +335,4 @@ def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
                 raise TransferError(
                     f"{lost}{error}; run the same command again: it continues where it stopped"
                 ) from None
-            time.sleep(1)
+            time.sleep(PAUSE_SECONDS)

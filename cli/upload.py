@@ -58,7 +58,7 @@ def use(source: str, inside: str, stack: str) -> str:
     key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
     if value in ("sample", "true", "false") or value.replace(".", "").isdigit():
         value = inside  # the bare word would mean something else
-    if any((Path(source) / name).is_file() for name in ("config.json", "model/config.json", "checkpoints")):
+    if any((Path(source) / name).exists() for name in ("config.json", "model/config.json", "checkpoints")):
         key, value, verb = "training.model.name", inside, "To train this model:"
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 

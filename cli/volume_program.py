@@ -277,7 +277,7 @@ def _version(info: dict[str, Any]) -> str:
 
 
 def _stream(system: Any, info: dict[str, Any], name: str, version: str, folder: int) -> Iterator[int]:
-    """Copy a file into an open folder; yield the bytes so far after each piece. Whole pieces of its version are kept."""
+    """Copy a file into an open folder; yield the bytes so far after each piece. Pieces of its version are kept."""
     whole = f".{name}.{version}.part"
     with system.open(info["name"], "rb", block_size=PIECE) as stored, _opened(whole, "ab", folder) as written:
         _lock(written.fileno())

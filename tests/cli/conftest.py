@@ -15,6 +15,11 @@ def volume_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.transfer.PAUSE_SECONDS", 0.05)
+
+
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
     return Wire(tmp_path / "wire")

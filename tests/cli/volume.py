@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,15 @@ def tree(folder: Path) -> dict[str, bytes]:
     for here, _, names in os.walk(folder):
         found |= {str(p.relative_to(folder)): p.read_bytes() for n in names if not (p := Path(here, n)).is_symlink()}
     return found
+
+
+def plant(path: Path, victim: Path, kind: str) -> None:
+    """Put a link, another name of a file, or a FIFO in the place of whatever is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        path.hardlink_to(victim)
+    else:
+        path.symlink_to(victim)

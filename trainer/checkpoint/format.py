@@ -152,15 +152,27 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     return None
 
 
+def run_of(folder: Path) -> Path:
+    """The run directory of the model/ that `trainyard fetch` made in it; any other folder itself."""
+    return folder.parent if folder.name == "model" and fetched_model(folder.parent) else folder
+
+
+def fetched_model(run: Path) -> bool:
+    """Whether a run directory is a copy with the model of one checkpoint, without what a training resumes from."""
+    return (run / MANIFEST).is_file() and (run / "model").is_dir() and not (run / OPTIMIZER).exists()
+
+
 def verify_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> Checkpoint | None:
     """The checkpoint in `path` if every file in its manifest is there with the right checksum, else None.
 
-    share (i, n): read only the i-th of n parts of the files, which are dealt out largest first.
+    share (i, n): read only the i-th of n parts of the files, which are dealt out largest first. A run that was fetched
+    has no optimizer state, and needs none.
     """
+    absent = {OPTIMIZER} if path.parent.name != "checkpoints" and fetched_model(path) else set()
     manifest: Any = read_json(path / MANIFEST)
     try:
         digests, sizes = manifest["sha256"], manifest.get("bytes", {})
-        for name in sorted(digests, key=lambda name: (-sizes.get(name, 0), name))[share[0] :: share[1]]:
+        for name in sorted(digests.keys() - absent, key=lambda n: (-sizes.get(n, 0), n))[share[0] :: share[1]]:
             if sha256(path / name) != digests[name]:
                 return None
         return Checkpoint(path, int(manifest["step"]), manifest["figures"], manifest["state"])

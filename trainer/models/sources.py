@@ -10,13 +10,16 @@ from trainer.checkpoint.format import (
     MANIFEST,
     Checkpoint,
     checkpoint_folder,
+    fetched_model,
     list_checkpoints,
     newest_checkpoint,
+    run_of,
     step_of,
     verify_checkpoint,
     weight_files,
 )
 from trainer.config import memory
+from trainer.contract import METRICS
 from trainer.errors import UserError, one_line
 from trainer.models import adapters
 
@@ -56,9 +59,17 @@ def from_options(options: argparse.Namespace) -> Source:
 
 
 def from_run(run: Path, step: int | None = None) -> Source:
-    """The checkpoint of `step`, or the newest one that verifies."""
+    """The checkpoint of `step`, or the newest one that verifies; of a fetched run the model that came."""
+    run = run_of(run)
     if not run.is_dir():
         raise UserError(f"--run {run}: no such folder; give the run.directory of a training")
+    if not list_checkpoints(run) and fetched_model(run):
+        found = _verified(run, f"--run {run}")
+        if step not in (None, found.step):
+            raise UserError(
+                f"--step {step}: only step {found.step} was fetched; trainyard fetch --all brings every one"
+            )
+        return found
     if step is None:
         found = newest_checkpoint(run)
         if found is None:
@@ -209,12 +220,12 @@ def load_language_model(source: Source) -> Any:
 def _verified(path: Path, option: str) -> Source:
     found = verify_checkpoint(path)
     if found is None:
-        raise UserError(
-            f"{option}: {path} is damaged (a file does not match its checksum in the manifest); use another step"
-        )
+        instead = "run the same trainyard fetch again" if fetched_model(path) else "use another step"
+        raise UserError(f"{option}: {path} is damaged (a file does not match its checksum in the manifest); {instead}")
     return _from_checkpoint(found)
 
 
 def _from_checkpoint(found: Checkpoint) -> Source:
-    run = found.path.parent.parent if found.path.parent.name == "checkpoints" else None
+    fetched = found.path if (found.path / METRICS).is_file() else None
+    run = found.path.parent.parent if found.path.parent.name == "checkpoints" else fetched
     return Source(str(found.path / "model"), found.step, found.figures, found.path, run)
