@@ -43,6 +43,7 @@ clean: .venv/infra.stamp  ## stop the node, and remove .local/ with the trained 
 	@$(TRAINYARD) local down --all
 
 test: .venv/dev.stamp  ## all fast tests
+	@command -v rsync >/dev/null || $(PY) -c "from local import shell; shell.install(('rsync',))"
 	@$(TRAINYARD) local toolchain etcd actionlint
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
 

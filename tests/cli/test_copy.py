@@ -15,7 +15,7 @@ import pytest
 from cli import upload, volume_program
 from cli.transfer import LostError, TransferError, copy
 from cli.volume_program import PIECE
-from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, tree
+from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
 
 
 @pytest.fixture
@@ -171,10 +171,7 @@ def test_a_copy_writes_nowhere_but_into_its_folder(
         path = inside / planted
     plant(path, elsewhere if planted == "a" else elsewhere / "text.bin", kind if planted != "a" else "link")
     wire = Wire(tmp_path / "wire")
-    try:
-        copy(wire.volume, str(source), str(volume_folder), Seen(), name="corpus")
-        assert (inside / "a" / "text.bin").read_bytes() == (source / "a" / "text.bin").read_bytes()
-    except TransferError as error:
-        assert "link" in str(error)
-        assert "remove it" in str(error)
+    refused = told(lambda: copy(wire.volume, str(source), str(volume_folder), Seen(), name="corpus"))
+    assert not refused or ("link" in refused and "remove it" in refused)
+    assert refused or (inside / "a" / "text.bin").read_bytes() == (source / "a" / "text.bin").read_bytes()
     assert tree(elsewhere) == before

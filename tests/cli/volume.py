@@ -7,12 +7,13 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cli.progress import Bar
 from cli.reach import PROGRAM
-from cli.transfer import Volume
+from cli.transfer import TransferError, Volume
 
 EXEC = """
 import json, os, pathlib, signal, subprocess, sys, threading
@@ -111,6 +112,15 @@ class Wire:
     @property
     def received(self) -> int:
         return sum(line["received"] for line in self._connections())
+
+
+def told(action: Callable[[], object]) -> str:
+    """What a failed transfer says; empty when it succeeds."""
+    try:
+        action()
+    except TransferError as error:
+        return str(error)
+    return ""
 
 
 def noise(path: Path, size: int) -> Path:
