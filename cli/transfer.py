@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,7 @@ from typing import Any, BinaryIO, TypeVar
 from cli import CommandError
 from cli.programs import find_rsync
 from cli.progress import Bar
-from cli.volume_program import BUSY, REFUSED, WRITING, RefusedError, enter, prepare
+from cli.volume_program import BUSY, PIECE, REFUSED, WRITING, RefusedError, enter, prepare
 
 PATIENCE_SECONDS = 60.0
 """Seconds without progress, over several connections, before the error is reported."""
@@ -43,7 +44,7 @@ LEFT_BYTES = 64 << 20
 REMOTE = 'sh -c \'shift; eval "exec $TRAINYARD_POD \\"\\$@\\""\' sh'
 """rsync's remote shell: drops the host's name; the environment has the command, quoted for this shell."""
 OPTIONS = (
-    *("--secluded-args", "--files-from=-", "--from0", "--no-inc-recursive"),
+    *("--secluded-args", "--blocking-io", "--files-from=-", "--from0", "--no-inc-recursive"),
     # Links and devices of the sender are left out: rsync follows and creates none unless it is told to.
     *("--no-links", "--no-D", "--times", "--omit-dir-times", "--modify-window=-1", "--chmod=D755,F644", "--fsync"),
     *("--info=progress2,stats2", "--out-format=%i %n", "--no-human-readable", "--8-bit-output", "--outbuf=L"),
@@ -146,13 +147,15 @@ def put(volume: Volume, source: Path, names: list[str], folder: str, bar: Bar, s
     """
     had = bool(shared or volume.find(folder).files)
     before = {name: _state(source / name) for name in names}
-    own = f"{platform.node()} {source.resolve()}"
-    partial = f"{PARTIAL}-{hashlib.sha256(os.fsencode(own)).hexdigest()[:12]}"
+    own = hashlib.sha256(f"{platform.node()} {source.resolve()}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
     # Links of the list were followed, and checked, when it was made.
-    options = ["--copy-links", f"{source}/", "volume:./"]
-    size = sum(size for size, _ in before.values())
-    bar.total(len(names), size)
-    new, changed = _rsync(volume, names, folder, (folder, partial), options, size, bar)
+    ends = ["--copy-links", f"{source}/", "volume:./"]
+    bar.total(len(names), sum(size for size, _ in before.values()))
+    new = changed = False
+    for number, batch in _batches({name: size for name, (size, _) in before.items()}):
+        partial = f"{PARTIAL}-{own}-{number}"
+        made, other = _rsync(volume, batch, folder, f"{folder}/{partial}", partial, ends, bar, bool(number))
+        new, changed = new or made, changed or other
     for name, state in before.items():
         if _state(source / name) != state:
             raise TransferError(f"{source / name}: changed while it was sent; run the same command again")
@@ -171,27 +174,46 @@ def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: B
         raise TransferError(f"{folder}: {needed / 1e9:,.1f} GB are to come, {free / 1e9:,.1f} GB are free")
     top = enter(folder)
     try:
-        lock = _patiently(lambda _: _prepare(top, folder), str(folder))
-        try:
-            options = ["volume:./", f"{folder}/"]
-            _rsync(volume, list(files), remote, (str(folder), ""), options, sum(files.values()), bar, lock)
-        finally:
-            os.close(lock)
-        for name in files:
-            if not (folder / name).is_file() or (folder / name).is_symlink():
-                raise TransferError(f"{remote}/{name}: went while it was fetched; run the same command again")
-        shutil.rmtree(PARTIAL, dir_fd=top)
+        for number, batch in _batches(files):
+            partial = f"{PARTIAL}-{number}"
+            lock = _patiently(lambda _, name=partial: _prepare(top, name, folder), str(folder))
+            try:
+                ends = ["volume:./", f"{folder}/"]
+                _rsync(volume, batch, remote, f"{folder}/{partial}", "", ends, bar, bool(number), lock)
+                shutil.rmtree(partial, dir_fd=top)
+            finally:
+                os.close(lock)
     except RefusedError as error:
         raise TransferError(str(error)) from None
     finally:
         os.close(top)
+    for name in files:
+        if not (folder / name).is_file() or (folder / name).is_symlink():
+            raise TransferError(f"{remote}/{name}: went while it was fetched; run the same command again")
 
 
-def _prepare(top: int, folder: Path) -> int:
+def _prepare(top: int, partial: str, folder: Path) -> int:
     try:
-        return prepare(top, PARTIAL)
+        return prepare(top, partial)
     except BlockingIOError:
         raise BusyError(f"{folder}: another command fetches into it") from None
+
+
+def _batches(files: dict[str, int]) -> Iterator[tuple[int, dict[str, int]]]:
+    """Number and files of each run of rsync: small files, which are not resumed, then large ones.
+
+    rsync looks for the part of an interrupted file by the last word of its path, so no two in a batch have that in
+    common. The same files give the same batches in the next command.
+    """
+    batches: list[dict[str, int]] = [{}]
+    words = Counter[str]()
+    for name, size in sorted(files.items()):
+        word = name.rpartition("/")[2].casefold()
+        words[word] += size > PIECE
+        number = words[word] if size > PIECE else 0
+        batches += [{}] if number == len(batches) else []
+        batches[number][name] = size
+    yield from ((number, batch) for number, batch in enumerate(batches) if batch)
 
 
 def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> str:
@@ -230,22 +252,24 @@ def _state(path: Path) -> tuple[int, int]:
 
 def _rsync(
     volume: Volume,
-    names: list[str],
+    files: dict[str, int],
     remote: str,
-    kept: tuple[str, str],
+    incomplete: str,
+    there: str,
     ends: list[str],
-    size: int,
     bar: Bar,
+    resume: bool,
     *inherited: int,
 ) -> tuple[bool, bool]:
     """Run rsync until it is through; return whether it made a file, and whether it changed one.
 
-    kept: the receiver's folder, and its folder of incomplete files when the receiver is the volume.
+    incomplete: the receiver's folder of incomplete files; there: its name, when the volume receives, else "".
     """
-    incomplete = f"{kept[0]}/{kept[1] or PARTIAL}"
-    keep = [f"--partial-dir={incomplete}", f"--temp-dir={incomplete}/{WRITING}", f"--timeout={ANSWER_SECONDS}"]
+    keep = [f"--temp-dir={incomplete}/{WRITING}", f"--timeout={ANSWER_SECONDS}"]
+    keep += [f"--partial-dir={incomplete}"] if resume else []
     command = [find_rsync(), f"--rsh={REMOTE}", *OPTIONS, *keep, *ends]
-    shell = shlex.join([*volume.shell, *volume.program, "rsync", remote, kept[1]])
+    size = sum(files.values())
+    shell = shlex.join([*volume.shell, *volume.program, "rsync", remote, there])
     own = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     environment = {**own, "LC_ALL": "C", "TRAINYARD_POD": shell}
     done, new, changed = 0, False, False
@@ -253,7 +277,7 @@ def _rsync(
     def attempt(alive: Callable[[], None]) -> None:
         nonlocal done, new, changed
         with tempfile.TemporaryFile() as listed, tempfile.TemporaryFile() as said:
-            listed.write(b"".join(os.fsencode(name) + b"\0" for name in names))
+            listed.write(b"".join(os.fsencode(name) + b"\0" for name in files))
             listed.seek(0)
             options = {"stdin": listed, "stdout": subprocess.PIPE, "stderr": said, "pass_fds": inherited}
             with _process(command, env=environment, **options) as process:

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 PIECE = 4 << 20
-"""Bytes that are read from a bucket at once."""
+"""Bytes that are read from a bucket at once, and that an interruption costs at most."""
 IDLE_SECONDS = 900
 """Seconds after which a forgotten pod ends."""
 ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
@@ -119,6 +119,8 @@ def prepare(top: int, partial: str) -> int:
     here = _subfolder(partial, top)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=here)
     _lock(lock)
+    if not os.path.samestat(os.fstat(lock), os.stat(f"{partial}/lock", dir_fd=top, follow_symlinks=False)):
+        raise BlockingIOError  # the one who had it has removed the folder
     for name in os.listdir(here):
         status = os.stat(name, dir_fd=here, follow_symlinks=False)
         # A hard link is a file of somebody else's as well, and rsync writes into it.
