@@ -41,7 +41,7 @@ def fetch(
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with optimizer state.")] = False,
 ) -> None:
-    if run is not None and run != PurePosixPath(run).name:
+    if run in ("", ".", "..") or (run and "/" in run):
         raise CommandError(f"--run {run}: give the name of a run, a folder in {run_folder('')}", code=2)
     target = target_of(stack)
     remote = run_folder(run) if run else str(target.run_directory)

@@ -37,10 +37,8 @@ PAUSE_SECONDS = 1.0
 ANSWER_SECONDS = 120
 """Seconds of silence after which either end gives a connection up."""
 PARTIAL = ".incomplete"
-LEFT = 16
-"""A file with less than this part of its size on the disk is left out: eight terabytes of nothing take hours."""
-LEFT_BYTES = 64 << 20
-"""Smaller ones cost nothing."""
+HOLES, HOLES_BYTES = 16, 64 << 20
+"""A larger file whose size is that many times what it has on the disk is left out: terabytes of nothing take hours."""
 REMOTE = 'sh -c \'shift; eval "exec $TRAINYARD_POD \\"\\$@\\""\' sh'
 """rsync's remote shell: drops the host's name; the environment has the command, quoted for this shell."""
 OPTIONS = (
@@ -64,10 +62,6 @@ class TransferError(CommandError):
 
 class LostError(Exception):
     """The connection broke, or the other end is not there yet."""
-
-
-class BusyError(LostError):
-    """Another command uses the folder: one that runs, or one that has just been killed."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ class Volume:
         files are written to this machine.
         """
         files, odd = dict[str, int](), dict[str, str]()
-        for item in _patiently(lambda _: list(self.lines("list", folder)), "list"):
+        for item in _patiently(lambda _: list(self.lines("list", folder)), folder):
             name = PurePosixPath(item["path"])
             if name.is_absolute() or any(part.startswith(".") for part in name.parts) or not name.parts:
                 raise TransferError(
@@ -102,7 +96,7 @@ class Volume:
                 )
             if "odd" in item:
                 odd[item["path"]] = str(item["odd"])
-            elif item["size"] > max(LEFT_BYTES, item["allocated"] * LEFT):
+            elif item["size"] > max(HOLES_BYTES, item["allocated"] * HOLES):
                 odd[item["path"]] = f"{item['size'] / 1e9:,.1f} GB of holes"
             else:
                 files[item["path"]] = int(item["size"])
@@ -176,7 +170,7 @@ def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: B
     try:
         for number, batch in _batches(files):
             partial = f"{PARTIAL}-{number}"
-            lock = _patiently(lambda _, name=partial: _prepare(top, name, folder), str(folder))
+            lock = _patiently(lambda _, name=partial: prepare(top, name), str(folder))
             try:
                 ends = ["volume:./", f"{folder}/"]
                 _rsync(volume, batch, remote, f"{folder}/{partial}", "", ends, bar, bool(number), lock)
@@ -190,13 +184,6 @@ def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: B
     for name in files:
         if not (folder / name).is_file() or (folder / name).is_symlink():
             raise TransferError(f"{remote}/{name}: went while it was fetched; run the same command again")
-
-
-def _prepare(top: int, partial: str, folder: Path) -> int:
-    try:
-        return prepare(top, partial)
-    except BlockingIOError:
-        raise BusyError(f"{folder}: another command fetches into it") from None
 
 
 def _batches(files: dict[str, int]) -> Iterator[tuple[int, dict[str, int]]]:
@@ -239,7 +226,7 @@ def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> 
             raise
         return inside
 
-    return _patiently(attempt, "copy")
+    return _patiently(attempt, folder)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -307,7 +294,7 @@ def _rsync(
                 raise LostError(reason)
             raise TransferError(f"{reason}; run the same command again, it continues where it stopped")
 
-    _patiently(attempt, "rsync")
+    _patiently(attempt, remote)
     bar.advance(size - done)
     return new, changed
 
@@ -321,7 +308,8 @@ def _pieces(stream: BinaryIO) -> Iterator[str]:
 
 
 def _reason(said: BinaryIO) -> str:
-    """The line of an output that names the cause. Raises TransferError for what the pod's program refuses."""
+    """The line of an output that names the cause. Raises TransferError for what the pod's program refuses, and
+    BlockingIOError when another command uses the folder."""
     said.seek(0)
     text = said.read().decode("utf-8", "replace")
     lines = [_printable(line) for line in text.splitlines()]
@@ -331,7 +319,7 @@ def _reason(said: BinaryIO) -> str:
         if "(NotFound)" in line:
             raise TransferError(f"the pod on the volume is gone ({line}); run the same command again")
         if BUSY in line:
-            raise BusyError(line.partition(BUSY)[2])
+            raise BlockingIOError
     told = [line for line in lines if line.strip() and not line.startswith(EMPTY) and "Broken pipe" not in line]
     return (told or lines or ["no reason given"])[0].removeprefix("rsync: ")
 
@@ -352,11 +340,11 @@ def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
     while True:
         try:
             return attempt(alive)
-        except LostError as error:
+        except (LostError, BlockingIOError) as error:
             broken = broken or time.monotonic()
             if time.monotonic() - broken > PATIENCE_SECONDS:
-                lost = "" if isinstance(error, BusyError) else f"the connection to the volume is lost ({what}): "
-                raise TransferError(
-                    f"{lost}{error}; run the same command again: it continues where it stopped"
-                ) from None
+                said = f"the connection to the volume is lost ({what}): {error}"
+                if isinstance(error, BlockingIOError):
+                    said = f"{what}: another command transfers the same files; wait for its end"
+                raise TransferError(f"{said}; run the same command again: it continues where it stopped") from None
             time.sleep(PAUSE_SECONDS)

@@ -43,8 +43,8 @@ COPIED = ".copied"
 WRITING = "writing"
 """In the folder of incomplete files: those that an rsync has open, as NAME.XXXXXX."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-REFUSED, BUSY = "refused: ", "busy: "
-KINDS = {stat.S_IFLNK: "link", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFREG: "file"}
+REFUSED, BUSY = "refused: ", "busy: another command has these files"
+KINDS = {stat.S_IFLNK: "link", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
 
 class RefusedError(Exception):
@@ -74,10 +74,6 @@ def enter(path: str | Path, create: bool = False) -> int:
     return here
 
 
-def kind(status: os.stat_result) -> str:
-    return KINDS.get(stat.S_IFMT(status.st_mode), "device")
-
-
 def files(folder: str) -> Iterator[dict[str, Any]]:
     """What is under a folder, by name: size and allocated bytes of files, the kind of anything odd.
 
@@ -103,7 +99,7 @@ def files(folder: str) -> Iterator[dict[str, Any]]:
                 if stat.S_ISREG(status.st_mode):
                     yield found | {"size": status.st_size, "allocated": status.st_blocks * 512}
                 elif not stat.S_ISDIR(status.st_mode):
-                    yield found | {"odd": kind(status)}
+                    yield found | {"odd": KINDS.get(stat.S_IFMT(status.st_mode), "device")}
     os.close(top)
 
 
@@ -259,8 +255,12 @@ def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
             raise RefusedError(f"{source}: {told}") from None
         except Exception as error:  # each storage has exceptions of its own
             first = first or error
-    told = _line(first) if first else ""
+    told = _line(first)
     raise RefusedError(f"{source}: cannot be read ({told}); check the name and the access")
+
+
+def _line(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _below(name: str, root: str) -> str:
@@ -303,10 +303,6 @@ def _stream(system: Any, info: dict[str, Any], name: str, version: str, folder: 
     yield start
 
 
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
 def wait(idle_seconds: float = IDLE_SECONDS) -> None:
     """Return when the pod has had no process but the first ones for a while."""
     first = {name for name in os.listdir("/proc") if name.isdigit()}
@@ -341,7 +337,7 @@ def main(call: str, *arguments: str) -> int:
                 print(json.dumps(step), flush=call == "copy")
             print(json.dumps({"complete": True}), flush=True)
     except BlockingIOError:
-        print(f"{BUSY}the same files are being transferred by another command", file=sys.stderr)
+        print(BUSY, file=sys.stderr)
         return 1
     except RefusedError as error:
         print(f"{REFUSED}{error}", file=sys.stderr)

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from cli import CommandError, __main__, fetch
+from cli import __main__, fetch
 from cli.target import Target
-from cli.transfer import TransferError, Volume, get
+from cli.transfer import TransferError, get
 from tests.cli.volume import Seen, Wire, noise, plant, told, tree
 
 MB = 1 << 20
@@ -106,7 +106,8 @@ def test_a_killed_fetch_goes_on_where_it_stopped(group: bool, tmp_path: Path, ru
 from pathlib import Path
 from cli.transfer import get
 from tests.cli.volume import Seen, Wire
-get(Wire(Path({str(tmp_path / "first")!r})).volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen())
+volume = Wire(Path({str(tmp_path / "first")!r})).volume
+get(volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen())
 """
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
     end = time.monotonic() + 60
@@ -248,7 +249,7 @@ def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
     tmp_path: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.transfer.shutil.disk_usage", lambda _: SimpleNamespace(free=MB))
-    assert "here: 0.0 GB are to come, 0.0 GB are free" in told(lambda: receive(wire, run, tmp_path / "here"))
+    assert ": 0.0 GB are to come, 0.0 GB are free" in told(lambda: receive(wire, run, tmp_path / "here", True))
     assert tree(tmp_path / "here") == {}
 
 
@@ -268,7 +269,9 @@ def test_two_fetches_into_one_folder_at_once_both_end_well(tmp_path: Path, run: 
 
 
 @pytest.fixture
-def command(tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Any:
+def command(
+    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Any:
     """`trainyard fetch` with the volume here: its exit code, output and error."""
 
     @contextmanager
@@ -281,18 +284,10 @@ def command(tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypa
     def target_of(stack: str) -> Target:
         return Target(f"context-{stack}", "n", "train", None, {}, str(run))
 
-    def call(*arguments: str, capsys: Any = None) -> tuple[int, str, str]:
-        done = subprocess_like(["fetch", *arguments])
-        return done
-
-    import contextlib
-    import io
-
-    def subprocess_like(arguments: list[str]) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = __main__.main(arguments)
-        return code, out.getvalue(), err.getvalue()
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = __main__.main(["fetch", *arguments])
+        return code, *capsys.readouterr()
 
     monkeypatch.setattr(fetch, "SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
